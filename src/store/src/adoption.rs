@@ -1,8 +1,8 @@
-//! Adoption of an installation that the server has no record of: the operator reports it. The agent then boots the installation whose
-//! install marker is on the machine's disks, and reports it.
+//! Adoption of an installation of which the server has no record: the operator confirms that the allocation is installed. The agent then
+//! boots the installation whose install marker is on the machine's disks, and reports it.
 //!
-//! If the machine has reported a marker before, the success is valid only with that marker. The content of a marker remains a claim of the
-//! disk, and is shown as such until a reinstall has completed.
+//! If the machine had reported a marker before the adoption, a reported success is valid only with the same marker. The content of a
+//! marker remains a claim of the disk, and is shown as a claim until a reinstall has completed.
 
 use super::install_state::read_install_state;
 use super::json_columns::to_json_column;
@@ -14,7 +14,7 @@ use rusqlite::{Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
     Yes,
-    /// There is nothing to adopt, for this reason.
+    /// The allocation cannot be adopted, for this reason.
     No(String),
 }
 
@@ -53,7 +53,7 @@ impl ServerState {
     }
 }
 
-/// Withdraws an adoption because the machine has reported another marker of the allocation, which then waits for the operator's
+/// Withdraws an adoption because the machine has reported another marker of the allocation. The new marker then waits for the operator's
 /// confirmation.
 pub(crate) fn withdraw_adoption(
     transaction: &Transaction,

@@ -1,11 +1,11 @@
-//! Approval of the plan of one machine by the operator, as a file.
+//! File in which the operator approves the plan of one machine.
 
 use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, approval};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Upper limit of a file. The approval of a machine with a thousand disks is smaller.
+/// Maximum size of an approval file, in bytes. The approval of a machine with a thousand disks is smaller.
 const MAX_BYTES: usize = 4 << 20;
 
 const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
@@ -16,7 +16,7 @@ const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this pla
 struct ApprovalFile {
     /// Time of the approval, RFC 3339 in UTC.
     approved: String,
-    /// Identifier of the last completed installation at that time; empty before the first one.
+    /// Identifier of the allocation's last completed installation at the time of the approval; empty before the first one.
     installed: String,
     sha256: String,
     verdicts: Value,
@@ -30,12 +30,12 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Returns whether the approved installation has completed. `installed` identifies the last completed installation of its allocation.
+    /// Returns whether the approved installation has completed. `installed` identifies the allocation's last completed installation now.
     pub fn is_spent(&self, installed: &str) -> bool {
         self.file.installed != installed
     }
 
-    /// Returns the approval as it is sent to the agent.
+    /// Returns the approval in the form that the agent receives.
     pub fn to_wire(&self) -> ApprovedPlan {
         let ApprovalFile { sha256, verdicts, .. } = self.file.clone();
         ApprovedPlan { sha256, verdicts }
@@ -45,7 +45,7 @@ impl Approval {
 /// Returns the text of an approval file.
 ///
 /// # Errors
-/// The text would be too long to be read.
+/// The text would be longer than [`parse_approval`] accepts.
 pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: String) -> Result<String, String> {
     let value = serde_json::to_value(verdicts).map_err(|error| error.to_string())?;
     let file = ApprovalFile { approved: time, installed, sha256: verdicts.digest(), verdicts: value };

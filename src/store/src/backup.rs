@@ -1,4 +1,5 @@
-//! Backup and restore of the database: a consistent copy while the server runs, and a restore that detects outdated copies.
+//! Backup and restore of the database: a consistent copy that can be made while the server runs, and a restore that detects outdated
+//! copies.
 
 use super::restore_review;
 use crate::database_id::{self, DatabaseIdentity};
@@ -16,8 +17,8 @@ use std::path::{Path, PathBuf};
 /// File that the server locks while it runs.
 const LOCK: &str = "drophammer.lock";
 
-/// Exclusive use of a server's directory, until it is dropped. Closing the file is not enough: a child process that is being started shares
-/// it until its `execve`.
+/// Lock on a server's directory, held until it is dropped. It is released explicitly, since closing the file is not enough: a child
+/// process that is being started shares the file until its `execve`.
 #[derive(Debug)]
 pub struct DirectoryLock(File);
 
@@ -28,7 +29,7 @@ impl Drop for DirectoryLock {
     }
 }
 
-/// Locks the directory against other servers and restores; `None` if the filesystem does not support locks.
+/// Locks the directory against other servers and restores. Returns `None` if the filesystem does not support locks.
 ///
 /// # Errors
 /// Another process holds the lock.
@@ -47,7 +48,7 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
     }
 }
 
-/// Returns whether the filesystem does not support locks, as some network filesystems (flock(2)).
+/// Returns whether the error means that the filesystem does not support locks, as some network filesystems do not (flock(2)).
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTSUP | Errno::ENOLCK | Errno::ENOSYS))
 }
@@ -76,7 +77,7 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
-/// The backup is damaged, from another directory, or older than the last state of the directory and `older` is false.
+/// The backup is damaged or from another directory, or it is older than the last state of the directory and `older` is false.
 pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let database = dir.join(DATABASE);
@@ -110,7 +111,7 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     output::print_text(&instructions)
 }
 
-/// Returns why a backup must not replace the database of a directory with the identity `known`.
+/// Returns why a backup must not replace the database of a directory, whose identity is `known`.
 fn explain_contradiction(
     known: &DatabaseIdentity,
     backup: &DatabaseIdentity,
@@ -186,7 +187,7 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     }
 }
 
-/// Moves the new database into place. The write-ahead log of the old one must not be applied to it.
+/// Moves the new database into place. Removes the write-ahead log of the old database first, since SQLite would apply it to the new one.
 fn replace_database(new: &Path, database: &Path) -> Result<()> {
     for ending in ["-wal", "-shm"] {
         let mut log = database.as_os_str().to_owned();

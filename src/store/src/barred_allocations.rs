@@ -1,8 +1,9 @@
-//! Allocations that a machine must no longer boot from its disks.
+//! Allocations that a machine must no longer boot from its disks after a migration.
 
 use rusqlite::{Connection, Transaction, params};
 
-/// Bars the machine from booting anything that it had before: its disks contain this allocation's system, or a part of it.
+/// Bars the machine from booting this allocation, and all other allocations on its record: its disks contain this allocation's system, or
+/// a part of it.
 pub(crate) fn bar_allocations(
     transaction: &Transaction,
     machine: &str,
@@ -17,7 +18,7 @@ pub(crate) fn bar_allocations(
     Ok(())
 }
 
-/// Lifts the bar: the machine has this allocation, or was reinstalled.
+/// Lifts the bar for one allocation, or for all if `allocation` is `None`: the machine owns the allocation again, or was reinstalled.
 pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)
@@ -29,7 +30,7 @@ pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> ru
     select.exists([machine, allocation])
 }
 
-/// Matches if something is barred, and nothing else is installed.
+/// Query that matches if something is barred for the machine, and no allocation that is not barred is installed.
 pub(crate) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

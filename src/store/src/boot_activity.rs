@@ -1,4 +1,4 @@
-//! Boots that have called recently.
+//! Times at which boots have last called, and the activity of boots that follows from them.
 
 use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time after its last call during which a boot counts as active. Machines call each minute.
+/// Time after its last call during which a boot is considered active. Machines call at least once per minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// The same if the next boot registers from the same address: most likely the machine has restarted, so that one missed call suffices.
+/// Shorter time that applies if the next boot registers from the same address. Most likely the machine has restarted, so that a single
+/// missed call suffices.
 const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
-/// Lifetime of a boot that does not start to install. The machine must then boot again.
+/// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
 
 /// Boot of a machine.
@@ -25,39 +26,40 @@ pub struct MachineBoot {
     pub(crate) created: String,
     /// True if another boot of the machine was active when this one was requested.
     pub(crate) while_active: bool,
-    /// Address from which it has registered.
+    /// Address from which the boot has registered; `None` if it was only requested.
     pub address: Option<String>,
-    /// True if it has passed its point of no return.
+    /// True if the boot has passed its point of no return.
     pub begun: bool,
-    /// True if the installation succeeded; `None` unless the boot has reported its end.
+    /// Whether the installation succeeded; `None` while the boot has not reported its end.
     pub over: Option<bool>,
 }
 
 impl MachineBoot {
-    /// Returns a requested boot that has not registered yet. `hash` is the hash of its token.
+    /// Returns a boot that was requested and has not registered yet. `hash` is the hash of its token.
     pub fn from_request(hash: TokenHash, boot: RequestedBoot) -> MachineBoot {
         let created = boot.created.format(&Rfc3339).unwrap_or_default();
         let RequestedBoot { machine, while_active, .. } = boot;
         MachineBoot { machine, hash, created, while_active, address: None, begun: false, over: None }
     }
 
-    /// Returns whether this boot was requested after the other one.
+    /// Returns whether this boot was requested after the time `other`.
     pub(crate) fn is_newer_than(&self, other: &str) -> bool {
         let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
         time(&self.created) > time(other)
     }
 
-    /// Returns whether the boot has expired. A boot that installs does not: how long it takes depends on its disks.
+    /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the duration depends on its
+    /// disks.
     pub fn is_expired(&self) -> bool {
         !self.begun && is_older(&self.created, LASTS)
     }
 }
 
-/// Times at which boots have called last.
+/// Times at which boots have last called.
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
-    /// Start of the server. Earlier calls are not known, so every boot counts as having called then.
+    /// Start of the server. Earlier calls are unknown, so that a boot without a known call is assumed to have called at this time.
     started: Instant,
     pub quiet: Duration,
 }
@@ -85,7 +87,7 @@ impl BootActivity {
         self.is_active_within(boot, self.quiet)
     }
 
-    /// Returns whether the boot blocks the registration of another one from this address.
+    /// Returns whether this boot is active, so that another boot of the machine cannot register from the given address yet.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
         self.is_active_within(boot, if is_same { self.quiet.min(QUIET_AT_SAME_ADDRESS) } else { self.quiet })
@@ -96,7 +98,7 @@ impl BootActivity {
     }
 }
 
-/// Returns whether a time is longer ago than a duration. A time that cannot be parsed counts as longer ago.
+/// Returns whether a time is longer ago than a duration. A time that cannot be parsed is treated as longer ago.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }

@@ -1,43 +1,43 @@
-//! Targets that a machine can boot, and what the operator's files contain about it.
+//! What a machine boots, and what the operator's files contain about the machine.
 
 use super::migration::MigrationState;
 use super::order_records::ReinstallOrder;
 use model::migration::MigrationSide;
 
-/// Content of the operator's files about a machine that boots.
+/// Content of the operator's files about a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileAllocation {
-    /// The file contains this allocation.
+    /// The machine's file contains this allocation.
     Allocated(String),
-    /// The file contains no allocation.
+    /// The machine's file contains no allocation.
     Free,
-    /// There is no usable file.
+    /// The machine has no usable file.
     Nothing,
 }
 
-/// Boot target of a machine.
+/// What a machine boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootTarget {
     /// The ramdisk: the machine will be installed, or waits for its file or its allocation.
     Install,
     /// The ramdisk, for an attempt at this order.
     Attempt(ReinstallOrder),
-    /// The ramdisk, which boots the installed system: the order needs confirmation, because the database was restored.
+    /// The ramdisk, whose agent boots the installed system: this order needs confirmation, because the database was restored.
     Unconfirmed(ReinstallOrder),
     /// The disk: the machine is installed, and no reinstall is ordered.
     Disk,
-    /// The disk: no attempt at this order has passed the point of no return, and the order is dropped.
+    /// The disk: this order is abandoned, since its attempts have ended and none has passed the point of no return.
     Dropped(ReinstallOrder),
-    /// The disk: the database records the allocation of this machine as installed under this other machine id.
+    /// The disk: according to the database, the machine's allocation is installed under this other machine id.
     Elsewhere(String),
-    /// The disk: the machine is installed, and does not have a usable file.
+    /// The disk: the machine is installed, but does not have a usable file.
     NoFile,
-    /// The ramdisk without the agent: this order has started and was abandoned. The operator must intervene.
+    /// The ramdisk without the agent: this order was abandoned after its point of no return, and the operator must intervene.
     Stop(ReinstallOrder),
-    /// The ramdisk, for its role in a migration.
+    /// The ramdisk, for the machine's role in a migration.
     Moving(MigrationSide, MigrationState),
-    /// The ramdisk, where it waits: its disks contain the system of another machine.
+    /// The ramdisk, in which the machine waits: its disks contain a system that belongs to another machine.
     Released,
-    /// Refuses the boot: the machine does not have a file, and the limit of such machines is reached.
+    /// Nothing: the machine does not have a file, and the number of such machines has reached its limit.
     Crowded,
 }

@@ -1,5 +1,5 @@
-//! Tokens of requested boots. The server signs a token and stores nothing until the boot registers: no number of requests revokes the token
-//! of another client, and a request does not cost a transaction.
+//! Tokens of requested boots. The server signs a token, and stores nothing until the boot registers. Thus a request costs no transaction,
+//! and no number of requests can revoke the token of another client.
 
 use super::token::{self, TokenHash};
 use common::encoding::{decode_hex, encode_hex};
@@ -9,21 +9,22 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Time in which a requested boot must register. A ramdisk registers within a few minutes, or never.
+/// Time within which a requested boot must register. A ramdisk registers within a few minutes, or never.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// Length of the payload: machine, time of the request in nanoseconds since 1970, whether another boot was active, random bytes.
+/// Length of the signed data in bytes: machine id, time of the request in nanoseconds since 1970, whether another boot was active, random
+/// bytes.
 const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Domain separation from other signatures with the same key.
+/// Prefix of the signed data that distinguishes it from other data signed with the same key.
 const PURPOSE: &[u8] = b"drophammer boot token 1";
 
-/// A boot that was requested but has not registered.
+/// Boot that was requested and has not registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedBoot {
     /// Id of the machine, a UUID.
     pub machine: String,
     pub created: OffsetDateTime,
-    /// Whether another boot of the machine was active at that time.
+    /// True if another boot of the machine was active at the time of the request.
     pub while_active: bool,
 }
 
@@ -31,12 +32,13 @@ pub struct RequestedBoot {
 pub struct BootTokenKey(hmac::Key);
 
 impl BootTokenKey {
-    /// Derives the key from the hash of the operator's token, which is equally secret and survives a restart of the server.
+    /// Derives the key from the hash of the operator's token. The hash is as secret as the token, and does not change when the server
+    /// restarts.
     pub fn of_operator(operator: &TokenHash) -> BootTokenKey {
         BootTokenKey(hmac::Key::new(hmac::HMAC_SHA256, operator))
     }
 
-    /// Returns a new token for a kernel command line.
+    /// Returns a new token, which is put on the kernel command line.
     ///
     /// # Errors
     /// The id of the machine is not a UUID, or the system returns no random bytes.
@@ -53,7 +55,7 @@ impl BootTokenKey {
         Ok(encode_hex([&payload[..], signature.as_ref()].concat()))
     }
 
-    /// Returns the boot of a token that this server has issued within [`REGISTERS_WITHIN`].
+    /// Returns the requested boot of a token, if this server has issued the token within [`REGISTERS_WITHIN`].
     pub fn verify_token(&self, token: &str) -> Option<RequestedBoot> {
         let bytes = decode_hex(token).filter(|bytes| bytes.len() == PAYLOAD_BYTES + SIGNATURE_BYTES)?;
         let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;

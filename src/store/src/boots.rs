@@ -1,8 +1,9 @@
-//! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored.
+//! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored
+//! here.
 //!
-//! Every client on the boot network can request a boot. A request therefore changes no boot. A registered boot ends with its own
-//! report, after a day without an installation, or when another boot of the machine registers after it has become silent. `enrollment`
-//! registers boots.
+//! Every client on the boot network can request a boot, so that a request does not affect any registered boot. A registered boot ends with
+//! its own report, after a day without an installation, or when another boot of the machine registers after this one has become silent.
+//! `enrollment` registers boots.
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
@@ -10,7 +11,7 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 impl ServerState {
-    /// Returns the registered boot with this token, or the requested one if nothing has revoked its token.
+    /// Returns the registered boot with this token, or else `requested` if that boot is not revoked.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -48,7 +49,8 @@ impl ServerState {
     }
 }
 
-/// Returns whether the boot is revoked: since it was requested, a later boot of the machine has registered, or the machine was freed.
+/// Returns whether the token of a requested boot is revoked: after the request, another boot of the machine has registered that was
+/// requested later, or the machine was freed.
 pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlite::Result<bool> {
     let current = current_boot(connection, &boot.machine)?;
     let freed = freed_machines::last_freed(connection, &boot.machine)?;
@@ -56,7 +58,7 @@ pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlit
     Ok(times.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
 }
 
-/// Replaces the machine's boot with this one, which registers from the address.
+/// Replaces the machine's registered boot with this one, which registers from `address`.
 pub fn replace_boot(transaction: &Transaction, boot: &MachineBoot, address: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM boots WHERE machine = ?1", [&boot.machine])?;
     let MachineBoot { machine, hash, created, while_active, .. } = boot;
@@ -82,13 +84,13 @@ fn read_row(row: &Row) -> rusqlite::Result<MachineBoot> {
     })
 }
 
-/// Returns the boot of the machine that has registered last.
+/// Returns the boot of the machine that registered last.
 pub(crate) fn current_boot(connection: &Connection, machine: &str) -> rusqlite::Result<Option<MachineBoot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     connection.query_row(&select, [machine], read_row).optional()
 }
 
-/// Returns the hash of the token of that boot.
+/// Returns the hash of the token of the machine's current boot.
 pub(crate) fn current_token(connection: &Connection, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
     Ok(current_boot(connection, machine)?.map(|boot| boot.hash))
 }

@@ -1,6 +1,6 @@
-//! Confirmations after a restore. A restored database may be older than the disks of its machines. So every machine is
-//! unconfirmed first: no order, first installation or migration of it is carried out. A machine is confirmed by the operator, or by
-//! its own report if the install marker on its disks is the one that the database has on record.
+//! Confirmations after a restore. A restored database may be older than the disks of its machines. Therefore every machine is unconfirmed
+//! at first, and no order, first installation or migration of it is carried out. A machine is confirmed by the operator, or by its own
+//! report if the install marker on its disks is the one on record in the database.
 
 use super::{ServerState, epoch, now};
 use common::error::Result;
@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
     Operator,
-    /// The install marker that the machine has reported.
+    /// The machine, which has reported the install marker on record.
     Marker,
 }
 
@@ -48,7 +48,7 @@ impl ServerState {
         .await
     }
 
-    /// Confirms the records of all machines, also of those that are added later.
+    /// Confirms the records of all machines, including machines that are added later.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -64,7 +64,7 @@ impl ServerState {
         .await
     }
 
-    /// Returns why nothing may be carried out for one of these machines, if it still needs confirmation.
+    /// Returns why no installation or migration may be carried out, if one of these machines needs confirmation.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -73,12 +73,13 @@ impl ServerState {
     }
 }
 
-/// Returns whether the machine still needs confirmation.
+/// Returns whether the machine needs confirmation.
 pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
-/// Returns whether the operator has placed or confirmed an order with this token since the last restore.
+/// Returns whether the operator has placed or confirmed an order since the last restore. `database` is the epoch in which the order was
+/// placed.
 pub(crate) fn is_confirmed_order(
     connection: &Connection,
     machine: &str,
@@ -95,7 +96,7 @@ fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
     select.query_row([machine], |row| row.get(0)).optional()
 }
 
-/// Returns why nothing may be carried out for the first of these machines that needs confirmation.
+/// Returns the refusal for the first of these machines that needs confirmation, if any does.
 pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
@@ -123,7 +124,7 @@ pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: 
     transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
 }
 
-/// Transfers the confirmation of a machine to its new id. Without one, the new id needs confirmation too.
+/// Transfers the confirmation of a machine to its new id. If the machine is not confirmed, neither is the new id.
 pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)

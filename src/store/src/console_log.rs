@@ -5,22 +5,22 @@ use crate::token::TokenHash;
 use common::error::Result;
 use rusqlite::{Row, params};
 
-/// Limit of the stored log of a machine, in bytes: the complete last installation, and the end of the one before. Each chunk counts as
-/// longer than its text, so that there are not too many of them.
+/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the one before. To
+/// limit the number of chunks as well, each counts [`PART`] bytes more than its text.
 const KEPT: i64 = 256 << 10;
-/// Bytes by which a chunk counts as longer than its text.
+/// Number of bytes that are added to the length of each chunk's text.
 const PART: i64 = 128;
 
 /// Chunk of a console log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunk {
-    /// Boot that sent it.
+    /// Hash of the token of the boot that sent the chunk.
     pub boot: TokenHash,
     /// Offset in the log of the boot, in bytes as sent.
     pub start: u64,
     /// Length in bytes as sent.
     pub bytes: u64,
-    /// Time at which it was received.
+    /// Time at which the chunk was received.
     pub time: String,
     pub text: String,
 }
@@ -32,8 +32,8 @@ impl LogChunk {
 }
 
 impl ServerState {
-    /// Stores a chunk, replacing one with the same offset. Nothing is stored for a machine without a file. A power failure of the server
-    /// may lose the chunk.
+    /// Stores a chunk, and replaces a chunk with the same offset. Stores nothing for a machine without a file. If the server loses power,
+    /// the chunk may be lost.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -77,7 +77,7 @@ fn read_chunk(row: &Row) -> rusqlite::Result<LogChunk> {
     Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)? })
 }
 
-/// Converts to SQLite's signed integers.
+/// Converts an unsigned number to SQLite's signed integers.
 fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
-//! Database file. It is opened only if it is undamaged and belongs to the directory. Every durable transaction is in this single file when
-//! it ends. If the file is removed, the server stops.
+//! Database file. It is opened only if it is undamaged and belongs to the directory. When a durable transaction ends, its result is in
+//! this single file. If the file is removed, the server stops.
 //!
-//! With a write-ahead log (WAL), the many events of many machines cost no sync each. Transactions that must not be lost are synced, and
-//! then moved from the log into the database file, so that a copy of this single file contains everything that matters.
+//! Because of the write-ahead log (WAL), the frequent events of machines need no sync each. Transactions that must not be lost are synced
+//! and then moved from the log into the database file, so that a copy of the file contains all of them.
 
 use super::database_id::{self, DatabaseIdentity};
 use super::{lost_database, schema};
@@ -13,12 +13,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
-/// Survival of a transaction's result when the server loses power.
+/// Durability of a transaction's result if the server loses power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// The result is on disk before its caller gets a response.
+    /// The result is on disk before the caller gets a response.
     Synced,
-    /// The result survives a crash of the server. A power failure may undo it, until a later transaction is synced: the log is sequential.
+    /// The result survives a crash of the server, but a power failure may undo it. Once a later transaction is synced, it is on disk as
+    /// well, since the log is sequential.
     Deferred,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// Opens or creates the database, readable for its owner only: reports contain passwords.
+    /// Opens or creates the database. Only its owner can read the file, since reports contain passwords.
     ///
     /// # Errors
     /// The file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
@@ -60,11 +61,11 @@ impl DatabaseFile {
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Opens the database of a server for reading only: nothing is created or upgraded. Each read is a short transaction, which does not
+    /// Opens the database of a server for reading only, without creating or upgrading it. Each read is a short transaction, which does not
     /// block the server.
     ///
     /// # Errors
-    /// The database does not exist, is not one of this server, or is of an earlier version.
+    /// The database does not exist, is not a database of a server, or was written by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
@@ -86,8 +87,8 @@ impl DatabaseFile {
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Runs one transaction, and syncs it if it requests that. Transactions that any client can cause are deferred: a sync costs as much as
-    /// hundreds of transactions.
+    /// Runs one transaction, and syncs it if its result is [`Durability::Synced`]. Transactions that any client can cause should be
+    /// deferred, since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
     /// The database cannot be read or written. If the file is missing, the server stops.
@@ -108,13 +109,14 @@ impl DatabaseFile {
         Ok(value)
     }
 
-    /// Syncs all transactions before this one.
+    /// Syncs all previous transactions.
     fn sync_log(&mut self) -> Result<()> {
         self.run_counted(|_| Ok(((), true)))
     }
 
-    /// Runs one transaction, which is on disk, in the single file, when this returns. One that changes nothing is not synced. With a WAL,
-    /// `synchronous=NORMAL` survives a crash of the server but not a power failure. Acknowledged data must survive both.
+    /// Runs one transaction, whose result is in the database file on disk when this returns. A transaction that changes nothing is not
+    /// synced. The explicit sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the server, but not a power
+    /// failure.
     ///
     /// # Errors
     /// The database cannot be read or written. If the file is missing, the server stops.
@@ -126,7 +128,7 @@ impl DatabaseFile {
         })
     }
 
-    /// Runs one transaction; if it returns true, counts and syncs it.
+    /// Runs one transaction. If `work` returns true, counts the transaction and syncs it.
     fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
         self.check_file()?;
         let (value, transactions) = self.commit_counted(work).context(Phase::Serve, || "the database")?;
@@ -139,7 +141,7 @@ impl DatabaseFile {
         Ok(value)
     }
 
-    /// Commits a transaction. Returns the new count of transactions, if this one is counted.
+    /// Commits a transaction. Returns the new number of durable transactions, if this one is counted.
     fn commit_counted<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
@@ -160,7 +162,7 @@ impl DatabaseFile {
         Ok((value, transactions))
     }
 
-    /// Reads and writes one row, as a sign of life.
+    /// Reads and writes one row, to check that the database works.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -172,7 +174,7 @@ impl DatabaseFile {
     /// Checks that the file at the path is still the one that was opened.
     ///
     /// # Errors
-    /// The file is missing or another one: the server stops.
+    /// The file is missing or has been replaced. The server then stops.
     pub fn check_file(&self) -> Result<()> {
         match read_inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
@@ -191,8 +193,8 @@ impl DatabaseFile {
     }
 }
 
-/// Moves the log into the database file, and syncs it. While a backup reads the database, the log remains, which is equally durable. The
-/// next transaction moves it.
+/// Moves the log into the database file, and syncs it. While a backup reads the database, the log remains until the next transaction; it
+/// is equally durable.
 fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
@@ -201,7 +203,7 @@ fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|is| (is.dev(), is.ino()))
 }
 
-/// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the tables.
+/// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the server's tables.
 ///
 /// # Errors
 /// The file is not a database.
@@ -241,7 +243,7 @@ fn damaged_error(path: &Path, damage: &str) -> Error {
     Error::new(Phase::Serve, message)
 }
 
-/// Returns the identity stored in the database itself; `None` in databases of earlier versions.
+/// Returns the identity that is stored in the database, or `None` in a database of an earlier version.
 pub(crate) fn read_identity(connection: &Connection) -> rusqlite::Result<Option<DatabaseIdentity>> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
     if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
@@ -251,7 +253,7 @@ pub(crate) fn read_identity(connection: &Connection) -> rusqlite::Result<Option<
     connection.query_row("SELECT id, transactions FROM identity", [], read).optional()
 }
 
-/// Stores the identity in the database itself.
+/// Stores the identity in the database.
 pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> rusqlite::Result<()> {
     connection.execute(
         "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
@@ -261,7 +263,7 @@ pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentit
     Ok(())
 }
 
-/// Checks that the database belongs to the id file next to it. A database without an id gets one.
+/// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity gets a new one.
 fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
     let file = database_id::id_path(database);
     let beside = if is_new { None } else { database_id::read_id_file(&file)? };

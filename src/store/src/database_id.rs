@@ -1,5 +1,5 @@
-//! Id file next to the database, with its random id and the number of its durable transactions. These distinguish it from other databases
-//! and from older copies.
+//! Id file next to the database. It contains the random id of the database, which distinguishes it from other databases, and the number of
+//! its durable transactions, which distinguishes it from older copies.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::atomic_file::replace_file;
@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Identity of a database, and how recent its content is.
+/// Id of a database, and the age of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseIdentity {
     pub id: String,
@@ -20,7 +20,7 @@ impl DatabaseIdentity {
         DatabaseIdentity { id: uuid::Uuid::new_v4().to_string(), transactions: 0 }
     }
 
-    /// Formats the content of the file. It always has the same length, so that it can be overwritten in place.
+    /// Formats the content of the id file. The length is always the same, so that the file can be overwritten in place.
     fn format_line(&self) -> String {
         format!("{} {:020}\n", self.id, self.transactions)
     }
@@ -34,12 +34,12 @@ impl DatabaseIdentity {
     }
 }
 
-/// Returns the path of the file, next to the database.
+/// Returns the path of the id file of a database.
 pub fn id_path(database: &Path) -> PathBuf {
     database.with_extension("id")
 }
 
-/// Reads the file; `None` if there is none.
+/// Reads an id file. Returns `None` if it does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or its content is invalid.
@@ -61,12 +61,12 @@ pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
     }
 }
 
-/// Returns whether there was a database with content here: its id file counts transactions, or cannot be read.
+/// Returns whether there was a database with content at this path: its id file counts transactions, or cannot be read.
 pub(crate) fn had_transactions(database: &Path) -> bool {
     read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }
 
-/// Writes the file atomically. Replaces an older one.
+/// Writes an id file atomically, and replaces an existing one.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -78,8 +78,8 @@ pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<
     sync_folder(path)
 }
 
-/// Writes the number into the file, which must exist and belong to this database. The line lies in one sector: a power failure leaves the
-/// old number or the new one.
+/// Overwrites the number of transactions in the id file, which must exist and belong to this database. The line lies within one sector, so
+/// that a power failure leaves either the old number or the new one.
 ///
 /// # Errors
 /// The file is missing, belongs to another database, or cannot be written.
@@ -96,7 +96,7 @@ pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<(
     written.context(Phase::Serve, || format!("write {}", path.display()))
 }
 
-/// Makes a rename in this file's folder durable.
+/// Makes a rename in the folder of this file durable.
 ///
 /// # Errors
 /// The folder cannot be opened or synced.

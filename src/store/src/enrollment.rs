@@ -1,4 +1,5 @@
-//! Registration of a boot: whether it becomes the machine's current one, and what it boots if another boot was active before.
+//! Registration of a boot: whether the boot becomes the machine's current one, and what the machine boots if another boot was active at
+//! the time of the request.
 
 use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
@@ -10,11 +11,11 @@ use super::{ServerState, unknown_machines};
 use common::error::Result;
 use rusqlite::{Transaction, params};
 
-/// Client that registers a boot.
+/// Properties of the client that registers a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrollment {
     pub address: String,
-    /// Allocation in the machine's file.
+    /// Id of the allocation in the machine's file.
     pub allocation: Option<String>,
     /// True if a file in `machines/` describes the machine.
     pub has_file: bool,
@@ -24,19 +25,21 @@ pub struct Enrollment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each registration")]
 pub enum EnrollOutcome {
-    /// The boot is now the machine's current one. Contains what it boots if another boot was active when this one was requested.
+    /// The boot is now the machine's current one. Contains what the machine boots, if that could not be decided at the time of the request
+    /// because another boot was active.
     Yes(Option<BootTarget>),
-    /// The boot has registered before, from this other address.
+    /// The boot has registered again, from a new address; this is its previous address.
     Moved(String),
-    /// Another boot of the machine, registered from this address, is still active.
+    /// Another boot of the machine is still active; this is its address.
     Waits(String),
-    /// The machine was freed, or another boot has registered, after this boot was requested; or there are too many unknown machines.
+    /// The boot cannot register: after it was requested, the machine was freed or another boot registered; or too many unknown machines
+    /// are registered.
     Gone,
 }
 
 impl ServerState {
-    /// Makes this boot the machine's current one, unless another one is active. The caller has verified that a privileged process
-    /// registers.
+    /// Makes this boot the machine's current one, unless another boot is active. The caller has verified that the request comes from a
+    /// privileged process.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -75,7 +78,7 @@ impl ServerState {
     }
 }
 
-/// Registers the machine's current boot again. Its address may have changed.
+/// Registers the machine's current boot again, possibly from a new address.
 fn re_enroll(
     transaction: &Transaction,
     boot: &MachineBoot,

@@ -1,8 +1,9 @@
 //! The history (epoch) of the database, and the fencing tokens that it issues.
 //!
-//! A database has one epoch from its creation until it is restored from a backup: then it starts a new one, because the previous
-//! one has continued after the backup, and numbers would be issued twice. Each order, first installation and migration receives
-//! a [`FencingToken`]: the epoch's id and the next number. Numbers that are read from disks never change the counter.
+//! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a new epoch: its
+//! counter is older than that of the database which it replaces, and the same numbers would be issued twice. Each order, first
+//! installation and migration receives a [`FencingToken`]: the id of the epoch and the next number. Numbers that are read from disks never
+//! change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
 use model::install_marker::FencingToken;
@@ -19,7 +20,7 @@ pub(crate) struct Epoch {
     pub restored: Option<String>,
 }
 
-/// Reads the epoch. Fails if there is none, so that the database does not pass for one that was not restored.
+/// Reads the epoch. A missing epoch is an error, so that a restored database cannot be mistaken for one that was not restored.
 pub(crate) fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
     let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
@@ -38,8 +39,8 @@ pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> 
     })
 }
 
-/// Starts the first epoch of a database without one, and issues tokens for open orders without one. Both are missing in databases of
-/// earlier versions.
+/// Starts the first epoch of a database without an epoch, and issues tokens for open orders without a token. Databases of earlier versions
+/// have neither.
 pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
     let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;
@@ -52,14 +53,14 @@ pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Starts a new epoch after a restore: every machine needs confirmation.
+/// Starts a new epoch after a restore, in which every machine needs confirmation.
 pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
     let update = "UPDATE epoch SET id = ?1, sequence = 0, restored = ?2";
     transaction.execute(update, [&Uuid::new_v4().to_string(), now])?;
     transaction.execute("DELETE FROM confirmed", []).map(drop)
 }
 
-/// Returns the fencing token of an allocation. If it was never installed and has none of this epoch, issues one.
+/// Returns the fencing token of an allocation. If the allocation was never installed and has no token of this epoch, issues a new one.
 pub(crate) fn find_or_issue_token(
     transaction: &Transaction,
     machine: &str,

@@ -1,5 +1,5 @@
-//! Start of a first installation, at its point of no return. It may start if nothing has changed since the allocation was served. From then
-//! on it continues only with the same disks.
+//! Start of a first installation at its point of no return. It may start if nothing has changed since the allocation was served. Once it
+//! has started, it continues only with the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -14,14 +14,14 @@ use rusqlite::{OptionalExtension, Transaction, params};
 /// Response to a boot that requests to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstStartOutcome {
-    /// The boot may erase. True if no boot of this installation has started before.
+    /// The boot may erase data. Contains true if no boot of this installation has started before.
     Yes(bool),
-    /// The boot must not erase, for this reason.
+    /// The boot must not erase data, for this reason.
     No(String),
 }
 
 impl ServerState {
-    /// Records that the boot with this token passes the point of no return of a first installation, if it may.
+    /// Records that the boot with this token passes the point of no return of a first installation, unless it is refused.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -62,7 +62,7 @@ impl ServerState {
     }
 }
 
-/// Returns why the allocation must not be installed for the first time, according to its record.
+/// Returns why the record of the allocation does not permit a first installation, if it does not.
 fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
     if standing.unconfirmed {
         return Some(confirmation::explain_confirmation(machine));
@@ -84,8 +84,8 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
-/// Records the failure of an installation that has started. A report that nothing was written is valid only if no earlier boot has started:
-/// its changes would remain.
+/// Records the failure of an installation that has started. A report that nothing was written resets the installation only if no earlier
+/// boot has started, whose changes would remain.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,
@@ -103,13 +103,13 @@ pub(crate) fn record_failure(
     transaction.execute(update, params![machine, allocation, begun]).map(drop)
 }
 
-/// Returns the image of the allocation as it was served last.
+/// Returns the id of the image with which the allocation was served last.
 fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }
 
-/// Describes the first disk that is not the one with which the installation started.
+/// Describes the first disk that differs from the disk with which the installation started.
 fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;

@@ -4,8 +4,8 @@ use super::{ServerState, now};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Selects an installation of another allocation than the one in the machine's file. No installation of that one has replaced it, and no
-/// boot of the machine has registered after it.
+/// Query for an installation of another allocation than the one in the machine's file. It matches unless that file's allocation is
+/// installed or has started, or a boot of the machine is registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
@@ -13,7 +13,7 @@ const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.
          AND NOT EXISTS (SELECT 1 FROM boots WHERE machine = ?1 AND address IS NOT NULL AND over IS NULL)";
 
 impl ServerState {
-    /// Records that the operator frees the machine. Boots that were requested before can no longer register.
+    /// Records that the operator frees the machine. Boots that were requested earlier can no longer register.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -22,8 +22,8 @@ impl ServerState {
         self.run_durably(move |transaction| record_freed(transaction, &machine)).await
     }
 
-    /// Returns whether the system of a previous tenant may still run on the machine: it has not booted the ramdisk since it was freed.
-    /// `allocation` is the one in the machine's file.
+    /// Returns whether the system of a previous tenant may still run on the machine, because the machine has not booted the ramdisk since
+    /// it was freed. `allocation` is the allocation in the machine's file.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -38,7 +38,7 @@ fn record_freed(transaction: &Transaction, machine: &str) -> rusqlite::Result<()
     transaction.execute(upsert, params![machine, now()]).map(drop)
 }
 
-/// Returns when the machine was freed last, as RFC 3339.
+/// Returns the time at which the machine was last freed, as RFC 3339.
 pub(crate) fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT freed FROM machines WHERE id = ?1";
     connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)

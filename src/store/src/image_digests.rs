@@ -1,4 +1,4 @@
-//! Digests of the images that this server serves itself: computed in a separate thread, and cached in the state.
+//! Digests of the images that this server serves. They are computed in a separate thread, and cached in the database.
 
 use crate::{FileStamp, ServerState};
 use common::encoding::hash_reader;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Time after which an unreadable file is read again.
+/// Time after which a file that could not be read is read again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Result of a computation.
@@ -18,18 +18,18 @@ pub struct DigestResult {
     digest: Result<String, String>,
 }
 
-/// Known and pending digests.
+/// Digests that are known or being computed.
 pub struct ImageDigests {
     state: ServerState,
-    /// `None` while the digest is being computed.
+    /// Digests by file; `None` while a digest is being computed.
     known: HashMap<FileStamp, Option<Result<String, String>>>,
-    /// Last time when a file could not be read.
+    /// Time at which a file could last not be read.
     failed: Option<Instant>,
     queue: mpsc::Sender<FileStamp>,
 }
 
 impl ImageDigests {
-    /// Starts the thread. It calls `done` for every file; pass the result to [`ImageDigests::store_result`].
+    /// Starts the thread. It calls `done` with the result of each file, which must be passed to [`ImageDigests::store_result`].
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -45,7 +45,7 @@ impl ImageDigests {
         Ok(ImageDigests { state, known: HashMap::new(), failed: None, queue })
     }
 
-    /// Returns the cached digests, without a thread that computes others.
+    /// Creates a cache that returns only digests from the database, and computes none.
     pub fn cached_only(state: ServerState) -> ImageDigests {
         ImageDigests { state, known: HashMap::new(), failed: None, queue: mpsc::channel().0 }
     }
@@ -68,7 +68,7 @@ impl ImageDigests {
         Ok(cached)
     }
 
-    /// Stores a result. If the file changed while it was read, its stamp has changed too, and it will be requested again.
+    /// Stores a result. If the file changed while it was read, so did its stamp, and the digest of the new content will be requested.
     pub fn store_result(&mut self, done: DigestResult) {
         let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
@@ -80,7 +80,7 @@ impl ImageDigests {
         self.known.insert(done.file, Some(done.digest));
     }
 
-    /// Discards failures after a while, as they may have been temporary. Returns whether there were any.
+    /// Discards failures after a while, since their causes may have been temporary. Returns whether there were any.
     pub fn discard_failures(&mut self) -> bool {
         let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
         if is_due {
@@ -90,7 +90,7 @@ impl ImageDigests {
     }
 }
 
-/// Returns an identification of the file's content that changes with it.
+/// Returns the stamp of a file, which changes whenever its content changes.
 ///
 /// # Errors
 /// The file does not exist, or is not a regular file.

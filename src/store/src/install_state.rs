@@ -17,18 +17,18 @@ use std::sync::Arc;
 /// State of an allocation on a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InstallState {
-    /// Time of the first record of the allocation; empty before.
+    /// Time at which the allocation was first recorded; empty if it is not on record.
     pub created: String,
     pub succeeded: bool,
-    /// True if the operator has reported it as installed, but the machine has not yet.
+    /// True if the operator has reported the allocation as installed, and the machine has not reported it yet.
     pub adopted: bool,
-    /// Install marker that the operator was shown when adopting the allocation.
+    /// Install marker that the operator was shown when the allocation was adopted.
     pub adopted_marker: Option<InstallMarker>,
     /// True if the installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
     pub is_claimed: bool,
     /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
-    /// Installed layout, as it was served; databases of earlier versions have only its id.
+    /// Installed layout, as it was served; `None` in databases of earlier versions, which store only its id.
     pub layout: Option<Value>,
     /// Id of the layout that was served last.
     pub layout_id: Option<String>,
@@ -37,38 +37,39 @@ pub struct InstallState {
     pub marker: Option<InstallMarker>,
     pub order: Option<ReinstallOrder>,
     pub outcome: Option<ReinstallOutcome>,
-    /// First installation that has passed its point of no return and is not complete.
+    /// First installation that has passed its point of no return, and is not complete.
     pub first: Option<FirstInstall>,
-    /// Marker of this allocation that the machine has found but does not trust. It waits for the operator's confirmation.
+    /// Install marker of this allocation that the machine has reported, but the server does not trust. It waits for the operator's
+    /// confirmation.
     pub waits: Option<InstallMarker>,
     /// Kubernetes volumes that the last installation reported.
     pub volumes: Vec<PreparedVolume>,
-    /// Other machine id under which this allocation is installed. This machine must not get it then.
+    /// Other machine id under which this allocation is installed. If set, this machine must not receive the allocation.
     pub elsewhere: Option<String>,
-    /// True if the allocation was migrated away from this machine, or overwritten by a migration: it must not be booted from the machine's
-    /// disks.
+    /// True if the machine's disks must not be booted for this allocation, since a migration has transferred it to another machine or
+    /// overwritten it.
     pub barred: bool,
-    /// True if the database was restored from a backup, and its record of the machine was not confirmed since.
+    /// True if the database was restored from a backup, and the record of the machine has not been confirmed since.
     pub unconfirmed: bool,
-    /// Fencing token of the first installation; `None` before it was served, and in databases of earlier versions.
+    /// Fencing token of the first installation; `None` before the allocation was served, and in databases of earlier versions.
     pub fencing: Option<FencingToken>,
-    /// Ids that the machine had before.
+    /// Former ids of the machine.
     pub former: Vec<String>,
-    /// True if an installation on the machine may have been forgotten with a lost database.
+    /// True if the record of an installation on the machine may have been lost with an earlier database.
     pub unremembered: bool,
-    /// Layout that a template generates from the machine's registered hardware, or why it cannot.
+    /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot be generated.
     pub generated: Option<Result<Layout, String>>,
-    /// Approval of the machine's next installation, or why it cannot be used.
+    /// Approval of the machine's next installation, or the reason why it cannot be used.
     pub approved: Option<Result<Arc<Approval>, String>>,
 }
 
 impl InstallState {
-    /// Returns whether the machine is installed, as reported by the machine or the operator.
+    /// Returns whether the allocation is installed, as reported by the machine or the operator.
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
     }
 
-    /// Returns an identifier of the last completed installation; empty before the first one.
+    /// Returns an identifier of the last completed installation; empty if there was none.
     pub fn last_installation(&self) -> String {
         match (&self.marker, self.succeeded) {
             (_, false) => String::new(),
@@ -77,7 +78,7 @@ impl InstallState {
         }
     }
 
-    /// Returns the standing as the agent of an unconfirmed machine sees it: an order is withheld, and the installed system boots.
+    /// Returns the state as it applies to a machine that needs confirmation: its order is withheld, so that the installed system boots.
     pub fn without_unconfirmed_order(self) -> InstallState {
         match self.unconfirmed && self.is_installed() {
             true => InstallState { order: None, ..self },
@@ -85,8 +86,8 @@ impl InstallState {
         }
     }
 
-    /// Returns the layout with which an installation has started. The installation continues with it whatever the files contain: it may be
-    /// complete, and its report lost.
+    /// Returns the layout with which an installation has started, or `None` if none has. The installation continues with this layout even
+    /// if the files contain another one, since it may be complete and only its report lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -97,15 +98,15 @@ impl InstallState {
     }
 }
 
-/// Layout as it was served to a machine.
+/// Layout that was served to a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedLayout {
     pub layout: Value,
-    /// Id of the order for which it was served; empty for a first installation.
+    /// Id of the order for which the layout was served; empty for a first installation.
     pub order: String,
 }
 
-/// First installation that has started.
+/// First installation that has passed its point of no return.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstInstall {
     pub disks: Vec<RecordedDisk>,
@@ -113,26 +114,26 @@ pub struct FirstInstall {
     pub by: TokenHash,
     /// True if no earlier boot has started.
     pub only: bool,
-    /// True if that boot has reported that it failed.
+    /// True if the boot that started last has reported a failure.
     pub heard: bool,
-    /// Record of its secret; `None` from an agent that sends no digest, and in databases of earlier versions.
+    /// Record of that boot's secret; `None` if the agent sent no digest of it, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,
 }
 
 impl FirstInstall {
-    /// Returns the attempt that started last.
+    /// Returns the attempt of the boot that started last.
     pub(crate) fn to_attempt(&self) -> StartedAttempt {
         StartedAttempt { by: self.by, record: self.record.clone() }
     }
 }
 
-/// Record of an allocation that was served.
+/// Record of an allocation after it was served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedRecord {
-    /// Time of the first record of the allocation, as RFC 3339 in UTC.
+    /// Time at which the allocation was first recorded, as RFC 3339 in UTC.
     pub created: String,
-    /// Fencing token of its first installation.
+    /// Fencing token of the allocation's first installation.
     pub fencing: Option<FencingToken>,
 }
 
@@ -156,7 +157,7 @@ impl ServerState {
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
     }
 
-    /// Returns the states of several machines with their allocations.
+    /// Returns the states of several allocations, given as pairs of machine and allocation.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -180,7 +181,7 @@ impl ServerState {
         })
     }
 
-    /// Records what was served last.
+    /// Records the layout and image that are being served to the machine.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -217,7 +218,7 @@ impl ServerState {
 
 const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
 
-/// Reads a consistent state: the caller holds the connection.
+/// Reads the state of an allocation. The result is consistent, since the caller has exclusive use of the connection.
 pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,

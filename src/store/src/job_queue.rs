@@ -1,12 +1,12 @@
-//! Queue of the database's thread: one queue for each client address, served in turn. A client waits for at most one job of each other
-//! address, however many of them are waiting.
+//! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. Thus a client waits for
+//! at most one job of each other address, however many jobs that address has queued.
 
 use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Address of the client that causes a job; `None` for the server's own work.
+/// Address of the client that causes a job; `None` for jobs of the server itself.
 pub(crate) type JobOrigin = Option<IpAddr>;
 
 /// Creates an empty queue.
@@ -30,11 +30,11 @@ struct WaitingJobs<T> {
     queues: HashMap<JobOrigin, VecDeque<T>>,
     /// Origins with jobs, in the order in which they are served.
     turns: VecDeque<JobOrigin>,
-    /// Job that comes after all others; no job is accepted after it.
+    /// Job that is run after all others. No further job is accepted.
     last: Option<T>,
     senders: usize,
     is_closed: bool,
-    /// Origins of the jobs that were taken, in their order.
+    /// Origins of the jobs that were run, in their order.
     #[cfg(any(test, feature = "testing"))]
     taken: Vec<JobOrigin>,
 }
@@ -75,7 +75,7 @@ impl<T> WaitingJobs<T> {
 }
 
 impl<T> JobSender<T> {
-    /// Appends a job to the queue of its origin. A job that is sent after the last one is dropped.
+    /// Appends a job to the queue of its origin. After [`JobSender::send_last`], the job is dropped.
     pub(crate) fn send(&self, origin: JobOrigin, job: T) {
         let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
@@ -84,7 +84,7 @@ impl<T> JobSender<T> {
         }
     }
 
-    /// Appends the job that comes after all others.
+    /// Appends a job that is run after all others. Later jobs are dropped.
     pub(crate) fn send_last(&self, job: T) {
         let mut waiting = lock_mutex(&self.0.waiting);
         if !waiting.is_closed {
@@ -94,13 +94,13 @@ impl<T> JobSender<T> {
         }
     }
 
-    /// Returns the origins of the jobs that were taken, in their order.
+    /// Returns the origins of the jobs that were run, in their order.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn taken_origins(&self) -> Vec<JobOrigin> {
         lock_mutex(&self.0.waiting).taken.clone()
     }
 
-    /// Returns how many jobs of that origin are waiting.
+    /// Returns the number of waiting jobs of an origin.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn count_waiting(&self, origin: JobOrigin) -> usize {
         lock_mutex(&self.0.waiting).queues.get(&origin).map_or(0, VecDeque::len)
@@ -122,7 +122,7 @@ impl<T> Drop for JobSender<T> {
 }
 
 impl<T> JobReceiver<T> {
-    /// Waits for the next job; `None` when all senders are gone and no job is left.
+    /// Waits for the next job. Returns `None` if no job is left and all senders were dropped.
     pub(crate) fn receive(&self) -> Option<T> {
         let mut waiting = lock_mutex(&self.0.waiting);
         loop {

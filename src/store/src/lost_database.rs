@@ -1,4 +1,5 @@
-//! Installations that are unknown because this database replaced a lost one: those on machines that it has not seen installed since.
+//! Installations whose records may have been lost, because this database replaced a lost one. All machines are affected on which no
+//! installation has completed since.
 
 use super::timestamp::now;
 use rusqlite::Connection;
@@ -6,7 +7,7 @@ use rusqlite::Connection;
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
 
-/// Records that this database replaced a lost one.
+/// Records that this database replaces a lost one.
 pub(crate) fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }

@@ -7,7 +7,7 @@ use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac}
 use rusqlite::{Connection, OptionalExtension};
 
 impl ServerState {
-    /// Reads the UUID and the MACs with which the machine has registered; empty if it never has.
+    /// Reads the UUID and the MACs with which the machine registered last; empty if it has never registered.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -30,8 +30,8 @@ impl ServerState {
     }
 }
 
-/// Reads the identity from the last registration. The UUID column is empty after a rename: what the machine reported under its old id is no
-/// longer expected. Databases of earlier versions contain the UUID only in the registration.
+/// Reads the identity from the machine's last registration. The UUID column is empty after a rename, since the UUID that was reported
+/// under the old id is no longer expected. Databases of earlier versions contain the UUID only in the registration.
 fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.query_row(select, [machine], |row| {

@@ -1,4 +1,4 @@
-//! Renaming of machines that got a new id with a new mainboard or firmware. All records are transferred to the new id.
+//! Renaming of machines whose id changes because of a new mainboard or new firmware. All records are transferred to the new id.
 
 use super::{ServerState, confirmation, migration_records};
 use common::error::Result;
@@ -12,7 +12,7 @@ pub enum RenameOutcome {
 }
 
 impl ServerState {
-    /// Transfers all records of `old` to `new`, and remembers `old` as a former id.
+    /// Transfers all records of the machine `old` to the id `new`, and records `old` as a former id.
     ///
     /// # Errors
     /// The database cannot be read or written.

@@ -1,7 +1,7 @@
-//! Migration of a machine to the hardware of another one: the order and its states. Pure.
+//! Migration of a machine to the hardware of another machine: the order and its states. Pure.
 //!
 //! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
-//! are trusted, and `cert_seen` remembers which have been shown. `migration_records` stores migrations.
+//! are trusted, and `cert_seen` records which certificates the source machines have checked. `migration_records` stores migrations.
 
 pub mod cert_seen;
 pub mod certificate_approval;
@@ -19,7 +19,7 @@ use model::migration::{MigratedMachine, MigrationSide, MigrationStatus};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State of a migration. `docs/move-machine.md` describes each.
+/// State of a migration. `docs/move-machine.md` describes each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MigrationState {
@@ -64,7 +64,7 @@ impl MigrationState {
         )
     }
 
-    /// Returns the role of the machine to which the allocation belongs.
+    /// Returns the role of the machine that owns the allocation in this state.
     pub fn owner_role(self) -> MigrationSide {
         match self {
             MigrationState::Booting | MigrationState::Done => MigrationSide::Receive,
@@ -79,16 +79,16 @@ impl fmt::Display for MigrationState {
     }
 }
 
-/// Machine of a migration that waits in its ramdisk.
+/// Machine that waits in its ramdisk for a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationEndpoint {
     /// Certificate in PEM.
     pub certificate: String,
-    /// `HOST:PORT`; empty for the source.
+    /// `HOST:PORT` at which the target receives; empty for the source.
     pub address: String,
-    /// Hash of the token of that boot.
+    /// Hash of the token of the boot in which the machine waits.
     pub boot: TokenHash,
-    /// True if the ramdisk has the secret of both machines, with which it verifies its peer.
+    /// True if the machine's ramdisk contains the secret that both machines share, with which it verifies its peer.
     #[serde(default)]
     pub has_secret: bool,
 }
@@ -101,12 +101,13 @@ pub struct StartedCopy {
     pub by: TokenHash,
     /// True if no earlier boot has started.
     pub only: bool,
-    /// `sha256:HEX` of the secret of that attempt; `None` from an agent that sends no digest, and in databases of earlier versions.
+    /// Digest of that boot's secret, `sha256:HEX`; `None` if the agent sent none, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }
 
-/// Fingerprints of certificates that the operator approved. A machine has another certificate after each boot, and needs another approval.
+/// Fingerprints of the certificates that the operator approved. A machine has another certificate after each boot, which needs another
+/// approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedCertificates {
     pub sender: Option<String>,
@@ -126,7 +127,7 @@ pub struct Migration {
     pub state: MigrationState,
     /// Time of the order, RFC 3339 in UTC.
     pub created: String,
-    /// Fencing token of the target's installation; `None` before the order, and in databases of earlier versions.
+    /// Fencing token of the target's installation; `None` before the migration is stored, and in databases of earlier versions.
     #[serde(default)]
     pub fencing: Option<FencingToken>,
     /// Install marker of the source, which is restored if the migration is cancelled.
@@ -137,24 +138,24 @@ pub struct Migration {
     pub sender: Option<MigrationEndpoint>,
     pub receiver: Option<MigrationEndpoint>,
     pub begun: Option<StartedCopy>,
-    /// Number of boots of the target that started and failed.
+    /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
     /// Hash of the token of the last boot that failed.
     pub failed: Option<TokenHash>,
-    /// Last message of the source.
+    /// Last problem that the source reported.
     pub words_a: String,
-    /// Last message of the target.
+    /// Last problem that the target reported.
     pub words_b: String,
-    /// True if the operator's files still have to be updated with the result.
+    /// True if the result of the migration is not yet applied to the operator's files.
     pub files: bool,
-    /// True if the operator ordered the migration without approvals: then every certificate is passed on.
+    /// True if the operator ordered the migration without approvals. Every certificate is then passed to the peer.
     #[serde(default)]
     pub allow_unapproved: bool,
     #[serde(default)]
     pub approved: ApprovedCertificates,
 }
 
-/// Current boots of the two machines, if they have registered.
+/// Hashes of the tokens of both machines' current boots, if they have registered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CurrentBoots {
     pub a: Option<TokenHash>,
@@ -164,9 +165,9 @@ pub struct CurrentBoots {
 /// Event of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationEvent {
-    /// The machine waits in its ramdisk.
+    /// A machine waits in its ramdisk for the migration.
     Stands(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
-    /// Problem of the machine in that boot, while the migration continues; empty once it is solved.
+    /// A machine reports a problem that does not end the migration; the text is empty once the problem is solved.
     Says(MigrationSide, TokenHash, String),
     /// The target requests to pass its point of no return.
     Begins {
@@ -176,7 +177,7 @@ pub enum MigrationEvent {
     Succeeds {
         part: MigrationSide,
         boot: TokenHash,
-        /// Digest of the certificate of the source in the boot in which it sent everything, as reported by the target. `None` from an agent
+        /// Digest of the certificate that the source had when it sent the data, as reported by the target. `None` if the target's agent is
         /// of an earlier version.
         received_from: Option<String>,
         now: CurrentBoots,
@@ -187,64 +188,63 @@ pub enum MigrationEvent {
         untouched: bool,
         message: String,
     },
-    /// The system runs on the target, as reported by its boot.
+    /// The boot that received the system reports that the system runs on the target.
     PhonedHome(TokenHash),
-    /// The system runs on the target, as confirmed by the operator.
+    /// The operator confirms that the system runs on the target.
     Finish,
-    /// The operator compared these fingerprints with those on the consoles of the machines.
+    /// The operator has compared these fingerprints with those on the consoles of the machines.
     Approves {
         fingerprints: Vec<String>,
         now: CurrentBoots,
     },
-    /// `off`: the operator confirms that the target is switched off.
+    /// The operator cancels the migration. `off`: the operator confirms that the target is switched off.
     Cancel {
         off: bool,
     },
 }
 
-/// Boot target of a machine in a migration.
+/// What a machine boots because of its migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MigrationBoot {
     Ramdisk,
     Disk,
-    /// The migration does not affect this.
+    /// The migration does not affect what the machine boots.
     AsEver,
 }
 
-/// Role of a machine in a migration, when it requests its allocation.
+/// Effect of a migration on a machine that requests its allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationRole {
-    /// The machine gets no allocation, and waits.
+    /// The machine receives no allocation, and waits.
     Nothing,
     Sends,
     Receives,
-    /// The migration does not affect this.
+    /// The migration does not affect which allocation the machine receives.
     AsEver,
 }
 
 impl Migration {
-    /// Returns whether the migration still determines what its machines boot and receive, or which of the operator's files has the
-    /// allocation.
+    /// Returns whether the migration still has effects: it is open, or its result is not yet applied to the operator's files.
     pub(crate) fn is_live(&self) -> bool {
         self.state.is_open() || self.files
     }
 
-    /// Returns the role of one of the two machines.
+    /// Returns the role of a machine, which must be one of the two.
     pub fn role_of(&self, machine: &str) -> MigrationSide {
         if self.a == machine { MigrationSide::Send } else { MigrationSide::Receive }
     }
 
-    /// Returns the id of the other machine.
+    /// Returns the id of the other machine of the migration.
     pub fn other_machine(&self, machine: &str) -> &str {
         if self.a == machine { &self.b } else { &self.a }
     }
 
-    /// Returns the status as it is sent to the two machines.
+    /// Returns the state of the migration in the form that the two machines receive.
     pub fn to_status(&self) -> MigrationStatus {
         MigrationStatus { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
-    /// Returns what the machine boots.
+    /// Returns what the machine boots because of the migration.
     pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
         match (self.role_of(machine), self.state) {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
@@ -254,7 +254,7 @@ impl Migration {
         }
     }
 
-    /// Returns the role of the machine when it requests its allocation.
+    /// Returns the effect of the migration on the machine when it requests its allocation.
     pub fn role_in(&self, machine: &str, now: CurrentBoots) -> MigrationRole {
         match (self.role_of(machine), self.state) {
             (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {
@@ -274,7 +274,7 @@ impl Migration {
         }
     }
 
-    /// Returns the machine with that role, if it waits in its current boot.
+    /// Returns the machine with this role if it waits for the migration in its current boot.
     pub fn present_endpoint(&self, part: MigrationSide, now: CurrentBoots) -> Option<&MigrationEndpoint> {
         let (end, boot) = match part {
             MigrationSide::Send => (self.sender.as_ref()?, now.a?),

@@ -8,14 +8,15 @@ use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};
 
-/// Matches if something is barred, and nothing else is installed: the allocation in the file or, without a usable file, any allocation.
+/// Query that matches if something is barred for the machine, and nothing that is not barred is installed. If the file contains an
+/// allocation, only that allocation counts as installed.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 impl ServerState {
-    /// Returns whether nothing may be booted from the machine's disks because of a migration. Any client may ask: nothing is counted or
-    /// stored.
+    /// Returns whether the machine must not boot anything from its disks because of a migration. Any client can cause this call, so that
+    /// nothing is counted or stored.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -38,7 +39,7 @@ impl ServerState {
     }
 }
 
-/// Returns what the files contain about a machine, or will contain when they are updated after the end of its migration.
+/// Returns what the files contain about a machine. If its migration has ended, returns what they will contain once they are updated.
 pub fn effective_files(
     connection: &Connection,
     machine: &str,
@@ -49,7 +50,7 @@ pub fn effective_files(
     Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
 }
 
-/// Returns what the machine boots because of a migration; `None` if migrations do not affect it.
+/// Returns what the machine boots because of a migration, or `None` if migrations do not affect that.
 pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,

@@ -1,4 +1,4 @@
-//! Stored migrations of machines, one row each. `migrations` decides about them.
+//! Stored migrations, one row each. `migrations` decides about their changes.
 
 use super::ServerState;
 use super::boots::current_boot;
@@ -8,7 +8,7 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 impl ServerState {
-    /// Returns the migration that currently affects this machine.
+    /// Returns the migration that currently affects this machine, if any.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -26,7 +26,7 @@ impl ServerState {
         self.run_job_blocking(move |connection| find_live(connection, &machine))
     }
 
-    /// Returns all migrations that affect machines, or are not yet applied to the operator's files.
+    /// Returns all migrations that are open, or whose results are not yet applied to the operator's files.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -51,7 +51,7 @@ impl ServerState {
         self.run_job(move |connection| find_last(connection, &machine)).await
     }
 
-    /// Returns the current boots of the two machines.
+    /// Returns the current boots of the two machines of a migration.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -60,7 +60,7 @@ impl ServerState {
         self.run_job(move |connection| read_current_boots(connection, &a, &b)).await
     }
 
-    /// Records that the operator's files reflect the result of the migration.
+    /// Records that the result of the migration is applied to the operator's files.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -79,7 +79,7 @@ impl ServerState {
     }
 }
 
-/// Returns why nothing else can be ordered for a machine in a migration.
+/// Returns the reason why nothing else can be ordered for a machine while it is in this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {
@@ -88,7 +88,7 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     }
 }
 
-/// Returns why nothing else can be ordered for this machine now.
+/// Returns the reason why nothing can be ordered for this machine now, if it is in a migration.
 pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }

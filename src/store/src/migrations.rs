@@ -14,11 +14,11 @@ use super::{ServerState, confirmation, epoch};
 use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// Result of an order.
+/// Result of ordering a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationPlacement {
     Yes,
-    /// Something has changed since the order was checked.
+    /// The migration cannot be ordered, for this reason: something has changed since the order was checked.
     No(String),
 }
 
@@ -31,7 +31,7 @@ pub struct MigrationUpdate {
 }
 
 impl ServerState {
-    /// Orders a migration, unless something else is open for one of the machines.
+    /// Stores the order of a migration, unless an order or a migration is open for one of the machines.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -39,8 +39,8 @@ impl ServerState {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
 
-    /// Records an event of the machine's migration, with all its effects. Returns `None` if no live migration has this id; an empty id
-    /// matches any. The inner error is the reason why the event is rejected.
+    /// Records an event of the machine's migration, with all its effects. Returns `None` if the migration with this id is not live; an
+    /// empty id stands for any migration of the machine. The inner error is the reason why the event is rejected.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -60,8 +60,8 @@ impl ServerState {
         .await
     }
 
-    /// Records that the target machine passes its point of no return, if it may. Returns `None` if the machine is not the target of a live
-    /// migration.
+    /// Records that the target machine passes its point of no return, unless it is refused. Returns `None` if the machine is not the
+    /// target of a live migration. The inner error is the reason for a refusal.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -105,7 +105,7 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite:
     Ok(MigrationPlacement::Yes)
 }
 
-/// Applies an event to the migration, and stores the result with all its effects.
+/// Applies an event to a migration, and stores the result with all its effects. The inner error is the reason why the event is rejected.
 pub fn apply_event(
     transaction: &Transaction,
     is: &Migration,
@@ -127,7 +127,7 @@ pub fn apply_event(
     Ok(Ok(MigrationUpdate { is: after, news }))
 }
 
-/// Applies a change of state to the rows of the allocation, and to what the machines may boot.
+/// Applies the effects of a state change: to the rows of the allocation, and to the bars that keep machines from booting their disks.
 fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> rusqlite::Result<()> {
     let Migration { id, a, b, allocation, .. } = after;
     match (before.state, after.state) {
@@ -153,7 +153,7 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
     }
 }
 
-/// Transfers all rows of the allocation to another machine.
+/// Transfers all rows of the allocation to another machine, and replaces existing ones.
 fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
     for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
         let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");

@@ -1,16 +1,16 @@
-//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, and reports
-//! any problem with it before it calls again. Its next call therefore shows that it has checked the certificate, and is alive. Nothing is
-//! stored on disk, since it calls every few seconds.
+//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, checks it,
+//! and reports a problem before it calls again. Its next call therefore shows that it has checked the certificate, and that it is alive.
+//! The record is kept in memory only, since a source calls every few seconds.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time after its last call for which the source counts as alive. It calls every three seconds.
+/// Time after its last call during which the source is considered alive. A source calls every three seconds.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// Last certificate that each source machine received, by machine.
+/// Last certificate that was sent to each source machine, by machine id.
 #[derive(Default)]
 pub struct CertificateChecks(Mutex<HashMap<String, CertificateCheck>>);
 
@@ -21,7 +21,7 @@ struct CertificateCheck {
 }
 
 impl CertificateChecks {
-    /// Notes that the source machine has called, and receives this certificate, or none.
+    /// Records that the source machine has called, and that this certificate is sent to it, or none.
     pub fn record_call(&self, machine: &str, certificate: Option<&str>) {
         let mut looks = lock_mutex(&self.0);
         let Some(certificate) = certificate else {
@@ -33,7 +33,7 @@ impl CertificateChecks {
         looks.insert(machine.to_owned(), look);
     }
 
-    /// Returns whether the machine has checked this certificate, and is alive.
+    /// Returns whether the machine has checked this certificate and is alive.
     pub fn has_checked(&self, machine: &str, certificate: &str) -> bool {
         let is_it =
             |look: &CertificateCheck| look.certificate == certificate && look.asked_again && look.at.elapsed() < RECENT;

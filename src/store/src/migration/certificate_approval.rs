@@ -1,26 +1,27 @@
-//! Release of the two certificates of a migration. The server passes the target's certificate to the source, and lets the target start,
-//! only once each certificate is vouched for by the operator, by a secret that the peer has, or by an order that requires no approval. Pure.
+//! Release of the two certificates of a migration. A certificate is released if the operator has approved it, if the peer verifies it with
+//! a shared secret, or if the migration was ordered without approvals. The server passes the target's certificate to the source, and lets
+//! the target start, only once both certificates are released. Pure.
 
 use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
 use model::migration::{MigrationPeer, MigrationSide};
 use serde::{Deserialize, Serialize};
 
-/// Shortest prefix of a fingerprint that identifies a certificate: 64 bits.
+/// Minimum number of hexadecimal digits of a fingerprint that the operator must give: 64 bits.
 const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
 
-/// Party that vouches for a certificate.
+/// Reason why a certificate is released, if it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateTrust {
-    /// Not vouched for: the migration waits.
+    /// The certificate is not released: the migration waits.
     Unapproved,
-    /// The operator, who compared the fingerprint.
+    /// The operator has compared the fingerprint and approved it.
     Operator,
-    /// The peer, whose ramdisk has the secret of both machines and verifies the signature.
+    /// The peer verifies the certificate with the secret that the ramdisks of both machines contain.
     Secret,
-    /// The order, which requires no approval.
+    /// The migration was ordered without approvals.
     Order,
 }
 
@@ -35,10 +36,10 @@ impl CertificateTrust {
     }
 }
 
-/// Certificate of one machine of a migration, for the operator.
+/// Certificate of one machine of a migration, as shown to the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CertificateShown {
-    /// `sha256:HEX`, as on the console of the machine.
+    /// Fingerprint, `sha256:HEX`, as shown on the console of the machine.
     pub fingerprint: String,
     pub trust: CertificateTrust,
 }
@@ -51,7 +52,7 @@ impl Migration {
         }
     }
 
-    /// Returns the certificate of the machine with that role, if the migration may still copy.
+    /// Returns the certificate of the machine with this role, while the migration may still copy.
     pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
         let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
         let end = self.find_endpoint(part).filter(|_| copies)?;
@@ -61,7 +62,7 @@ impl Migration {
         })
     }
 
-    /// Returns who vouches for the certificate of the machine with that role.
+    /// Returns whether and why the certificate of the machine with this role is released.
     pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
         let approved = match part {
             MigrationSide::Send => &self.approved.sender,
@@ -83,15 +84,16 @@ impl Migration {
         self.certificate_trust(part) != CertificateTrust::Unapproved
     }
 
-    /// Returns whether the certificate of at least one of the machines is not released, or not known yet.
+    /// Returns whether at least one of the two certificates is unknown or not released.
     pub fn awaits_approval(&self) -> bool {
         [MigrationSide::Send, MigrationSide::Receive]
             .into_iter()
             .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether the target must not start, since it would erase its disks and receive the secrets of the allocation. While it
-    /// copies, only a new boot of the target itself matters, since another boot of the source is awaited.
+    /// Returns whether a missing approval keeps the target from starting. After the start, it would erase its disks and receive the
+    /// secrets of the allocation. While the target copies, only its own certificate is checked, since a new boot of the source is waited
+    /// for without failing.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),
@@ -110,7 +112,8 @@ impl Migration {
         )
     }
 
-    /// Returns the peer of the machine with that role, for that machine. The source receives only a released certificate.
+    /// Returns the certificate and address of the peer, as sent to the machine with this role. The target's certificate is sent to the
+    /// source only once it is released.
     pub fn released_peer(&self, part: MigrationSide, now: CurrentBoots) -> Option<MigrationPeer> {
         let other = opposite_role(part);
         let end = self.present_endpoint(other, now)?;
@@ -121,7 +124,7 @@ impl Migration {
         (!is_withheld).then(peer)
     }
 
-    /// Approves the certificates with these fingerprints.
+    /// Returns the migration with the certificates approved that have these fingerprints.
     ///
     /// # Errors
     /// A fingerprint matches neither of the current certificates.
@@ -170,7 +173,8 @@ fn opposite_role(part: MigrationSide) -> MigrationSide {
     if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send }
 }
 
-/// Hexadecimal digits of a fingerprint as operators write it: with or without `sha256:`, with colons as OpenSSL prints it.
+/// Returns the hexadecimal digits of a fingerprint as operators write it: with or without `sha256:`, and with or without the colons that
+/// OpenSSL prints.
 fn parse_fingerprint(given: &str) -> Result<String, String> {
     let given = given.trim().to_lowercase();
     let given = given.strip_prefix(PREFIX).unwrap_or(&given);

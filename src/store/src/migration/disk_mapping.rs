@@ -1,5 +1,5 @@
-//! Assignment of the target machine's disks to the disk names of the layout: as ordered, by equal names, or in the order of their names if
-//! there are equally many. Pure.
+//! Assignment of the target machine's disks to the disk names of the layout: as the order specifies, or else by equal names or hints, or
+//! else in the order of their names if there are as many disks as names. Pure.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -8,10 +8,10 @@ use model::layout::hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disks of the machine, by the disk names of the layout.
+/// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by disk name.
 ///
 /// # Errors
-/// All problems.
+/// All problems of the assignment.
 pub fn map_disks(
     layout: &Layout,
     found: &[Found],
@@ -60,7 +60,7 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks by equal names or hints, or else in order if there are as many as in the layout.
+/// Assigns disks by equal names or hints or, if that is incomplete, in the order of their names if there are as many as in the layout.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
@@ -84,7 +84,7 @@ fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a s
     names.into_iter().zip(fixed).collect()
 }
 
-/// Returns the disk with that serial number or name.
+/// Returns the disk with this serial number or device name.
 fn find_disk<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> {
     let is_it = |disk: &&Found| {
         let is_serial = disk.serial == wanted && disk.comparable_serial().is_some();
@@ -114,7 +114,7 @@ fn to_marked_disk(name: &str, disk: &Found) -> RecordedDisk {
     }
 }
 
-/// Lists the disks of the machine, and the options that select them.
+/// Lists the disks of the machine, and the options that assign them to the disk names of the layout.
 fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let serial = |disk: &Found| if disk.serial.is_empty() { String::new() } else { format!(" serial {}", disk.serial) };
     let has = found.iter().map(|disk| {
@@ -130,7 +130,7 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     )
 }
 
-/// Describes the first disk that is not the same as before.
+/// Describes the first disk that differs from the expected one.
 pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;

@@ -1,4 +1,4 @@
-//! Transitions of a migration: the state that each event leads to, and the reasons why it is rejected.
+//! Transitions of a migration: the state to which each event leads, or the reason why the event is rejected.
 
 use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationEvent, MigrationState, StartedCopy, disk_mapping};
 use crate::AttemptStart;
@@ -6,10 +6,10 @@ use crate::token::TokenHash;
 use model::migration::{self, MigratedMachine, MigrationSide};
 
 impl Migration {
-    /// Returns the migration after an event; unchanged if the event has no effect.
+    /// Returns the migration after an event. It is unchanged if the event has no effect.
     ///
     /// # Errors
-    /// Why the event is rejected. Its sender must not continue.
+    /// The reason why the event is rejected. The machine that sent it must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
             MigrationEvent::Stands(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
@@ -147,7 +147,7 @@ impl Migration {
         }
     }
 
-    /// Returns whether the source is in the boot in which it sent everything. A boot that has not registered cannot be noticed.
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot is noticed only if it has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == migration::certificate_digest(&sender.certificate));

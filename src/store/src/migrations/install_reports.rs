@@ -1,4 +1,4 @@
-//! Reports of machines in a migration, and of those whose migration has ended.
+//! Install reports of machines in a migration, and of machines whose migration has ended.
 
 use super::{MigrationUpdate, apply_event};
 use crate::barred_allocations::bar_allocations;
@@ -11,7 +11,8 @@ use control::api_types::InstallReport;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 impl ServerState {
-    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is about something else.
+    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a migration. The inner
+    /// error is the reason why a reported success is rejected.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -26,7 +27,7 @@ impl ServerState {
     }
 }
 
-/// Handles a report. `text` is the report as JSON.
+/// Handles a report as [`ServerState::handle_migration_report`]. `text` is the report as JSON.
 pub fn handle_report(
     transaction: &Transaction,
     machine: &str,
@@ -57,7 +58,7 @@ pub fn handle_report(
     Ok(Some(heard))
 }
 
-/// Returns the event of a report of success.
+/// Returns the event that corresponds to a report of success.
 fn success_event(
     transaction: &Transaction,
     is: &Migration,
@@ -69,8 +70,8 @@ fn success_event(
     Ok(MigrationEvent::Succeeds { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
 }
 
-/// Handles a report about a migration that has ended: a repeated success of the boot that ended it. Other reports are handled as for any
-/// machine.
+/// Handles a report of a machine whose migration has ended. A repeated success of the boot that received the system is acknowledged. Other
+/// reports are handled as for a machine without a migration.
 fn handle_repeated_report(
     transaction: &Transaction,
     machine: &str,
