@@ -1,4 +1,5 @@
-//! Decision about what a machine boots next. Nothing that was installed is installed again without an order, and the attempts are limited.
+//! Decision about what a machine boots next. An installed machine is not installed again without an order, and the number of attempts is
+//! limited.
 
 use super::boot_activity::MachineBoot;
 use super::boot_target::{BootTarget, FileAllocation};
@@ -15,16 +16,17 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Response to a request for a boot.
+/// Response to a boot request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootDecision {
     pub next: BootTarget,
-    /// Active boot of the machine, which the request does not change.
+    /// Active boot of the machine, if any. The request does not affect it.
     pub active: Option<MachineBoot>,
 }
 
 impl ServerState {
-    /// Decides what the machine boots, and counts the attempt. Only a counted attempt is synced, since any client can send the request.
+    /// Decides what the machine boots, and counts the attempt if there is an order. Only a counted attempt is synced, since any client can
+    /// send the request.
     ///
     /// A missing file does not make a machine new: see [`BootTarget::NoFile`]. While a boot is active, nothing is counted: the requested boot
     /// counts when it registers.
@@ -54,7 +56,8 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision: one that has changed an order is synced. Everything else that any client can cause is not.
+/// Returns the durability of a decision. A decision that has changed an order since `changes` is synced; all others are not, since any
+/// client can cause them.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,
@@ -62,7 +65,7 @@ pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durab
     }
 }
 
-/// Returns what the machine boots. While another of its boots is active, nothing is counted.
+/// Returns what the machine boots. If `is_heard`, another of its boots is active, and no attempt is counted.
 pub fn choose_boot(
     transaction: &Transaction,
     machine: &str,
@@ -81,7 +84,7 @@ pub fn choose_boot(
     }
 }
 
-/// Returns what the machine would boot, without counting an attempt or abandoning an order.
+/// Returns what the machine would boot, without counting an attempt or abandoning the order.
 fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
@@ -93,8 +96,8 @@ fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> r
     })
 }
 
-/// Returns whether an attempt was counted recently, for which no boot has registered. Another request, even from an unknown client, then
-/// uses up no further one.
+/// Returns whether an attempt was counted recently, and its boot has not registered yet. A further request, which may come from an unknown
+/// client, then does not count another attempt.
 fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
     let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
@@ -140,8 +143,8 @@ pub(crate) fn decide_boot(
     Ok(BootTarget::Dropped(order))
 }
 
-/// Returns what a machine without a file boots. A machine that was installed boots its disk until its file is back. A machine whose
-/// reinstall has started has no system there: it gets the ramdisk and waits for its file. No attempt is counted.
+/// Returns what a machine without a file boots. An installed machine boots its disk until its file is back. If its reinstall has started,
+/// there is no system on its disk: it boots the ramdisk and waits for its file. No attempt is counted.
 fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

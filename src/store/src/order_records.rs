@@ -1,4 +1,4 @@
-//! Stored orders for reinstalls, and the results of the last ones. `orders` decides about them.
+//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides about their changes.
 
 use super::confirmation;
 use super::install_attempt::StartedAttempt;
@@ -8,7 +8,7 @@ use model::install_marker::{FencingToken, RecordedDisk};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-/// Options of the operator's order.
+/// Options with which the operator permits a reinstall that would otherwise be refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReinstallOverrides {
     #[serde(default)]
@@ -28,40 +28,40 @@ pub struct ReinstallOrder {
     /// Id of the image.
     pub image: String,
     pub created: String,
-    /// Number of attempts that were counted.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// True if an attempt has reported that it passes the point of no return. It may never have received the response.
+    /// True if an attempt has announced that it passes the point of no return. The attempt may not have received the response.
     pub begun: bool,
     pub without_marker: bool,
-    /// True if the layout file applies, even if it promises something else about a disk than the installed layout.
+    /// True if the layout of the machine's file applies, even if its wipe policy for a disk differs from the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// True if the installation on the disks is replaced even if it is newer than the order.
+    /// True if the installation on the disks may be replaced even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Fencing token; not shown to operators.
+    /// Fencing token of the order; not shown to operators.
     #[serde(skip)]
     pub fencing: Option<FencingToken>,
-    /// True if the operator has placed or confirmed it since the database was last restored; not shown to operators.
+    /// True if the operator has placed or confirmed the order since the database was last restored; not shown to operators.
     #[serde(skip)]
     pub confirmed: bool,
-    /// Disks of the last attempt that has started; not shown to operators.
+    /// Disks of the attempt that started last; not shown to operators.
     #[serde(skip)]
     pub disks: Vec<RecordedDisk>,
-    /// Last attempt that has started; `None` if this server has not seen any start. Not shown to operators.
+    /// Attempt that started last; `None` if no attempt has started on this server. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
-    /// True if the order has started and gets no further attempt: the machine waits for the operator.
+    /// True if the order has started, and was abandoned: the machine waits for the operator.
     pub given_up: bool,
-    /// Time at which the last attempt was counted, until a boot registers for it; not shown to operators.
+    /// Time at which the last attempt was counted; `None` once its boot has registered. Not shown to operators.
     #[serde(skip)]
     pub handed: Option<String>,
 }
 
-/// Result of the last reinstall, or of its last attempt.
+/// Result of the last reinstall, or of the last attempt of an open one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReinstallOutcome {
     /// Id of the order.
@@ -70,7 +70,7 @@ pub struct ReinstallOutcome {
     pub image: String,
     pub success: bool,
     pub message: String,
-    /// Time, as RFC 3339 in UTC.
+    /// Time of the result, as RFC 3339 in UTC.
     pub time: String,
 }
 

@@ -1,7 +1,8 @@
-//! Orders for reinstalls: placed, started and cancelled here. `install_reports` completes them; `next_boot` serves and abandons them;
-//! `order_records` stores them.
+//! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot` serves and abandons
+//! them, and `order_records` stores them.
 //!
-//! Each of these is one durable transaction: a crash leaves the order as before or as after it. A repeated request finds that it was done.
+//! Each of these actions is one durable transaction, so that a crash leaves the order either as before or as after the action. A repeated
+//! request has no further effect.
 
 mod install_reports;
 
@@ -15,35 +16,35 @@ use super::{ServerState, confirmation, epoch, migration_records, now};
 use common::error::Result;
 use rusqlite::Transaction;
 
-/// Response to an operator who orders a reinstall.
+/// Result of placing an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderOutcome {
-    /// The order is open. It replaces an older open order.
+    /// The order is open, and has replaced an older order if there was one.
     Placed(ReinstallOrder),
-    /// The machine has not yet reported an installation that a reinstall could renew.
+    /// The machine has not reported an installation yet, so that there is nothing to reinstall.
     NotInstalled,
-    /// The older order has passed the point of no return, and remains.
+    /// This older order has passed the point of no return, and remains open.
     Begun(ReinstallOrder),
-    /// The machine is part of a migration, or needs confirmation after a restore.
+    /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
 }
 
-/// Response to an operator who cancels an order.
+/// Result of cancelling an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
-    /// Too late: the order has passed the point of no return.
+    /// This order has passed the point of no return, and can no longer be cancelled.
     Begun(ReinstallOrder),
 }
 
-/// Response to an attempt that requests to pass the point of no return.
+/// Response to an attempt that requests permission to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum OrderStart {
-    /// The order has started, by this attempt or an earlier one. True if no attempt has started before.
+    /// The attempt may pass. Contains true if no attempt of the order has started before.
     Yes(ReinstallOrder, bool),
-    /// The order is not the open one.
+    /// The attempt must not pass: its order is not the open one, or the machine has booted again, or is blocked.
     NotInForce,
 }
 
@@ -115,7 +116,7 @@ impl ServerState {
         .await
     }
 
-    /// Records that the order passes its point of no return, if it is still the open order.
+    /// Records that an attempt of the order passes the point of no return, if that order is still open.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -145,7 +146,7 @@ impl ServerState {
     }
 }
 
-/// Returns why no order of the machine may be placed or carried out now.
+/// Returns why no order of the machine may be placed or carried out now, if so.
 fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
     match confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),

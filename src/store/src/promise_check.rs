@@ -1,12 +1,12 @@
-//! Comparison of the promises in an install marker with the layout that the machine would get. A layout file that was edited after the
-//! database was lost must not be mistaken for the installed layout.
+//! Comparison of the wipe policies recorded in an install marker with those of the layout that the machine would get. After the database
+//! was lost, it prevents that a layout file which was edited since the installation is mistaken for the installed layout.
 
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout::{compute_digest, read_json};
 use serde_json::Value;
 
-/// Describes both, if the layout would wipe or preserve other disks than the marker promises. Returns `None` for markers of earlier
-/// versions, which do not contain promises.
+/// Describes the recorded and the new wipe policies, if the layout would wipe or preserve other disks than recorded in the marker;
+/// otherwise returns `None`. Markers of earlier versions contain no wipe policies, and never contradict a layout.
 pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some(
@@ -36,7 +36,7 @@ pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<Stri
     })
 }
 
-/// Lists the promises, such as `/dev/sda wiped, /dev/sdb kept`.
+/// Lists the wipe policies of disks, such as `/dev/sda wiped, /dev/sdb kept`.
 fn list_promises<'a>(disks: impl Iterator<Item = (&'a str, Option<WipePolicy>)>) -> String {
     let words = disks.map(|(device, promise)| match promise {
         Some(promise) => format!("{device} {promise}"),
@@ -45,10 +45,10 @@ fn list_promises<'a>(disks: impl Iterator<Item = (&'a str, Option<WipePolicy>)>)
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the remedies for a contradiction.
+/// Returns the remedies for a contradiction, for the operator.
 pub fn contradiction_remedy(machine: &str) -> String {
     format!(
-        "restore the old layout in its file; or, to change the promise, run `drophammer machine reinstall {machine} --image IMAGE \
+        "restore the old content of the layout's file; or, to change the promise, run `drophammer machine reinstall {machine} --image IMAGE \
          --change-promise`"
     )
 }

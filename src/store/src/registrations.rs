@@ -1,4 +1,4 @@
-//! Registrations: the hardware that machines report at the start of a boot, and whether their disks have changed since.
+//! Registrations: the hardware that machines report at the start of a boot, and whether an installation has changed their disks since.
 
 use super::{ServerState, TokenHash, now, to_json};
 use common::error::Result;
@@ -10,11 +10,11 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 /// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredRegistration {
-    /// A [`RegisterRequest`] as JSON.
+    /// [`RegisterRequest`] as JSON.
     pub document: String,
     /// Time of the registration; `None` in databases of earlier versions.
     pub time: Option<String>,
-    /// True if the machine has passed a point of no return since.
+    /// True if the machine has passed a point of no return since the registration.
     pub has_begun_since: bool,
 }
 
@@ -61,7 +61,7 @@ impl ServerState {
         self.run_job_blocking(move |connection| read_registration(connection, &machine))
     }
 
-    /// Returns the last reports of all allocations as JSON, with their machines.
+    /// Returns the last report of each allocation as JSON, with the id of its machine.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -72,7 +72,7 @@ impl ServerState {
         })
     }
 
-    /// Returns the inventory of the last registration, if this version supports it.
+    /// Returns the inventory in the machine's last registration, if this version supports it.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -83,7 +83,8 @@ impl ServerState {
 }
 
 impl StoredRegistration {
-    /// Returns the inventory, if this version supports it. Parsing may take long, so it must not run on a thread that serves requests.
+    /// Parses the inventory. Returns `None` if this version does not support it. Parsing may take long, and must not run on a thread that
+    /// serves requests.
     pub fn parse_inventory(&self) -> Option<Inventory> {
         let register = serde_json::from_str::<RegisterRequest>(&self.document).ok()?;
         register.inventory.filter(|inventory| inventory.find_exceeded_limit().is_none())
@@ -99,8 +100,8 @@ fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result
     registered.optional()
 }
 
-/// Records that the machine of this boot has started to erase: its registered inventory is outdated, and so is a marker that waits for
-/// confirmation.
+/// Records that the machine of this boot has started to erase disks. Its registered inventory is outdated from then on, and an install
+/// marker that waited for confirmation is removed.
 pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

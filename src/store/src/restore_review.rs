@@ -1,4 +1,4 @@
-//! Databases that were restored from a backup: how they are marked, and what the operator must confirm.
+//! Databases that were restored from a backup: marking of their machines as unconfirmed, and instructions for the operator.
 
 use crate::{epoch, now, schema};
 use common::format;
@@ -13,9 +13,9 @@ pub(crate) struct RestoredRecord {
     pub machine: String,
     pub name: String,
     pub allocation: String,
-    /// State of the allocation on record, for the operator.
+    /// State of the allocation according to the record, for the operator.
     pub record: String,
-    /// Pending work that is withheld until the machine is confirmed; empty if there is none.
+    /// Pending installation or migration, which is withheld until the machine is confirmed; empty if there is none.
     pub withheld: String,
 }
 
@@ -61,7 +61,7 @@ fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>
     rows?.collect()
 }
 
-/// Time of the newest entry that depends on a clock, as RFC 3339 in UTC. Times of that form sort as text.
+/// Returns the time of the newest entry that has a time, as RFC 3339 in UTC. Times in this form can be compared as text.
 fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let select = "SELECT max(time) FROM (
          SELECT max(last_seen) AS time FROM machines UNION ALL SELECT max(created) FROM allocations
@@ -70,7 +70,7 @@ fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>
     connection.query_row(select, [], |row| row.get(0))
 }
 
-/// Describes the age and the records of a restored database, and how to confirm them.
+/// Describes the age and the records of a restored database, and how the operator confirms them.
 pub(crate) fn describe_restore(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
     let age = newest.map_or_else(|| "The age of the backup is unknown".to_owned(), describe_age);
     let mut rows = vec![["machine", "name", "allocation", "on record", "withheld"].map(str::to_owned)];

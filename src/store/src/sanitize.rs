@@ -1,26 +1,26 @@
-//! Sanitizing of JSON from machines and operators, as soon as it is received. It is rewritten while it is parsed: no tree of the document
-//! is built before it is known to have a bounded number of values.
+//! Sanitizing of JSON from machines and operators as soon as it is received. The document is rewritten while it is parsed, and its values
+//! are counted. No tree of it is built in memory before its number of values is known to be within the limit.
 
 use common::format::untrusted_text::TextKind;
 use common::format::{replace_hidden, truncate_bytes};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Limit of the values in a document: objects, lists, and their contents. The largest inventory has several hundred thousand.
+/// Maximum number of values in a document, including objects and lists. The largest inventory has several hundred thousand.
 const MOST_VALUES: usize = 400_000;
-/// Limit of a text in an operator's document.
+/// Maximum length of a text in an operator's document, in bytes.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;
 
-/// Author of a document.
+/// Author of a document, on whom the limits depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentAuthor {
-    /// A machine: the limit of each text depends on its field.
+    /// A machine. The limit of each text depends on its field.
     Machine,
-    /// The operator, whose layouts and user data are longer.
+    /// The operator, whose documents contain longer texts, such as layouts and user data.
     Operator,
 }
 
-/// Returns the same JSON with bounded, sanitized texts.
+/// Returns the JSON document with its texts shortened and sanitized.
 ///
 /// # Errors
 /// The input is not JSON, nests too deeply, or has too many values.
@@ -44,7 +44,7 @@ struct ValueCopy<'o> {
     kind: TextKind,
 }
 
-/// Returns the kind of text in a field.
+/// Returns the kind of text that a field contains, on which its limit depends.
 fn text_kind(field: &str) -> TextKind {
     match field {
         "message" | "words" => TextKind::Message,
@@ -73,7 +73,7 @@ impl SanitizedOutput {
     fn count_value<E: Error>(&mut self) -> Result<(), E> {
         self.values += 1;
         match self.values > MOST_VALUES {
-            true => Err(E::custom(format_args!("it has more than {MOST_VALUES} values"))),
+            true => Err(E::custom(format_args!("the document has more than {MOST_VALUES} values"))),
             false => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Tables of the database, and columns that databases of earlier versions lack.
+//! Tables of the database, and the columns that are added to databases of earlier versions.
 
 use super::epoch;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
@@ -81,7 +81,7 @@ const LATER: [(&str, &str); 25] = [
     ("allocations", "adopted_marker"),
 ];
 
-/// Creates the tables, or adds what a database of an earlier version lacks.
+/// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
 pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(TABLES)?;
@@ -97,7 +97,7 @@ pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Returns whether [`upgrade_schema`] would add nothing.
+/// Returns whether the database has all columns, so that [`upgrade_schema`] would add none.
 pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {
@@ -108,7 +108,7 @@ pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<boo
     Ok(true)
 }
 
-/// Converts the tokens of earlier versions, one for each machine, to boots that must register again.
+/// Converts the machine tokens of earlier versions to boots, which must register again.
 fn convert_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
     if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {

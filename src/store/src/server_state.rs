@@ -1,4 +1,5 @@
-//! Handle on the database, and the thread that owns the connection. Also machines and digests, which no other module stores.
+//! Handle on the database, and the thread that owns the connection. This module also stores machines and digests, for which there is no
+//! other module.
 
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
@@ -16,24 +17,24 @@ use tokio::sync::{oneshot, watch};
 
 /// Number of events stored per machine. One installation creates a few hundred.
 const EVENTS_KEPT: u32 = 5000;
-/// Number of events after which older ones are deleted.
+/// Interval, in stored events, at which older events are deleted.
 const TRIM_EVERY: i64 = 64;
 
 pub(crate) enum DatabaseJob {
     Work(Box<dyn FnOnce(&mut DatabaseFile) + Send>),
-    /// Closes the file, then responds.
+    /// Closes the file, then sends a response.
     End(oneshot::Sender<()>),
 }
 
-/// File of the database, in the operator's directory.
+/// Name of the database file in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
 
-/// Functions that the server hands in: the store does not know its requests and metrics.
+/// Functions that the server provides, since the store has no access to its requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
-    /// Returns the client of the current request, whose turn a job takes; `None` for the server's own work.
+    /// Returns the client of the current request, to whose queue a job is added; `None` for jobs of the server itself.
     pub current_client: fn() -> Option<IpAddr>,
-    /// Receives the duration of each job, including the time in the queue.
+    /// Called with the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
 }
 
@@ -43,7 +44,7 @@ impl Default for StoreHooks {
     }
 }
 
-/// Handle on the database; cheap to clone. The thread ends with the last handle, or with [`ServerState::close`].
+/// Handle on the database; cheap to clone. The thread ends when the last clone is dropped, or with [`ServerState::close`].
 #[derive(Clone)]
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
@@ -52,18 +53,18 @@ pub struct ServerState {
     gone: watch::Receiver<Option<String>>,
 }
 
-/// Identity of a file's content at the time its digest was computed.
+/// Identification of a file's content at the time when its digest was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     pub path: String,
     /// Size in bytes; signed like SQLite's integers.
     pub size: i64,
-    /// Modification time in nanoseconds since 1970.
+    /// Modification time in seconds since 1970, with nine decimals.
     pub mtime: String,
 }
 
 impl ServerState {
-    /// Opens or creates the database at `path`. A boot that has not called for `quiet` no longer counts as active.
+    /// Opens or creates the database at `path`. A boot is considered active until it has not called for the duration `quiet`.
     ///
     /// # Errors
     /// As [`DatabaseFile::open`].
@@ -72,7 +73,7 @@ impl ServerState {
         ServerState::start_thread(DatabaseFile::open(path, say_gone)?, quiet, gone)
     }
 
-    /// Opens the database of a server, which may be running, for reading.
+    /// Opens the database of a server for reading. The server may be running.
     ///
     /// # Errors
     /// As [`DatabaseFile::open_to_read`].
@@ -105,12 +106,12 @@ impl ServerState {
         Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
     }
 
-    /// Connects the store with its server.
+    /// Sets the functions that connect the store with its server.
     pub fn with_hooks(self, hooks: StoreHooks) -> ServerState {
         ServerState { hooks, ..self }
     }
 
-    /// Completes the waiting jobs, and closes the file.
+    /// Completes the waiting jobs, and closes the database file.
     pub async fn close(&self) {
         let (done, ended) = oneshot::channel();
         self.jobs.send_last(DatabaseJob::End(done));
@@ -129,7 +130,7 @@ impl ServerState {
         }
     }
 
-    /// Checks that the file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
+    /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
     pub fn check_file(&self) {
         self.jobs.send(None, DatabaseJob::Work(Box::new(|store| drop(store.check_file()))));
     }
@@ -165,7 +166,7 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).blocking_recv())
     }
 
-    /// Runs the work in [`DatabaseFile::run_durably`].
+    /// Runs a transaction with [`DatabaseFile::run_durably`].
     pub(crate) async fn run_durably<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
@@ -173,7 +174,7 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
     }
 
-    /// Runs the work in [`DatabaseFile::run_as_durable_as_needed`].
+    /// Runs a transaction with [`DatabaseFile::run_as_durable_as_needed`].
     pub(crate) async fn run_as_durable_as_needed<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
@@ -181,7 +182,7 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
-    /// Returns once the database has completed a trivial read and write, or has failed to: then other calls report the error.
+    /// Returns once the database has performed a trivial read and write. A failure is not returned, since other calls report it.
     pub async fn check_pulse(&self) {
         let _ = self.submit_job(DatabaseFile::check_pulse).await;
     }
@@ -192,19 +193,19 @@ impl ServerState {
         self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
     }
 
-    /// Returns the clients whose jobs the database has taken, in their order.
+    /// Returns the clients whose jobs the database has run, in their order.
     #[cfg(any(test, feature = "testing"))]
     pub fn served_clients(&self) -> Vec<Option<std::net::IpAddr>> {
         self.jobs.taken_origins()
     }
 
-    /// Returns how many jobs of that client are waiting for the database.
+    /// Returns the number of jobs of a client that are waiting for the database.
     #[cfg(any(test, feature = "testing"))]
     pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
         self.jobs.count_waiting(Some(client))
     }
 
-    /// Returns when the machine was last seen, and the last event that it sent.
+    /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -217,7 +218,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the database has a record of this allocation of the machine: it was served, adopted or reported at some time.
+    /// Returns whether the database has a record of this allocation on the machine, because it was served, adopted or reported at some
+    /// time.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -230,7 +232,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the database has a record of the machine: it has requested a boot, and is known or within the limit of unknown ones.
+    /// Returns whether the database has a record of the machine. A machine is recorded when it requests a boot, unless it is unknown and
+    /// the limit of unknown machines is reached.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -242,8 +245,8 @@ impl ServerState {
         .await
     }
 
-    /// Stores an event; for a machine without a file, only the last one. A power failure of the server may lose an event, which is
-    /// harmless.
+    /// Stores an event. For a machine without a file, only the last event is stored. If the server loses power, an event may be lost,
+    /// which is harmless.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -274,7 +277,7 @@ impl ServerState {
         .await
     }
 
-    /// Returns the digest of a file that has not changed since it was computed.
+    /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
     ///
     /// # Errors
     /// The database cannot be read or written.

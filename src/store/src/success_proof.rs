@@ -1,5 +1,5 @@
-//! Proof of a reported success. It is valid only if this server saw the attempt start, and the reported install marker is the one that this
-//! attempt wrote.
+//! Proof of a reported success. A success is valid only if this server saw the attempt start, and the reported install marker is the one
+//! that this attempt wrote.
 //!
 //! | the report names | state of the allocation | |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | no order | the first installation has begun here | recorded if the marker is of that attempt |
 //! | no order | anything else | refused |
 //!
-//! A machine that needs confirmation after a restore boots its installed system: a success that would be refused is acknowledged, and its
-//! marker is stored as a claim.
+//! A machine that needs confirmation after a restore boots its installed system. If its success would be refused, it is acknowledged
+//! nevertheless, and its marker is stored as a claim.
 
 use super::TokenHash;
 use super::install_attempt::StartedAttempt;
@@ -25,17 +25,17 @@ use model::install_marker::attempt::MarkerMismatch;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use std::fmt;
 
-/// Maximum length of an id in a refusal.
+/// Maximum length of an id in a refusal, in bytes.
 const ID_BYTES: usize = 128;
 
-/// Effect of a report of success.
+/// Effect of a report of success on the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SuccessEffect {
     /// The order is completed.
     Completes(Box<ReinstallOrder>),
     /// The first installation is completed.
     Installs,
-    /// The machine has reported the installation that the operator adopted. The content of its marker is a claim.
+    /// The adoption by the operator is completed. The content of the reported marker remains a claim.
     Adopts,
     /// Nothing is recorded.
     Nothing,
@@ -44,17 +44,17 @@ pub(crate) enum SuccessEffect {
 /// Reason why a reported success is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnprovenReason {
-    /// The order is not open.
+    /// The order with this id is not open.
     OrderNotOpen(String),
-    /// No attempt has started on this server.
+    /// No attempt has passed the point of no return on this server.
     NotBegun,
-    /// The attempt sent no digest, and another boot reports its success.
+    /// The attempt sent no digest, and another boot than the one that started it reports its success.
     OtherBoot,
-    /// The report has no marker, or that of another allocation or order.
+    /// The report contains no marker, or the marker of another allocation or order.
     OtherMarker,
-    /// The marker is from another attempt.
+    /// The marker was written by another attempt.
     Mismatch(MarkerMismatch),
-    /// The operator has adopted another marker.
+    /// The marker is not the one that the operator adopted.
     NotAdopted,
 }
 
@@ -70,11 +70,11 @@ impl UnprovenReason {
         }
     }
 
-    /// Returns the refusal for the machine's console, with the operator's remedy.
+    /// Returns the refusal with a remedy for the operator, to be shown on the machine's console.
     pub fn explain(&self, machine: &str, allocation: &str) -> String {
         let remedy = match self {
             UnprovenReason::NotAdopted => format!(
-                "compare with `drophammer machine adopt --waiting`, then `drophammer machine adopt {machine}`, or erase the disk"
+                "compare the markers with `drophammer machine adopt --waiting`; then run `drophammer machine adopt {machine}`, or erase the disk"
             ),
             UnprovenReason::OrderNotOpen(_) => format!(
                 "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
@@ -105,7 +105,7 @@ impl fmt::Display for UnprovenReason {
     }
 }
 
-/// Evaluates a report of success of the boot with this token.
+/// Evaluates a report of success by the boot with this token. Returns its effect.
 ///
 /// # Errors
 /// The success is not proven.
@@ -146,7 +146,7 @@ fn evaluate_first_success(
     }
 }
 
-/// Checks that the attempt has written the reported marker.
+/// Checks that the reported marker was written by the attempt.
 fn check_marker(
     attempt: &StartedAttempt,
     disks: &[RecordedDisk],
@@ -162,7 +162,7 @@ fn check_marker(
     marker.check_attempt(record, disks).map_err(UnprovenReason::Mismatch)
 }
 
-/// Returns whether this success of the order was recorded before. The response to the first report may have been lost.
+/// Returns whether this success of the order was recorded before. The machine repeats a report if it did not receive the response.
 fn is_repeated_success(standing: &InstallState, order: &str, report: &InstallReport) -> bool {
     let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
     is_last && standing.marker == report.marker

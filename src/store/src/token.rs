@@ -1,4 +1,4 @@
-//! Tokens of machines, each for one boot and stored only as a hash; and those of the operator, which are in files.
+//! Tokens. A machine's token is valid for one boot, and only its hash is stored. The operator's tokens are in files.
 
 use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};
@@ -8,28 +8,28 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The operator's token, in the server's directory.
+/// File with the operator's token, in the server's directory.
 pub const OPERATOR_FILE: &str = "operator.token";
-/// File with the token that only authorizes requests for metrics, in the same directory.
+/// File with the token that authorizes only requests for metrics, in the server's directory.
 pub const METRICS_FILE: &str = "metrics.token";
 
 /// SHA-256 of a token. The token itself has 256 random bits, so neither a salt nor a slow hash is needed.
 pub type TokenHash = [u8; 32];
 
-/// Returns random bytes of the system.
+/// Returns random bytes from the operating system.
 ///
 /// # Errors
-/// The system does not provide random bytes.
+/// The operating system provides no random bytes.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
     Ok(bytes)
 }
 
-/// Returns a new token, and its hash.
+/// Returns a new token and its hash.
 ///
 /// # Errors
-/// The system does not provide random bytes.
+/// The operating system provides no random bytes.
 pub fn generate_token() -> Result<(String, TokenHash)> {
     let token = encode_hex(random_bytes::<32>()?);
     let hash = hash_token(&token);

@@ -1,4 +1,5 @@
-//! Machines without a file: any client that calls with a new UUID. Their number is limited, and they are deleted after a day of silence.
+//! Machines without a file. Any client that calls with a new UUID is such a machine. Their number is limited, and they are deleted after a
+//! day without a call.
 
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
@@ -7,16 +8,17 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Maximum number of such machines: more than are put into racks before the first file is written.
+/// Maximum number of unknown machines. More machines are rarely racked before the first machine file is written.
 const MOST: u32 = 256;
-/// Time after its last call at which such a machine is deleted.
+/// Time after its last call after which an unknown machine is deleted.
 const KEPT: Duration = Duration::hours(24);
 
-/// Condition for such machines. A machine with an allocation in the database is not one, whatever became of its file.
+/// Condition for unknown machines. A machine with an allocation in the database is not unknown, even if its file was removed.
 const ALL: &str =
     "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
-/// Makes room for the machine. Returns false if that is impossible, because all others are active.
+/// Records an unknown machine, and deletes others if the limit is reached. Returns false if that is impossible, because all of them are
+/// active.
 pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !make_room(transaction, heard)? {

@@ -133,7 +133,7 @@ impl Migration {
             return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }
         if fingerprints.is_empty() {
-            return Err("no fingerprint is given: `--approve FINGERPRINT`".to_owned());
+            return Err("no fingerprint is given: use `--approve FINGERPRINT`".to_owned());
         }
         let mut next = self.clone();
         for given in fingerprints {

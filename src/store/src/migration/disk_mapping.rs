@@ -37,7 +37,7 @@ pub fn map_disks(
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, disk) in &pairs {
         if let Some(other) = taken.insert(disk.device.as_str(), name) {
-            problems.push(format!("{} cannot be both {other} and {name}", disk.device.as_str()));
+            problems.push(format!("{} cannot be assigned to both {other} and {name}", disk.device.as_str()));
         }
         let hints = layout.disks.iter().find(|listed| listed.device.as_str() == *name).map(|listed| &listed.hints);
         let hints = hints.filter(|hints| !hints.is_empty());
@@ -210,7 +210,10 @@ filesystems:
         for (words, wrong) in [
             (vec![], vec!["none of its disks is assigned to /dev/sda", "assigned to /dev/sdb"]),
             (vec![("/dev/sda", "C")], vec!["assigned to /dev/sdb"]),
-            (vec![("/dev/sda", "C"), ("/dev/sdb", "C")], vec!["/dev/nvme2n1 cannot be both /dev/sda and /dev/sdb"]),
+            (
+                vec![("/dev/sda", "C"), ("/dev/sdb", "C")],
+                vec!["/dev/nvme2n1 cannot be assigned to both /dev/sda and /dev/sdb"],
+            ),
             (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several of its disks"]),
             (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
             (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),

@@ -32,7 +32,7 @@ impl Migration {
             MigrationEvent::Finish => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
-                state => Err(format!("the migration is {state}: only one that is booting can be finished")),
+                state => Err(format!("the migration is {state}: only a migration that is booting can be finished")),
             },
             MigrationEvent::Cancel { off } => self.cancel(*off),
             MigrationEvent::Approves { fingerprints, now } => self.approve_certificates(fingerprints, *now),
@@ -58,7 +58,7 @@ impl Migration {
                 let carried = carried.ok_or("the source machine must describe its contents: carried is missing")?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
-                        "the install marker on its disks is of allocation {:?}, but {:?} is migrated",
+                        "the install marker on the source machine's disks is of allocation {:?}, but {:?} is migrated",
                         carried.marker.allocation, self.allocation
                     ));
                 }
@@ -123,7 +123,7 @@ impl Migration {
         match (part, self.state) {
             (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
-                    "machine {} has booted again since everything was received, and its own system may have written in between: it must be received again",
+                    "source machine {} has booted again since all data was received, and its own system may have written data in between: the data must be received again",
                     self.a
                 ))
             }
@@ -138,9 +138,10 @@ impl Migration {
             // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
             // report of that boot proves nothing.
             (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => Ok(self.clone()),
-            (MigrationSide::Send, state) => {
-                Err(format!("its system is being migrated to machine {}: the migration is {state}", self.b))
-            }
+            (MigrationSide::Send, state) => Err(format!(
+                "the system of this machine is being migrated to machine {}: the migration is {state}",
+                self.b
+            )),
             (MigrationSide::Receive, state) => {
                 Err(format!("the migration is {state}: this machine has not received a system to boot"))
             }

@@ -17,21 +17,21 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportOutcome {
-    /// True if the report is not a repetition.
+    /// True if this report was not received before.
     pub news: bool,
-    /// True if the machine should try again immediately.
+    /// True if the machine should start another attempt immediately.
     pub retry: bool,
-    /// Open order to which the report refers, after the report.
+    /// Order to which the report refers, as it is after the report.
     pub order: Option<ReinstallOrder>,
-    /// Success of the machine's installation; `None` if the report is about another one.
+    /// Whether the installation has succeeded; `None` if the report refers to another order than the open one.
     pub over: Option<bool>,
-    /// Reason why the reported success is not valid. Nothing was recorded then.
+    /// Reason why the reported success is not valid. In that case, nothing was recorded.
     pub unproven: Option<UnprovenReason>,
 }
 
 impl ServerState {
-    /// Stores the report of this boot, and records its effects. The same report again changes nothing. A success that is not proven is not
-    /// stored.
+    /// Stores the report of this boot, and records its effects. A repeated report changes nothing. A reported success that is not proven
+    /// is not stored.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -105,7 +105,7 @@ fn record_effect(
     Ok(ReportOutcome { over: is_about_it.then_some(report.success), ..reported })
 }
 
-/// Records a success that is proven.
+/// Records a success that was proven.
 fn record_success(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
@@ -126,8 +126,8 @@ fn record_success(
     }
 }
 
-/// Confirms a machine whose report of success proves that the database has its current installation on record. A machine in a
-/// migration is excluded: its own disks do not show what the other machine has received.
+/// Confirms a machine whose report of success contains the install marker on record: the database then has its current installation on
+/// record. A machine in a migration is not confirmed, since its own disks do not show what the other machine has received.
 fn confirm_by_report(
     transaction: &Transaction,
     machine: &str,
@@ -142,8 +142,8 @@ fn confirm_by_report(
     Ok(())
 }
 
-/// Returns the reported marker of this allocation if the database lacks that installation: after a failure, or while the machine
-/// needs confirmation.
+/// Returns the reported marker if it is of this allocation, and of an installation that is not on record: the report is a failure, or the
+/// machine needs confirmation and has another marker on record.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,
@@ -174,13 +174,13 @@ fn complete_order(
     delete_order(transaction, machine, allocation)
 }
 
-/// Records that the installation is proven, and no longer a claim of an adopted marker.
+/// Ends an adoption, since the installation is proven and no longer known only from the adopted marker.
 fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Records that the allocation is installed as it was served last.
+/// Records that the allocation is installed, with the layout and image that were served last, unless the reported marker contradicts them.
 fn record_installed(
     transaction: &Transaction,
     machine: &str,
@@ -213,7 +213,7 @@ fn record_installed(
     Ok(())
 }
 
-/// Records a failed attempt at the open order.
+/// Records that an attempt of the open order has failed.
 fn record_failed_attempt(
     transaction: &Transaction,
     machine: &str,
