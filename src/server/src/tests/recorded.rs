@@ -142,7 +142,7 @@ fn the_recorded_directory_is_valid() {
     let found = find_problems(&options(dir.path())).unwrap();
     let problems: Vec<_> = found.problems.iter().map(|problem| problem.file.as_deref().unwrap_or_default()).collect();
     assert_eq!(problems, [format!("approved/{}.yaml", id(0x0f)).as_str(), "machines/approved.yaml"]);
-    assert!(found.problems[1].message.contains("approve its plan again: `drophammer rack plan"));
+    assert!(found.problems[1].message.contains("approve the plan again: `drophammer rack plan"));
     let notes: Vec<_> = found.notes.iter().map(|note| (note.file.as_deref(), note.line, note.column)).collect();
     assert_eq!(notes, [(Some("machines/installed.yaml"), Some(5), Some(55))], "it runs another image than its file");
     assert_eq!((found.machines, found.layouts, found.images), (18, 5, 5));
