@@ -60,7 +60,7 @@ impl Approvals {
         (!is_spent).then_some(approval)
     }
 
-    /// Returns the approval in force for the machine in the form that the agent receives, or `None` if no approval is required.
+    /// Returns the approval in force for the machine in the form that the agent receives, or `None` if the machine needs no approval.
     ///
     /// # Errors
     /// The machine gets nothing to install: its approval cannot be used, or is required and missing.

@@ -25,7 +25,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
     pub layout: Option<PathBuf>,
     /// Plan for a machine of a server, by its id or name: with the allocation that the machine would receive now, and with its registered
-    /// inventory. --layout replaces the layout, and --inventory the inventory.
+    /// inventory. --layout replaces the allocation, and --inventory the inventory.
     #[arg(long, value_name = "ID")]
     pub machine: Option<String>,
     #[command(flatten)]

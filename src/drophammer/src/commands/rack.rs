@@ -1,5 +1,5 @@
-//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by `drophammer
-//! plan --machine`, from its registered inventory. No running server is needed.
+//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by
+//! `drophammer plan --machine`, from its registered inventory. No running server is needed.
 
 mod machine_outcome;
 mod table;

@@ -1,5 +1,5 @@
-//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in `sizes/`, from which `drophammer machine
-//! add` selects the size of a machine.
+//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in `sizes/`, from which
+//! `drophammer machine add` selects the size of a machine.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::edited_files::{
