@@ -103,7 +103,7 @@ mod tests {
             std::fs::write(folder.path().join(name), completion_script(shell)).unwrap();
             std::fs::write(folder.path().join("asks"), asks).unwrap();
             let program = format!("{shell:?}").to_lowercase();
-            // It writes below its home, also where it is asked for nothing.
+            // The shell writes files below its home directory even if it is not asked to.
             let command = ToolCommand::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());
             let command = command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(DEADLINE);
             let output = command.run().unwrap_or_else(|error| panic!("{program}: {error}"));

@@ -1,6 +1,6 @@
-//! The agent's API of [`control::api_types`]. `netboot` issues its tokens and `auth` authorizes requests; `wire_allocation`
-//! converts the allocation of a machine, `secrets` releases its secrets, `point_of_no_return` permits to erase data, `install_reports`
-//! receives results, `request_body` reads requests.
+//! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines, and `auth`
+//! authorizes their requests. `wire_allocation` converts the allocation of a machine, `secrets` releases its secrets, `point_of_no_return`
+//! permits an installation to erase data, `install_reports` receives results, and `request_body` reads requests.
 
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
@@ -181,7 +181,7 @@ pub(crate) async fn get_machine(
                 let text = "is installed and no reinstall is ordered: it boots its disks";
                 app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
             }
-            // Only until the installation has started. After that, the agent has them.
+            // Parameters are sent only until the installation has started. Afterwards, the agent already has them.
             let with_parameters = assigned.installs && !boot.begun;
             Some(to_wire_allocation(&assigned, standing, &base.calls, with_parameters))
         }

@@ -210,14 +210,14 @@ mod tests {
         for length in 0..good.len() {
             let mut cut = good[..length].to_vec();
             assert!(macs(&cut, "fe80::7").is_empty(), "{length}");
-            // The same, when the message says so.
+            // The same with a length field that agrees with the truncation.
             if length >= HEAD {
                 cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
                 let known = macs(&cut, "fe80::7");
                 assert!(known.is_empty() || known == [MAC], "{length}: {known:?}");
             }
         }
-        // Of no length at all.
+        // Messages whose length field is 0.
         assert!(macs(&[0; 64], "fe80::7").is_empty());
     }
 
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        // This host is nobody's neighbour.
+        // The addresses of this host are not in its own neighbour table.
         for address in ["127.0.0.1", "::1"] {
             assert_eq!(query_kernel(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");
         }

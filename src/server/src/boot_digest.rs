@@ -1,4 +1,4 @@
-//! Digest of the kernel, ramdisk and command line of `drophammer reinstall`, for the operator.
+//! Digest of kernel, ramdisk and kernel command line, which the operator passes to `drophammer reinstall`.
 
 use super::api_error::ApiError;
 use super::ipxe::RamdiskBoot;

@@ -128,7 +128,7 @@ impl DatabaseCopy {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
         };
         if !database_file::is_new_database(&database).map_err(told)? {
-            // First the file that counts transactions: the server may commit more in the meantime.
+            // The id file is copied first: the server may commit more transactions, and a database older than its id file would be refused.
             let beside = database_id::id_path(&database);
             match fs::copy(&beside, database_id::id_path(&copy)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

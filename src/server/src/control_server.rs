@@ -127,7 +127,7 @@ impl ControlServer {
                     Ok((stream, address)) => door.admit(stream, address, front, &running, place),
                     Err(error) => {
                         self.watch.log_problem(format!("accept a connection: {error}"));
-                        // Most likely out of file descriptors: an immediate retry would only spin.
+                        // Most likely, no file descriptor is free: an immediate retry would only spin.
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }
                 },

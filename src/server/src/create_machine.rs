@@ -158,7 +158,7 @@ async fn find_identifying_macs(
     Ok((macs, omitted))
 }
 
-/// Renders the file. JSON strings are valid YAML strings.
+/// Renders the machine's file. Its strings are written as JSON strings, which are valid YAML.
 fn render_machine_file(added: &CreatedMachineFile) -> String {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));

@@ -47,7 +47,7 @@ pub(crate) async fn serve_ipxe(
     serve_from_folder(&app, app.ipxe.as_deref().ok_or_else(none)?, &name, method, headers).await
 }
 
-/// Sends a file directly in the directory, not in a subdirectory.
+/// Sends a file that is directly in the directory. Files in subdirectories are not served.
 async fn serve_from_folder(
     app: &AppState,
     folder: &FilePath,

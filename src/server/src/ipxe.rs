@@ -9,7 +9,7 @@ pub(crate) struct RamdiskBoot<'a> {
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// Network configuration without DHCP, as for `drophammer.network=`.
+    /// Network configuration for networks without DHCP, as the value of `drophammer.network=`.
     pub network: Option<&'a str>,
     /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,
@@ -51,8 +51,9 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot) -> String {
     format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
-/// Returns a script that boots the installed system. UEFI firmware continues with its next boot entry if this one fails, but shows its menu
-/// if it succeeds (UEFI 2.10, 3.1.1). A BIOS may stop in either case, so its first disk is started explicitly.
+/// Returns a script that boots the installed system. With UEFI firmware, it exits with an error, after which the firmware continues with
+/// its next boot entry; after a success, the firmware would show its menu (UEFI 2.10, 3.1.1). A BIOS may stop in either case, so that the
+/// script starts its first disk explicitly.
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\

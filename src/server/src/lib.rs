@@ -1,6 +1,6 @@
 //! `drophammer serve`: the control plane for a bench or a rack.
 //!
-//! Requests are authenticated and limited before they are parsed; what is acknowledged is stored first. Start with `routes`.
+//! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start with `routes`.
 //! `control_server` starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
 //! * Operator's directory: the crate `site`; `site_reload` watches it and publishes snapshots, `full_install_state` and `approval_check`
@@ -13,7 +13,7 @@
 //!   `openapi` its description, `create_machine` creates machine files, `power` and `free_machine` switch machines, `plan_input` and
 //!   `boot_digest` serve commands, `status_log` prints the log.
 //! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
-//!   `request_id` gives them ids, `base_url` determines URLs, `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and
+//!   `request_context` gives them ids, `base_url` determines URLs, `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and
 //!   `anonymous_events` limit clients, `metrics` counts, `systemd_notify` reports to systemd.
 
 mod anonymous_events;

@@ -19,7 +19,7 @@ pub(crate) async fn get_openapi() -> Json<&'static Value> {
     Json(openapi_document())
 }
 
-/// Returns the whole document.
+/// Returns the OpenAPI document.
 pub fn openapi_document() -> &'static Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
         let calls: Vec<ApiRoute> = routes::machine_routes().into_iter().chain(routes::operator_routes()).collect();

@@ -119,7 +119,7 @@ pub(crate) fn parse_registration(
     id: &str,
     is_installed: bool,
 ) -> Result<Option<RegisteredInventory>, String> {
-    // It may have been stored by another version.
+    // The registration may have been stored by another version.
     let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
         let what = format!("cannot parse the registration of machine {id}: {error}");
         format!("{what}. The machine registers again when it boots the ramdisk")

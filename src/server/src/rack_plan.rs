@@ -354,7 +354,7 @@ impl RackSnapshot {
         let path = approvals::approval_path(&self.dir, &seen.id);
         let text = approvals::render_approval(verdicts, seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
-        // It contains no secrets, and the server may run as another user.
+        // The approval contains no secrets, and the server may run as another user.
         let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
         template_files::write_file(&path, &text)
             .and_then(|()| readable())

@@ -37,7 +37,7 @@ pub(crate) struct RateLimitedLog {
 /// Lines of the current minute, and their quotas.
 struct MinuteQuota {
     began: Instant,
-    /// Hashes of the printed lines.
+    /// Hashes of the lines that were printed in this minute.
     printed: HashSet<u64>,
     hasher: RandomState,
     sources: HashMap<Option<IpAddr>, LineCounts>,

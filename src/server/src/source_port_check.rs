@@ -60,7 +60,7 @@ pub(crate) fn require_privileged(
     Err(ApiError::new(StatusCode::FORBIDDEN, message))
 }
 
-/// Returns the reason why a request from this port does not prove a privileged process, with remedies.
+/// Returns the reason why a request from this source port may come from an unprivileged process, with remedies.
 fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
     const ANY: &str = "or start the server with --any-source-port (see docs/serve.md)";
     match (ports, port) {

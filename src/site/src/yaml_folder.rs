@@ -275,14 +275,14 @@ mod tests {
         assert!(folder.rescan());
         assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
 
-        // A file that is there and is none: the same without a stamp that changes.
+        // A directory in place of the file is unreadable too, but its stamp does not change.
         fs::remove_file(path.join("a.yaml")).unwrap();
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);
         assert_eq!(values, ["a"]);
         assert!(problems[0].contains("a.yaml: unreadable since 20"), "{problems:?}");
         assert!(!folder.rescan());
-        // A file that is really gone is gone.
+        // A file that was removed is no longer in force.
         fs::remove_dir(path.join("a.yaml")).unwrap();
         assert_eq!(all(&mut folder), (vec![], vec![]));
     }

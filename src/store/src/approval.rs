@@ -65,7 +65,7 @@ pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the file has {} bytes; the limit is {MAX_BYTES}", text.len()));
     }
-    // Parsed as JSON, as which it was written below its first line: YAML would break lines at U+2028, where JSON does not.
+    // Below its first line, the file is written and parsed as JSON: unlike JSON, YAML would break lines at U+2028.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();
     let file: ApprovalFile =
         serde_json::from_str(&json).map_err(|error| format!("this is not an approval: {error}"))?;
@@ -139,7 +139,7 @@ mod tests {
                 assert_eq!(approval.is_spent(&now.last_installation()), one != other, "{one} {other}");
             }
         }
-        // What the machine still waits with, or has begun, ends nothing.
+        // A marker that waits for confirmation does not spend the approval.
         let waits = InstallState { waits: marker("9", None), adopted: true, ..InstallState::default() };
         assert!(!with(standings[0].last_installation()).is_spent(&waits.last_installation()));
     }

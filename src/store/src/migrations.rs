@@ -120,7 +120,7 @@ pub fn apply_event(
         apply_transition(transaction, is, &after)?;
         store_migration(transaction, &after)?;
         if let (MigrationState::Copying, Some(sender)) = (after.state, &after.sender) {
-            // Like the boot of an installation that has started, it does not end after a day.
+            // The source's boot must not end after a day, like the boot of an installation that has started.
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
         }
     }

@@ -296,7 +296,7 @@ fn read_files(paths: &[PathBuf]) -> Result<Vec<TextFile>> {
     Ok(files)
 }
 
-/// Returns the file itself, or the layouts directly in the directory, by name.
+/// Returns the path itself if it is a file. For a directory, returns the layout files directly in it, sorted by name.
 fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

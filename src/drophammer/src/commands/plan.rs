@@ -67,14 +67,14 @@ pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
     report_refusal(plan_output(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
 }
 
-/// Everything that a plan is made from.
+/// Inputs of the planner, and additions to its output.
 pub(super) struct PlanInputs {
     pub parsed: ParsedLayout,
     pub inventory: Inventory,
     pub request: PlanRequest,
     /// Additional notes to print with the plan.
     pub notes: Vec<String>,
-    /// Templates that the steps come from.
+    /// Deploy templates that were merged into the steps.
     pub templates: NamedTemplates,
 }
 
@@ -269,7 +269,7 @@ mod tests {
             run_plan(&PlanArgs { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
         };
         assert_eq!(outcome(&text, true, false), CommandOutcome::Good);
-        // Who holds a disk that is wiped is still in the way, unless the machine is at rest by then.
+        // Mounts on a disk that will be wiped are a refusal, unless the machine has rebooted before.
         assert_eq!(outcome(&text, false, false), CommandOutcome::Refused);
         assert_eq!(outcome(&text, false, true), CommandOutcome::Good);
         let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_order_without_marker_is_previewed_as_such() {
-        // Somebody has looked inside, and there is no marker.
+        // The contents of the filesystem were read, and it contains no marker.
         let looked = |inventory: &mut serde_json::Value| {
             inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
         };

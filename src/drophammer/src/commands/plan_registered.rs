@@ -141,7 +141,7 @@ fn inputs_from_allocation(
         "the image's server".clone_into(&mut request.subject.url);
     }
     let notes = if inventory.filesystems.is_empty() { waive_unseen_marker(&mut request) } else { Vec::new() };
-    // Steps that only a newer server knows remain a refusal.
+    // Steps that only a newer server supports are still refused.
     if !templates.is_empty() && told.problems().is_empty() {
         request.steps = merged.steps.into();
     }

@@ -206,7 +206,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["deploy_steps"][6]["templates"], serde_json::json!(["CUSTOM_MIRROR"]));
         assert_eq!(json["deploy_steps"][0]["templates"], serde_json::json!([]));
-        // Refused or not, the steps are said.
+        // The steps are printed even if the plan is refused.
         let one = testdata("inventories/sata-1.json");
         let layout = testdata("layouts/default.yaml");
         let (text, exit_of_layout) = plan(&[SECURE], &["--inventory", &one, "--layout", &layout]).unwrap();

@@ -52,10 +52,10 @@ pub struct PlanOptions {
     /// Directory with the new files: machines/, layouts/, images/.
     #[arg(long = "dir", value_name = "NEW")]
     pub new: Option<PathBuf>,
-    /// Plan as if each machine got this image; installed machines by a reinstall.
+    /// Plan as if each machine got this image. Installed machines get it by a reinstall.
     #[arg(long, value_name = "ID")]
     pub image: Option<String>,
-    /// Plan as if each machine got this layout; installed machines by a reinstall with --change-promise.
+    /// Plan as if each machine got this layout. Installed machines get it by a reinstall with --change-promise.
     #[arg(long, value_name = "ID")]
     pub layout: Option<String>,
     /// Plan as if each installed machine were reinstalled with the image of its file.
@@ -64,7 +64,8 @@ pub struct PlanOptions {
     /// Plan only this machine, by its id or name; may be given several times.
     #[arg(long, value_name = "ID")]
     pub machine: Vec<String>,
-    /// Directory of fresh inventories, ID.json or NAME.json, as printed by `drophammer inventory`. They replace registered ones.
+    /// Directory of fresh inventories, ID.json or NAME.json, as printed by `drophammer inventory`. A fresh inventory replaces the
+    /// registered one.
     #[arg(long, value_name = "FOLDER")]
     pub inventories: Option<PathBuf>,
     /// Approve each plan that is not refused: the machine carries out exactly that plan, once.

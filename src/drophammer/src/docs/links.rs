@@ -1,4 +1,4 @@
-//! Links between the pages of the documentation.
+//! Tests that the links between the pages of the documentation are valid.
 
 use std::fs;
 use std::path::{Path, PathBuf};

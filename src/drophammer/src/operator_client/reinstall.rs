@@ -39,7 +39,7 @@ pub(crate) fn reinstall_machine(
             let text = describe_next_steps(machine, &listed, command.as_deref());
             match json {
                 true => drop(print_json(&listed)?),
-                // The next lines list what the operator can do to start the reinstall, which `--now` does.
+                // The other lines explain how the operator can start the reinstall, which `--now` does itself.
                 false if asked.now => print_text(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
                 false => print_text(&text)?,
             }

@@ -23,7 +23,7 @@ pub(crate) fn perform_action(
     let port = port.unwrap_or(623).to_string();
     let ask = |words: &[&str]| -> Result<String> {
         let who = ["-I", "lanplus", "-H", host, "-p", &port, "-U", &bmc.username, "-E"];
-        // Without `-E`, it would prompt for the password on the terminal.
+        // Without `-E`, ipmitool would prompt for the password on the terminal.
         let command = ToolCommand::new(&program).args(who).args(words).env("IPMI_PASSWORD", bmc.password.reveal());
         command.deadline(ANSWER).run().map(|output| output.stdout).map_err(|error| explain_failure(host, error))
     };

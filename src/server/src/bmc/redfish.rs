@@ -88,7 +88,7 @@ impl RedfishClient<'_> {
                 found.push((uuid == wanted, path));
             }
         }
-        // The other byte order counts if no system has the identical UUID.
+        // A UUID in the other byte order is accepted only if no system has the identical UUID.
         let exact = found.iter().any(|(is_exact, _)| *is_exact);
         found.retain(|(is_exact, _)| *is_exact == exact);
         if let [(_, path)] = &found[..] {

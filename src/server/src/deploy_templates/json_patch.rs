@@ -64,7 +64,7 @@ fn parse_operation(line: &Value) -> TemplateResult<PatchOperation> {
 /// Applies a patch.
 ///
 /// # Errors
-/// A change is impossible. Then none is applied.
+/// A change is impossible. In that case, none of the changes is applied.
 pub(crate) fn apply_patch(document: &Value, changes: &[PatchOperation]) -> TemplateResult<Value> {
     for change in changes {
         if change.kind == PatchKind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {

@@ -148,7 +148,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let old = image_document(before);
-    // A computed digest may be sent back as received. If it were written to the file, it would no longer be computed.
+    // The client may send back a digest that the server has computed. Written to the file, it would no longer be computed.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
     if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
         asked.remove("digest");
@@ -209,7 +209,7 @@ fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map
         let others = operator_files::suggest_name(other, FIELDS.into_iter());
         return Err(ApiRefusal::bad_request(format!("there is no field {other:?}{others}")));
     }
-    // Responses contain the URL at which this server serves the file, which may be sent back as received.
+    // Responses contain the URL at which this server serves the file. The client may send this URL back.
     let served = asked.get("file").and_then(Value::as_str).map(|file| served_url(&base.calls, file));
     if served.is_some() && asked.get("url").and_then(Value::as_str) == served.as_deref() {
         asked.remove("url");

@@ -10,7 +10,7 @@ pub struct PxeOptions {
     pub card: String,
     /// Range of addresses to assign.
     pub range: Option<AddressRange>,
-    /// Directory with iPXE's binaries; by default Debian's.
+    /// Directory with iPXE's binaries; by default the one in which Debian installs them.
     pub ipxe: Option<PathBuf>,
 }
 

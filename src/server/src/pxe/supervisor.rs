@@ -78,7 +78,7 @@ impl DnsmasqCommand {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Its output is closed, so it can no longer report.
+                // The output of dnsmasq is closed, so that dnsmasq can no longer report.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -127,7 +127,7 @@ impl DnsmasqSupervisor {
         if let Some((running, _)) = self.running.take() {
             running.terminate(END);
         }
-        // Preserves assigned addresses across restarts. Without the leases they are mostly the same as well, as they are derived from the
+        // Preserves assigned addresses across restarts. Even without the leases, most stay the same, since dnsmasq derives them from the
         // MAC.
         let _ = self.home.keep_last_leases();
     }
@@ -157,7 +157,7 @@ impl DnsmasqSupervisor {
                 self.schedule_restart(watch, &end.to_string());
             }
             Some(_) => {
-                // It keeps using the NIC and the address that it was started with.
+                // The running dnsmasq keeps using the NIC and the address with which it was started.
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
                 self.restart(watch, card);
             }
@@ -177,7 +177,7 @@ impl DnsmasqSupervisor {
     }
 
     fn schedule_restart(&mut self, watch: &StatusLog, why: &str) {
-        // It was running for a while, so this is a new problem.
+        // dnsmasq was running for a while, so that this is a new problem.
         if self.due.elapsed() > LONGEST_PAUSE {
             self.pause = PAUSE;
         }

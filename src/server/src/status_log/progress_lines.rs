@@ -79,7 +79,7 @@ mod tests {
         let who = |number: u32| MachineOrigin::new(&number.to_string(), "n", ClientAddress([10, 0, 0, 1].into()));
         for number in 0..1000 {
             bars.machine_bar(&who(number));
-            // This one is heard all the time.
+            // This machine is active all the time.
             bars.machine_bar(&who(0));
         }
         assert_eq!((bars.machines.len(), bars.hidden), (LINES, 1000 - LINES as u64));

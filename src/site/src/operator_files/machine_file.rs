@@ -173,7 +173,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
         "true" => Ok(Some("its file gives no reason".to_owned())),
-        // These are rejected, since the operator must not get the opposite: as a reason, `no` would lock the machine.
+        // These words are rejected, since they could have the opposite effect: as a reason, `no` would lock the machine.
         "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }

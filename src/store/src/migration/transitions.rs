@@ -174,7 +174,7 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // It has written without permission. No boot may report that everything was received before one has started.
+            // The target has written without permission. No boot may report that everything was received before a boot has started.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.begun = Some(StartedCopy {

@@ -84,7 +84,7 @@ fn handle_repeated_report(
     let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
     let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
     if !report.success && !report.untouched && is_taken_back && is.b == machine {
-        // It has written without permission: nothing may be booted from its disks.
+        // The target has written without permission: nothing may be booted from its disks.
         bar_allocations(transaction, machine, &is.allocation, &is.id)?;
     }
     if !report.success {

@@ -211,7 +211,7 @@ mod tests {
         let machine = known(&format!("id: {ID}\n00: 1\n"));
         assert_eq!(fields(&schema), machine.iter().map(String::as_str).collect());
         let allocation = known(&format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i, 00: 1}}\n"));
-        // It was an order once, and is refused.
+        // Earlier versions ordered reinstalls with this field, which is rejected now.
         let allocation = allocation.iter().map(String::as_str).filter(|name| *name != "reinstall").collect();
         assert_eq!(fields(&schema["properties"]["allocation"]), allocation);
     }

@@ -75,7 +75,7 @@ struct PendingNode {
 }
 
 impl TreePainter<'_> {
-    /// Draws a root and everything above it. Iterative, since a layout may stack a thousand arrays.
+    /// Draws a device and everything on top of it. Iterative rather than recursive, since a layout may stack a thousand arrays.
     fn draw_subtree(&mut self, root: usize) {
         let graph = self.graph;
         let mut open =
@@ -265,7 +265,7 @@ fn paint(text: &str, style: Option<TextStyle>, colour: bool) -> String {
     style.map_or_else(|| text.to_owned(), |style| style.paint_text(text))
 }
 
-/// Replaces control characters: a label must not move the cursor.
+/// Replaces control characters in a text, so that a label cannot move the cursor.
 fn replace_control_chars(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
