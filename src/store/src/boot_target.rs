@@ -1,4 +1,4 @@
-//! What a machine boots, and what the operator's files contain about the machine.
+//! Targets that a machine can boot, and the content of the operator's files about the machine.
 
 use super::migration::MigrationState;
 use super::order_records::ReinstallOrder;
@@ -15,7 +15,7 @@ pub enum FileAllocation {
     Nothing,
 }
 
-/// What a machine boots.
+/// Target that a machine boots, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootTarget {
     /// The ramdisk: the machine will be installed, or waits for its file or its allocation.
@@ -38,6 +38,6 @@ pub enum BootTarget {
     Moving(MigrationSide, MigrationState),
     /// The ramdisk, in which the machine waits: its disks contain a system that belongs to another machine.
     Released,
-    /// Nothing: the machine does not have a file, and the number of such machines has reached its limit.
+    /// No boot: the machine does not have a file, and the number of such machines has reached its limit.
     Crowded,
 }

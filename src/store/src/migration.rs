@@ -203,7 +203,7 @@ pub enum MigrationEvent {
     },
 }
 
-/// What a machine boots because of its migration.
+/// Target that a machine boots because of its migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MigrationBoot {
     Ramdisk,
