@@ -5,17 +5,17 @@ use std::io::{Read, Result};
 /// Reads at most `limit` bytes, and ignores the rest.
 ///
 /// # Errors
-/// The reader fails.
+/// Returns the error of the reader.
 pub fn read_prefix(from: impl Read, limit: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads all bytes. Returns `None` if there are more than `limit`.
+/// Reads all bytes. Returns `None` if the reader has more than `limit` bytes.
 ///
 /// # Errors
-/// The reader fails.
+/// Returns the error of the reader.
 pub fn read_whole(from: impl Read, limit: u64) -> Result<Option<Vec<u8>>> {
     let bytes = read_prefix(from, limit.saturating_add(1))?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= limit))

@@ -1,18 +1,18 @@
-//! Result of a command, for its exit status.
+//! Outcome of a command, which determines its exit status.
 
 use crate::error::Result;
 use crate::output;
 
-/// Outcome of a command.
+/// Outcome of a command that has not failed with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutcome {
     Good,
     Refused,
-    /// Result for plans of several machines: none is refused, and some lose data.
+    /// Plans of several machines were computed: none is refused, and at least one erases data.
     Erases,
-    /// Result of the agent: the machine reboots immediately.
+    /// Outcome of the agent: the machine reboots immediately.
     BootAgain,
-    /// Result of the agent: the machine offers logins, and waits to be powered off.
+    /// Outcome of the agent: the machine offers a login and waits until it is powered off.
     Rescue,
 }
 
@@ -22,7 +22,7 @@ impl CommandOutcome {
     }
 }
 
-/// Prints a refusal like a failure, and gives it an exit status of its own.
+/// Prints the error of a refusal, and converts it to [`CommandOutcome::Refused`], which has a different exit status than a failure.
 pub fn report_refusal(result: Result<CommandOutcome>) -> Result<CommandOutcome> {
     match result {
         Err(error) if error.is_refusal() => {

@@ -1,4 +1,4 @@
-//! A finding about an input, with its location. Findings are collected, so that all of them are reported at once.
+//! Findings about an input, each with its location. A parser collects them, so that it can report all of them at once.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -37,12 +37,12 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Returns the path of a field of the mapping at `place`.
+/// Returns the path of the field `name` of the mapping whose path is `place`.
 pub fn child_path(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") }
 }
 
-/// Joins problems as lines, for an error message.
+/// Formats problems for an error message, one per line.
 pub fn join_problems(problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| problem.to_string()).collect::<Vec<_>>().join("\n")
 }

@@ -21,22 +21,22 @@ pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Returns `sha256:HEX` of the bytes.
+/// Returns the SHA-256 of the bytes as `sha256:HEX`.
 pub fn format_sha256(bytes: impl AsRef<[u8]>) -> String {
     format!("sha256:{}", encode_hex(Sha256::digest(bytes)))
 }
 
-/// Returns the SHA-256 of everything that the reader returns, in hexadecimal digits.
+/// Returns the SHA-256 of all bytes of the reader, as hexadecimal digits without a prefix.
 ///
 /// # Errors
-/// The reader fails.
+/// Returns the error of the reader.
 pub fn hash_reader(mut from: impl Read) -> io::Result<String> {
     let mut hasher = Sha256::new();
     io::copy(&mut from, &mut hasher)?;
     Ok(encode_hex(hasher.finalize()))
 }
 
-/// Percent-encodes all bytes except the unreserved characters of RFC 3986 and those in `preserved`.
+/// Percent-encodes all bytes except the unreserved characters of RFC 3986 and the characters in `preserved`.
 pub fn percent_encode(text: &str, preserved: &str) -> String {
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || preserved.as_bytes().contains(&byte);

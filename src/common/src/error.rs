@@ -1,4 +1,4 @@
-//! The error type of this crate: the phase that failed, what failed, and the cause as reported by the system or tool.
+//! The error type of all crates. It contains the phase that failed, the failed action, and the cause as reported by the system or tool.
 
 use crate::format::without_secrets;
 use std::error::Error as StdError;
@@ -6,7 +6,7 @@ use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Phase that an error belongs to. The names appear in reports.
+/// Phase in which an error occurred. The names are printed in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Settings,
@@ -42,7 +42,7 @@ impl fmt::Display for Phase {
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
 
-/// Error with its phase and cause. `Display` prints the whole chain in one line, so no caller has to walk it.
+/// Error with its phase and cause. `Display` prints the whole chain of causes in one line, so callers need not follow the chain themselves.
 #[derive(Debug)]
 pub struct Error {
     pub phase: Phase,
@@ -67,13 +67,13 @@ impl Error {
         Error { denied: true, ..Error::new(phase, what) }
     }
 
-    /// Returns whether this error, or one in its chain of sources, is a [`Error::denial`].
+    /// Returns whether this error, or an error in its chain of sources, was created by [`Error::denial`].
     pub fn is_denial(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.denied || source.is_some_and(Error::is_denial)
     }
 
-    /// Returns whether this error, or one in its chain of sources, is a [`Error::refusal`].
+    /// Returns whether this error, or an error in its chain of sources, was created by [`Error::refusal`].
     pub fn is_refusal(&self) -> bool {
         let source = self.source.as_ref().and_then(|source| source.downcast_ref::<Error>());
         self.refused || source.is_some_and(Error::is_refusal)
@@ -91,7 +91,7 @@ impl fmt::Display for Error {
         let mut said = what;
         let mut source = self.source();
         while let Some(error) = source {
-            // Some libraries repeat their source in their own text; print each text once.
+            // Some libraries repeat the text of the source in their own text; each text is printed once.
             let text = without_secrets(&error.to_string());
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
@@ -111,10 +111,10 @@ impl StdError for Error {
 
 /// Adds phase and description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
 pub trait Context<T> {
-    /// Wraps the error of the result.
+    /// Wraps the error of the result in an [`Error`] with this phase and description.
     ///
     /// # Errors
-    /// Returns the error that it was called on, wrapped.
+    /// Returns the wrapped error if the result is an error.
     fn context<S: Into<String>>(self, phase: Phase, what: impl FnOnce() -> S) -> Result<T>;
 }
 

@@ -7,11 +7,11 @@ pub mod terminal;
 
 use terminal::{escape_line, is_hidden};
 
-/// Error for a tab that indents a line of YAML.
+/// Error message for a YAML line that is indented by a tab.
 pub const TAB: &str = "a tab indents this line; YAML requires spaces";
 
-/// Returns line and column of a tab that indents a line: this one or the next, since the parser reports it at the end
-/// of the line before.
+/// Returns line and column of a tab that indents `line` or the line after it. The YAML parser reports such a tab at the end of the previous
+/// line.
 pub fn find_indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
     let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
     let mut lines = text.lines().enumerate().skip(line.saturating_sub(1)).take(2);
@@ -37,16 +37,16 @@ pub fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// Pads the text with spaces to a width in columns. A width in a format string must not exceed 65,535, otherwise it
-/// panics.
+/// Pads the text with spaces to a width in columns. Format strings are unsuitable: they panic if a width exceeds 65,535.
 pub fn pad_to_width(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(self::display_width(text)))
 }
 
-/// Width of a console, in columns: most server consoles have as many, and text folded here is broken between words.
+/// Width in columns to which console output is folded. Most server consoles are at least this wide.
 pub const CONSOLE_COLUMNS: usize = 100;
 
-/// Folds lines that are too long and indents the rest by four more columns. A word that is too long is not broken.
+/// Folds each line that is longer than `columns`, at spaces between words. Continuation lines are indented by four more columns than the
+/// line. A single word that is too long is not broken.
 pub fn fold_lines(text: &str, columns: usize) -> String {
     text.split('\n').map(|line| fold_line(line, columns)).collect::<Vec<_>>().join("\n")
 }
@@ -69,8 +69,7 @@ fn fold_line(line: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Returns the width of the text on a terminal, in columns: two for wide East Asian characters and emoji, none for
-/// combining characters.
+/// Returns the width of the text on a terminal, in columns: two for wide East Asian characters and emoji, zero for combining characters.
 pub fn display_width(text: &str) -> usize {
     text.chars().map(|c| if is_joining(c) { 0 } else { 1 + usize::from(is_wide(c)) }).sum()
 }
@@ -88,8 +87,8 @@ fn is_joining(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{20d0}'..='\u{20ff}' | '\u{fe00}'..='\u{fe0f}')
 }
 
-/// Replaces characters that control a terminal, break a line, are invisible, or change the writing direction (U+202E)
-/// by spaces.
+/// Replaces each hidden character by a space: characters that control a terminal, break a line, are invisible, or change the writing
+/// direction (U+202E).
 pub fn replace_hidden(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect::<String>().trim_end().to_owned()
 }
@@ -134,7 +133,7 @@ fn mask_url(url: &str) -> String {
 /// Maximum number of items listed by [`join_few`].
 const WRITTEN_OUT: usize = 32;
 
-/// Joins the first items of a list, followed by the number of the others.
+/// Joins the first [`WRITTEN_OUT`] items of a list, followed by the number of the remaining items.
 pub fn join_few(items: &[String], separator: &str) -> String {
     let more = items.len().saturating_sub(WRITTEN_OUT);
     let first = items[..items.len() - more].join(separator);
@@ -146,7 +145,7 @@ pub fn format_count(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Formats bytes as disks are sold: decimal units, three digits.
+/// Formats a number of bytes with three significant digits and a decimal unit, as on the labels of disks.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
@@ -181,7 +180,7 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// Returns a sort key with which 6.9 comes before 6.10: runs of digits compare as numbers, by their length first.
+/// Returns a sort key that orders runs of digits by their numeric value, so that 6.9 precedes 6.10.
 pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
     let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
     let runs = runs.map(|run| {

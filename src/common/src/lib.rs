@@ -1,8 +1,7 @@
-//! Errors, exit codes, diagnostics, output for people, text encodings, and YAML within bounds: what every other crate uses.
+//! Modules that all other crates use: errors, exit codes, diagnostics, output on terminals, text encodings, and YAML within bounds.
 //!
-//! The crate opens no files and no connections: it writes to standard streams, and reads from readers that it is passed. It has no
-//! knowledge of machines. Start with [`error`]
-//! and [`diagnostic`].
+//! The crate opens neither files nor connections. It writes only to the standard streams, and reads only from readers that its callers
+//! pass. It has no knowledge of machines. Start with [`error`] and [`diagnostic`].
 
 pub mod bounded_read;
 pub mod command_outcome;

@@ -1,5 +1,6 @@
-//! Output of commands. No other code writes to standard output or standard error, except the agent's console and the server's log: text
-//! from a disk, an image, a network or a file must not control the operator's terminal. `tests` search the sources for other writers.
+//! Output of commands. No other code writes to standard output or standard error, except the agent's console and the server's log, because
+//! text from a disk, an image, a network or a file must not control the operator's terminal. A test in `tests` searches the source code for
+//! other writers.
 
 #[cfg(test)]
 mod tests;
@@ -13,15 +14,15 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 /// Writes text to standard output, with hidden characters escaped. A reader that closes the pipe early (`| head`) is not an error.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub fn print_text(text: &str) -> Result<()> {
     write_output(&escape_hidden(text))
 }
 
-/// Writes text with the program's own styles, [`crate::format::terminal::TextStyle`], to a terminal.
+/// Writes text with the program's own styles, [`crate::format::terminal::TextStyle`], to standard output, which must be a terminal.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub fn print_styled(text: &str) -> Result<()> {
     write_output(&render_styles(text))
 }
@@ -42,7 +43,7 @@ pub fn print_line(line: &str) {
     let _ = write_output(&(escape_hidden(line).into_owned() + "\n"));
 }
 
-/// Writes a message to standard error, after the program's name.
+/// Writes a message to standard error, preceded by the program's name.
 pub fn print_error(message: &dyn Display) {
     print_note(&format!("drophammer: {message}"));
 }
@@ -52,7 +53,7 @@ pub fn print_note(message: &str) {
     write_error(&(terminal::escape_message(message) + "\n"));
 }
 
-/// Writes preformatted text to standard error.
+/// Writes text of several lines to standard error, without indenting its lines as [`print_note`] does.
 pub fn print_preformatted(text: &str) {
     write_error(&escape_hidden(text));
 }
@@ -73,10 +74,10 @@ pub fn redraw_progress(line: &dyn Display) {
     }
 }
 
-/// Returns the value as JSON, indented. Hidden characters in its strings are escaped as JSON does, so that the value stays exact.
+/// Returns the value as indented JSON. Hidden characters in strings are written as JSON escapes, so that the value does not change.
 ///
 /// # Errors
-/// The value cannot be represented in JSON.
+/// Fails if the value cannot be represented in JSON.
 pub fn to_json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| Error::with_source(Phase::Settings, "print as JSON", error))?;

@@ -1,7 +1,8 @@
-//! Reading untrusted YAML within limits: files of the server's directory, and `boot-info.yaml` of an image. Layouts
-//! have their own reader, which keeps the line of each value.
+//! Reading untrusted YAML within limits: files of the server's directory, and `boot-info.yaml` of an image. Layouts have a separate reader,
+//! which records the line of each value.
 //!
-//! The loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and abort the program.
+//! The nesting depth is limited because the loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and
+//! abort the program.
 
 pub mod edit;
 #[cfg(test)]
@@ -21,7 +22,7 @@ const MAX_DEPTH: usize = 64;
 /// Reads the first document of `text`.
 ///
 /// # Errors
-/// Returns an error, with its position if known, if it is invalid, too long, or nested too deep.
+/// Returns a message if the document is invalid, too long, or nested too deep. The message contains the position if it is known.
 pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
@@ -30,8 +31,8 @@ pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String>
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
-/// Rejects documents that are nested too deep, with the parser itself, which is not recursive. Syntax errors are left
-/// to the loader, whose messages are better.
+/// Rejects documents that are nested too deep. It uses the parser below the loader, because the parser is not recursive. Syntax errors are
+/// not reported here, because the loader's messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;
@@ -62,7 +63,8 @@ pub fn is_null(node: &Node) -> bool {
     node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
 }
 
-/// Converts the value to JSON. The loader must be set to prevent coercion, so that quoted values can be distinguished.
+/// Converts the value to JSON. The loader must have been configured to prevent coercion, so that quoted and unquoted values can be
+/// distinguished.
 pub fn to_json(node: &Node) -> Value {
     match node {
         Node::Mapping(mapping) => {
@@ -79,15 +81,16 @@ pub fn to_json(node: &Node) -> Value {
         Node::Scalar(scalar) => match scalar.as_str() {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
-            // Only what JSON would format the same way is a number: 007 and 1_000 are strings.
+            // Only text that is a JSON number is a number: 007 and 1_000 are strings.
             text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
         },
     }
 }
 
-/// Formats a string, without quotes if every YAML reader, including 1.1, takes it for a string at any position.
+/// Formats a string. It is written without quotes if every YAML reader, including readers of YAML 1.1, parses it as a string at any
+/// position.
 pub fn format_scalar(text: &str) -> String {
-    // Words that YAML 1.1 or 1.2, or a lenient reader, takes for something else.
+    // Words that YAML 1.1, YAML 1.2 or a lenient reader parses as another type than a string.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));

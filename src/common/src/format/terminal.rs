@@ -1,11 +1,11 @@
-//! Safe output of untrusted text on a terminal: control characters, invisible characters and those that change the
-//! writing direction are escaped. Every command and log writes through these functions (`crate::output`,
-//! `linux::console`), and only its own styles are output as escape sequences.
+//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the writing direction
+//! are escaped. Every command and log writes through these functions (`crate::output`, `linux::console`). The only escape sequences in the
+//! output are those of the program's own [`TextStyle`]s.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Style of words on a terminal.
+/// Style of painted words on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStyle {
     Bold,
@@ -16,7 +16,7 @@ pub enum TextStyle {
     Cyan,
 }
 
-/// Parameters of the Select Graphic Rendition sequence (ECMA-48, 8.3.117), in the order of the enum.
+/// Parameters of each style's Select Graphic Rendition sequence (ECMA-48, 8.3.117). Marks are assigned in this order.
 const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Bold, "1"),
     (TextStyle::Dim, "2"),
@@ -26,13 +26,13 @@ const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Cyan, "36"),
 ];
 
-/// Noncharacters of Unicode, which text must not contain: the first one marks the first style. They are replaced by
-/// escape sequences on output.
+/// Mark of the first style of [`STYLES`]; the marks of the other styles follow it. All marks are Unicode noncharacters, which ordinary text
+/// must not contain. [`render_styles`] replaces them by escape sequences.
 const FIRST_MARK: u32 = 0xfdd0;
 const END_MARK: char = '\u{fdef}';
 
 impl TextStyle {
-    /// Returns the text, escaped, between marks that [`render_styles`] replaces.
+    /// Escapes the text and encloses it in the marks of this style, which [`render_styles`] replaces by escape sequences.
     pub fn paint_text(self, text: &str) -> String {
         format!("{}{}{END_MARK}", self.style_mark(), escape_hidden(text))
     }
@@ -52,7 +52,7 @@ pub(crate) fn is_hidden(c: char) -> bool {
             | '\u{fdd0}'..='\u{fdef}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Escapes hidden characters as `\u{1b}`. Line breaks and tabs are kept; use [`escape_line`] for names.
+/// Escapes hidden characters as `\u{1b}`. Line breaks and tabs are preserved; use [`escape_line`] for names.
 pub fn escape_hidden(text: &str) -> Cow<'_, str> {
     escape_except(text, &['\n', '\t'])
 }
@@ -97,8 +97,8 @@ fn is_mark(c: char) -> bool {
     c == END_MARK || (c as u32).checked_sub(FIRST_MARK).is_some_and(|index| (index as usize) < STYLES.len())
 }
 
-/// Escapes hidden characters in a JSON document. The document keeps its value: outside of strings there are only ASCII
-/// characters.
+/// Escapes hidden characters in a JSON document. The value of the document does not change, since hidden characters can occur only inside
+/// strings.
 pub fn escape_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t');
     if !document.contains(is_escaped) {
@@ -118,7 +118,7 @@ pub fn escape_json(document: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Escapes a message, and indents its further lines, so that none of them can pass for a message of its own.
+/// Escapes a message, and indents all lines after the first, so that none of them can be mistaken for a separate message.
 pub fn escape_message(text: &str) -> String {
     escape_hidden(text.trim_end()).replace('\n', "\n    ")
 }

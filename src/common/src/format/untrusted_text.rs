@@ -1,5 +1,5 @@
-//! Length limits for untrusted text: from machines, controllers, registries, control planes, and previous owners of
-//! disks. Each kind of text has a function that truncates it and escapes it for terminals.
+//! Length limits for untrusted text from machines, controllers, registries, control planes, and previous owners of disks. For each type of
+//! text, a function truncates it and replaces characters that are unsafe on a terminal.
 
 use super::{replace_hidden, truncate_bytes};
 
@@ -14,10 +14,10 @@ pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 /// Maximum length of plans, certificates and logs, in bytes.
 pub(crate) const DOCUMENT_BYTES: usize = 1 << 20;
 
-/// Mark at the end of a truncated text.
+/// Mark that is appended to a truncated text.
 const SHORTENED: &str = "…";
 
-/// Kind of an untrusted text.
+/// Type of an untrusted text, which determines its maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
     Identifier,
@@ -25,12 +25,12 @@ pub enum TextKind {
     Line,
     Message,
     Document,
-    /// Document that is cut at a line end, since a signature may cover it.
+    /// Log or certificate. Its line ends are preserved and no mark is appended when it is truncated, since a signature may cover the text.
     Log,
 }
 
 impl TextKind {
-    /// Truncates a text of this kind, and removes characters that are unsafe on a terminal.
+    /// Truncates a text of this type, and replaces characters that are unsafe on a terminal.
     pub fn sanitize(self, text: &str) -> String {
         match self {
             TextKind::Identifier => sanitize_identifier(text),
@@ -43,38 +43,38 @@ impl TextKind {
     }
 }
 
-/// Returns an identifier of at most [`IDENTIFIER_BYTES`].
+/// Sanitizes an identifier, and truncates it to [`IDENTIFIER_BYTES`].
 pub(crate) fn sanitize_identifier(text: &str) -> String {
     replace_hidden(&truncate_with_mark(text, IDENTIFIER_BYTES))
 }
 
-/// Returns a name of at most [`NAME_BYTES`].
+/// Sanitizes a name, and truncates it to [`NAME_BYTES`].
 pub fn sanitize_name(text: &str) -> String {
     replace_hidden(&truncate_with_mark(text, NAME_BYTES))
 }
 
-/// Returns one line of at most [`LINE_BYTES`].
+/// Sanitizes a single line, and truncates it to [`LINE_BYTES`].
 pub fn sanitize_line(text: &str) -> String {
     replace_hidden(&truncate_with_mark(text, LINE_BYTES))
 }
 
-/// Returns lines of at most [`MESSAGE_BYTES`] together.
+/// Sanitizes a message of one or more lines, and truncates it to [`MESSAGE_BYTES`] in total.
 pub fn sanitize_message(text: &str) -> String {
     sanitize_lines(&truncate_with_mark(text, MESSAGE_BYTES))
 }
 
-/// Returns lines of at most [`DOCUMENT_BYTES`] together.
+/// Sanitizes a document of several lines, and truncates it to [`DOCUMENT_BYTES`] in total.
 pub(crate) fn sanitize_document(text: &str) -> String {
     sanitize_lines(&truncate_with_mark(text, DOCUMENT_BYTES))
 }
 
-/// Returns at most [`DOCUMENT_BYTES`] of a log. Its last line may continue in the next part.
+/// Sanitizes a part of a log, and truncates it to [`DOCUMENT_BYTES`]. The last line may be incomplete and continue in the next part.
 pub fn sanitize_log(text: &str) -> String {
     let line = |line: &str| replace_hidden(line.trim_end_matches('\n')) + if line.ends_with('\n') { "\n" } else { "" };
     truncate_bytes(text, DOCUMENT_BYTES).split_inclusive('\n').map(line).collect()
 }
 
-/// Returns the first line of a message, for a log line.
+/// Returns the sanitized first line of a message, for use in a log line.
 pub fn first_line(text: &str) -> String {
     sanitize_line(text.lines().next().unwrap_or_default())
 }
@@ -83,7 +83,7 @@ fn sanitize_lines(text: &str) -> String {
     text.lines().map(replace_hidden).collect::<Vec<_>>().join("\n")
 }
 
-/// Truncates a text to a number of bytes, and marks that at its end.
+/// Truncates a text that is longer than `bytes`, and appends a mark.
 pub fn truncate_with_mark(text: &str, bytes: usize) -> String {
     match text.len() <= bytes {
         true => text.to_owned(),

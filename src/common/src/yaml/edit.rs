@@ -1,6 +1,6 @@
-//! Editing values of a YAML text. Comments, order, quotes and line ends are preserved where nothing changes.
+//! Editing values of a YAML text. Comments, order, quotes and line ends of unchanged values are preserved.
 //!
-//! Items of a list are matched by their names. A removed value takes its comments along, and these are returned.
+//! Items of a list are matched by their names. When a value is removed, its comments are removed too, and returned to the caller.
 
 mod formatter;
 mod parser;
@@ -17,12 +17,11 @@ pub struct EditedYaml {
     pub gone: Vec<String>,
 }
 
-/// Fields that identify an item of a list even if its other fields change.
+/// Fields by which an item of a list is recognized even if its other fields change. The first of these fields that an item has is its name.
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
-/// Changes in the text what differs between `old`, its current value, and `new`. Returns `None` if that cannot be done
-/// in place. The caller must parse the result and compare it: a text may express `old` in ways that this does not
-/// support.
+/// Changes the values in the text that differ between `old`, the current value of the text, and `new`. Returns `None` if they cannot be
+/// changed in place. The caller must parse the result and compare it with `new`, because not every spelling of `old` is supported.
 pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -32,7 +31,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let mut editor = YamlEditor { text: body, edits: Vec::new() };
     editor.change_value(&root, None, old, new, 0)?;
     let YamlEditor { mut edits, .. } = editor;
-    // Insertions at one position keep their order.
+    // The sort is stable, so insertions at the same position keep their order.
     edits.sort_by_key(|(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
@@ -49,7 +48,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     Some(EditedYaml { text: format!("{bom}{changed}"), gone })
 }
 
-/// Returns whether the text has a comment, or `true` if it cannot be parsed and might have one.
+/// Returns whether the text has a comment. For a text that cannot be parsed, returns whether it contains a `#`.
 pub fn has_comments(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match parser::parse_nodes(text) {
@@ -58,7 +57,7 @@ pub fn has_comments(text: &str) -> bool {
     }
 }
 
-/// Returns the ranges of comments: a `#` after whitespace, outside of scalars.
+/// Returns the ranges of comments. A comment starts with a `#` after whitespace and outside of scalars.
 fn find_comments(text: &str, scalars: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (at, _) in text.match_indices('#') {
@@ -80,12 +79,12 @@ fn line_start(text: &str, from: usize) -> usize {
     text[..from].rfind('\n').map_or(0, |end| end + 1)
 }
 
-/// Returns the start of the next line.
+/// Returns the offset at which the next line starts.
 fn next_line_start(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
-/// Returns the text of a new document with all fields of `document`: those in `order` first, then the others.
+/// Formats a new document with all fields of `document`: the fields in `order` first, then all others.
 pub fn format_document(document: &Value, order: &[&str]) -> String {
     let first = order.iter().filter_map(|name| Some((*name, document.get(*name)?)));
     let others = document.as_object().into_iter().flatten().filter(|(name, _)| !order.contains(&name.as_str()));
@@ -99,7 +98,7 @@ struct YamlEditor<'a> {
 }
 
 impl YamlEditor<'_> {
-    /// Changes a value. `from` is the offset after the colon; `None` for a list item and the document.
+    /// Changes a value. `from` is the offset after the colon of a field; it is `None` for the item of a list and for the whole document.
     fn change_value(
         &mut self,
         node: &YamlNode,
@@ -129,7 +128,7 @@ impl YamlEditor<'_> {
     fn replace_value(&mut self, node: &YamlNode, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
         let is_short = !new.is_array() && !new.is_object();
         let (range, text) = match from {
-            // A short value is replaced alone: the text between colon and value is preserved.
+            // Only the short value is replaced: the text between colon and value is preserved.
             Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, format_flow(new)),
             Some(from) if node.within_flow => (from..node.end?, format!(" {}", format_flow(new))),
             Some(from) => {
@@ -154,7 +153,7 @@ impl YamlEditor<'_> {
             let (before, after) = (field_value(old, &entry.key), field_value(new, &entry.key));
             match is_removed(entry, old, new) {
                 true => self.remove_entry(node, entries, index)?,
-                // A value that is in the text but not in `old` is not changed.
+                // A value that is in the text but in neither `old` nor `new` is not changed.
                 false if before == after => {}
                 false => self.change_value(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
             }
@@ -192,7 +191,7 @@ impl YamlEditor<'_> {
                 let start = line_start(self.text, entry.start);
                 match (self.text[start..entry.start].trim().is_empty(), next) {
                     (true, _) => start..next_line_start(self.text, entry.node.end?),
-                    // After the dash of an item, the next field takes its place.
+                    // The field follows the dash of an item: the next field moves to its position.
                     (false, Some(next)) => entry.start..next.start,
                     (false, None) => return None,
                 }
@@ -249,7 +248,8 @@ impl YamlEditor<'_> {
         Some(())
     }
 
-    /// Inserts after the item `before`, or else in front of the first one that is preserved.
+    /// Inserts `value` after the item with the index `before`. If `before` is `None`, inserts it before the item with the index `first`,
+    /// the first preserved one.
     fn insert_item(
         &mut self,
         node: &YamlNode,
@@ -286,7 +286,7 @@ impl YamlEditor<'_> {
         self.text[line_start(self.text, at)..at].chars().count()
     }
 
-    /// Returns the indentation of the field in this line, which is after the dashes of lists.
+    /// Returns the indentation of the field in this line. The dashes of list items count as indentation.
     fn indent_of(&self, at: usize) -> usize {
         let line = &self.text[line_start(self.text, at)..at];
         line.chars().take_while(|c| [' ', '-'].contains(c)).count()
@@ -306,7 +306,7 @@ fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Valu
     field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
-/// Returns for each new item the index of the old one that it matches.
+/// Returns for each new item the index of the old item that it matches.
 fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

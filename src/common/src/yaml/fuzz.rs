@@ -1,5 +1,5 @@
-//! Structural fuzz test of the YAML reader: values in all styles, and unsupported constructs. A document that both this
-//! reader and PyYAML accept must have the same value in both.
+//! Structural fuzz test of the YAML reader, with values in all styles and with unsupported constructs. A document that both this reader and
+//! PyYAML accept must have the same value in both.
 
 use super::read_document;
 use fastrand::Rng;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 use testing::judge_process::JudgeProcess;
 
-/// PyYAML, as a process that answers requests in sequence.
+/// Process of PyYAML that answers requests one after the other.
 static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
     Mutex::new(JudgeProcess::start_python(script))
@@ -56,7 +56,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     let theirs = read_with_pyyaml(text);
     let verdict = match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => {
-            // An empty document is a mapping without fields here.
+            // This reader returns a mapping without fields for an empty document, PyYAML null.
             let is_empty = theirs.is_null() && ours.as_object().is_some_and(Map::is_empty);
             assert!(is_empty || ours == theirs, "{text}\n{ours}\n{theirs}");
             "same document"
@@ -69,7 +69,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     ours.is_ok()
 }
 
-/// Returns the document with all scalars as text.
+/// Returns the document with all scalars as strings.
 fn plain(node: &Node) -> Value {
     match node {
         Node::Scalar(scalar) => Value::from(scalar.as_str()),

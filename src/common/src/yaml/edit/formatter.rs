@@ -18,7 +18,7 @@ pub(crate) fn format_flow(value: &Value) -> String {
     }
 }
 
-/// Formats the value after the colon of a field with this indentation. Deeply nested values are written in one line.
+/// Formats the value of a field that has this indentation, as the text after the colon. Deeply nested values are written in one line.
 pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: &str) -> String {
     let blanks = " ".repeat(indent + 2);
     match value {
@@ -39,7 +39,7 @@ pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: 
     }
 }
 
-/// Formats an item of a list, with its dash at this column.
+/// Formats an item of a list. Its dash is at `column`.
 pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
     let dash = " ".repeat(column) + "- ";
     match value {
@@ -54,7 +54,7 @@ pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &
     }
 }
 
-/// Returns the fields to write: neither null nor empty lists.
+/// Returns the fields that are written: all except null values and empty lists.
 fn non_empty_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(_, value)| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty))
 }

@@ -11,9 +11,9 @@ const MAX_DEPTH: usize = 64;
 #[derive(Debug)]
 pub(crate) struct YamlNode {
     pub start: usize,
-    /// Offset after its last byte; `None` if unknown.
+    /// Offset after the last byte of the value; `None` if it is unknown.
     pub end: Option<usize>,
-    /// Whether it is written in brackets.
+    /// Whether the value is a collection in brackets (flow style).
     pub flow: bool,
     pub within_flow: bool,
     pub kind: NodeKind,
@@ -55,14 +55,14 @@ pub(crate) struct ParsedYaml {
     pub scalars: Vec<Range<usize>>,
 }
 
-/// Collection whose end has not been parsed yet.
+/// List or mapping whose end has not been parsed yet.
 struct OpenCollection {
     node: YamlNode,
-    /// Name, start and colon of a key whose value has not been parsed yet.
+    /// Name, start offset and colon offset of a key whose value has not been parsed yet.
     key: Option<(String, usize, usize)>,
 }
 
-/// Parses a text. Returns `None` for several documents, anchors, tags, and too deep nesting.
+/// Parses a text. Returns `None` for several documents, anchors, tags, and excessive nesting, which are not supported.
 pub(crate) fn parse_nodes(text: &str) -> Option<ParsedYaml> {
     let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut parser = Parser::new(text.chars());
@@ -152,7 +152,7 @@ impl NodeBuilder<'_> {
     }
 }
 
-/// Sets the range of a collection. A collection in block style ends with its last value and begins with its first name.
+/// Sets the range of a collection. A collection in block style starts at its first name and ends with its last value.
 fn close_collection(mut node: YamlNode, text: &str, at: usize) -> Option<YamlNode> {
     node.end = match &node.kind {
         _ if node.flow => text[at..].starts_with([']', '}']).then_some(at + 1),
@@ -195,8 +195,8 @@ fn scalar_end(text: &str, at: usize, value: &str, style: TScalarStyle) -> Option
     }
 }
 
-/// Returns the end of a block scalar: of the lines after its first one that are indented at least like the first of
-/// them.
+/// Returns the end offset of a block scalar. Its content ends before the first line that is indented less than the first line of the
+/// content.
 fn block_end(text: &str, at: usize) -> Option<usize> {
     let first = at + text[at..].find('\n')? + 1;
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
