@@ -1,5 +1,5 @@
-//! Messages between agent and `drophammer serve` over HTTP: those of metal-api and additional ones. Only the implementations of that HTTP
-//! API use these types; all other code uses [`model::install_report`].
+//! Messages that agent and `drophammer serve` exchange over HTTP: the messages of metal-api, and additional ones. Only the client and the
+//! server of this HTTP API use these types; all other code uses [`model::install_report`].
 //!
 //! | call | body | answer |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
 //! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::ReportAcknowledgement`] |
 //!
-//! Every request has the header `Authorization: Bearer TOKEN`. Errors are metal-api's `{"statuscode": N, "message": "…"}`. A request may
-//! have an id chosen by the client in [`REQUEST_ID`], which the response repeats. Field names are those of metal-api; fields that
-//! drophammer adds are optional for the reader.
+//! Every request has the header `Authorization: Bearer TOKEN`. Errors have metal-api's format, `{"statuscode": N, "message": "…"}`. A
+//! client may choose an id for a request and send it in the header [`REQUEST_ID`]; the response then has the same header. Field names are
+//! those of metal-api. Fields that drophammer adds may be missing in the messages of other implementations.
 
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::install_report::{
@@ -24,10 +24,10 @@ use model::inventory::Inventory;
 use operations::StageExtents;
 use serde::{Deserialize, Serialize};
 
-/// Header with an id of the request, which client and server write to their logs.
+/// Header that contains the id of a request. Client and server write this id to their logs.
 pub const REQUEST_ID: &str = "x-request-id";
 
-/// metal-api's `v1.MachineRegisterRequest`, with the complete inventory in addition.
+/// metal-api's `v1.MachineRegisterRequest`, extended by the complete inventory and the version of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegisterRequest {
@@ -105,12 +105,12 @@ impl RegisterRequest {
     }
 }
 
-/// Limit of disks, and of NICs, in [`RegisteredHardware`].
+/// Maximum number of disks, and maximum number of NICs, in [`RegisteredHardware`].
 const HARDWARE: usize = 4096;
 const TAGS: usize = 256;
 
 impl RegisterRequest {
-    /// Returns the first limit that the registration exceeds.
+    /// Returns a message about the first limit that the registration exceeds; `None` if it exceeds none.
     pub fn exceeded_limit(&self) -> Option<String> {
         let RegisteredHardware { disks, nics, .. } = &self.hardware;
         let counts =
@@ -123,16 +123,17 @@ impl RegisterRequest {
     }
 }
 
-/// Result of an installation. Must be acknowledged before the machine leaves the ramdisk.
+/// Final report about an installation. The machine leaves the ramdisk only after the control plane has acknowledged the report of a
+/// success.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstallReport {
     pub success: bool,
-    /// Result in one sentence; for a failure including the error message of the tool.
+    /// Result in one sentence. For a failure, it includes the error message of the tool.
     pub message: String,
     #[serde(default)]
     pub allocationuuid: String,
-    /// Step that failed.
+    /// Stage that failed, such as `storage.wipe`, or the phase that failed before there was a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(default)]
@@ -151,27 +152,27 @@ pub struct InstallReport {
     /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// Erase method of each disk, with its proof.
+    /// Method by which each disk was erased, with the proof that it was erased.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
     /// Id of the order that a reinstall carried out; empty for an installation.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// For a failure: every disk is unchanged, and the machine boots its old system.
+    /// True for a failure after which every disk is unchanged, so that the machine can boot its old system.
     #[serde(default)]
     pub untouched: bool,
-    /// For a success: install marker on the disk. For a failure: install marker of this very allocation that was found on a disk but not
-    /// trusted.
+    /// For a success: install marker that was written to the disk. For a failure: install marker of this allocation that was found on a
+    /// disk but is not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<InstallMarker>,
-    /// Proofs that preserved contents are the same before and after a reinstall. Otherwise the installation fails.
+    /// Evidence that a reinstall preserved these objects: their identifiers before and after it are equal, or the installation has failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<PreservationProof>,
-    /// Files of the image that are hidden by mounts of preserved filesystems.
+    /// Files of the image that are hidden below the mount points of preserved filesystems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<HiddenFiles>,
-    /// Statistics of the image transfer, if an image was written.
+    /// Throughput of the image transfer, if an image was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn: Option<ImageTransferFigures>,
     /// Kubernetes volumes on the disks.
@@ -207,12 +208,12 @@ impl InstallReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogPart {
-    /// Number of bytes before this part.
+    /// Number of bytes of the log before this part.
     pub start: u64,
     pub log: String,
 }
 
-/// Announcement that a reinstall is about to destroy data, to be acknowledged first.
+/// Announcement that an attempt is about to pass the point of no return. The agent waits for the response before the first write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PointOfNoReturn {
@@ -220,7 +221,7 @@ pub struct PointOfNoReturn {
     #[serde(with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// Disks that the layout currently selects. The next attempt must select the same ones.
+    /// Disks that the layout currently selects. The next attempt must select the same disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
     /// Extents that each stage may write, for a control plane that records them.
@@ -230,14 +231,14 @@ pub struct PointOfNoReturn {
     /// Hash of the approval that the plan was compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. An attempt without it can be reported as successful
-    /// only by the boot that announced it.
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. If it is missing, only the boot that made this
+    /// announcement can report the attempt as successful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }
 
-/// Boot files for a reinstall from a running system, without its firmware: the response to `GET /boot.json?uuid=UUID&mac=MAC`, or 409 if
-/// nothing is ordered.
+/// Kernel, initrd and command line that a running system boots with kexec for its reinstall. It is the response to `GET
+/// /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {

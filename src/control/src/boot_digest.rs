@@ -2,7 +2,6 @@
 //!
 //! The server computes it for the operator, who passes it to `drophammer reinstall`. That command compares it with the downloaded files, so
 //! that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command line.
-//! unprotected network cannot replace kernel, ramdisk, or the address of the server on the command line.
 
 use common::encoding::{decode_hex, encode_hex, hash_reader};
 use sha2::{Digest, Sha256};
@@ -10,18 +9,18 @@ use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
-/// Kernel argument whose value differs in each boot.
+/// Kernel argument with the machine's token, which differs in each boot.
 const TOKEN: &str = "drophammer.token=";
 
-/// Placeholder for its value in the digest.
+/// Placeholder for the token in the text from which the digest is computed.
 pub const ANY_TOKEN: &str = "*";
 
-/// SHA-256 over the digests of kernel and ramdisk and over the command line, `sha256:HEX`.
+/// SHA-256 of a text that contains the digests of kernel and ramdisk and the command line. Displayed as `sha256:HEX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootDigest([u8; 32]);
 
 impl BootDigest {
-    /// Computes the digest of complete files.
+    /// Computes the digest from the complete files.
     ///
     /// # Errors
     /// Fails if a file cannot be read.
@@ -32,7 +31,8 @@ impl BootDigest {
     }
 }
 
-/// Replaces the token with a placeholder. Only a token of hexadecimal digits is replaced, so that nothing else can be hidden in its place.
+/// Replaces the token with a placeholder. The token is replaced only if it consists of hexadecimal digits, so that no other text can be
+/// hidden in its value.
 fn replace_token(cmdline: &str) -> String {
     let is_token =
         |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,5 +1,6 @@
-//! Control plane without a server: the allocation of this machine is in a file of its own, on any web server or in the ramdisk. Progress is
-//! reported only on the console, and to the URL of `drophammer.report=`. The only persistent state is the install marker on the disks.
+//! Control plane without a server. The allocation of each machine is in a separate file, on any web server or in the ramdisk. Progress is
+//! only printed on the console; the final report is also sent to the URL of `drophammer.report=`. The only persistent state is the install
+//! marker on the disks.
 //!
 //! The file has the format of `GET /v1/machine/{id}`. It must be served over HTTPS or signed with a known key.
 
@@ -27,31 +28,33 @@ mod location;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Size limit of a document. The largest layouts have some ten thousand bytes.
+/// Maximum size of a machine file, in bytes. The largest layouts have some ten thousand bytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Verifies the signature of a document, by the keys that the agent trusts. Takes name and content of the document, and
-/// the signature.
+/// Verifies the signature of a document with the keys that the agent trusts. The arguments are the name, the content and the signature of
+/// the document.
 pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send + Sync>;
 
 /// Control plane that reads a file.
 pub struct FileControl {
     client: Client,
     machine: String,
-    /// Possible locations of the machine's file, in the order of attempts: one per network interface if the pattern contains `{mac}`.
+    /// Possible locations of the machine's file, in the order in which they are tried: one per network interface if the pattern contains
+    /// `{mac}`.
     places: Vec<FileLocation>,
-    /// Destination of the report.
+    /// URL to which the report is sent.
     report: Option<FileLocation>,
-    /// `None` without trusted keys.
+    /// Verifies signatures; `None` if the agent trusts no keys.
     verifier: Option<SignatureVerifier>,
-    /// Retries for an unreachable web server.
+    /// Retry policy for an unreachable web server.
     patient: RetryPolicy,
-    /// Retries for a signature mismatch: the file and its signature are not uploaded at the same time.
+    /// Retry policy for a signature mismatch. A mismatch can be temporary, because the file and its signature are uploaded one after the
+    /// other.
     brief: RetryPolicy,
     seen: Mutex<Option<TrustedFile>>,
 }
 
-/// File that was read and is trusted.
+/// Machine file that was read and whose origin is trusted.
 #[derive(Clone)]
 struct TrustedFile {
     place: FileLocation,
@@ -59,7 +62,7 @@ struct TrustedFile {
     machine: AssignedMachine,
 }
 
-/// Result of a request.
+/// Result of a request for a file.
 enum FetchResult {
     Nothing,
     /// Not modified.
@@ -68,10 +71,10 @@ enum FetchResult {
 }
 
 impl FileControl {
-    /// Resolves the locations.
+    /// Creates the control plane, and expands the patterns of the locations for this machine.
     ///
     /// # Errors
-    /// Fails if the machine lacks a property that the pattern contains, or TLS cannot be set up.
+    /// Fails if a pattern contains a property that the machine lacks, or if TLS cannot be set up.
     pub fn new(
         file: &str,
         report: Option<&str>,
@@ -97,13 +100,13 @@ impl FileControl {
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
         for place in &self.places {
             let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
-            // A mismatch may resolve itself once both the file and its signature are uploaded.
+            // A signature may match once both the file and its signature have been uploaded.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
                 Err(error) if error.is_refusal() => AttemptResult::Again(error),
                 Err(error) => AttemptResult::Never(error),
             });
-            // Callers interpret a refusal as a rejected token, which does not exist here.
+            // Callers interpret a refusal as a rejected token, but files have no tokens.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
                 *lock_mutex(&self.seen) = Some(seen.clone());
@@ -114,7 +117,7 @@ impl FileControl {
         Ok(None)
     }
 
-    /// Reads a file and verifies its signature. Refuses a file that is not trusted or belongs to another machine.
+    /// Reads a file and verifies its signature. Refuses a file that is not trusted or that belongs to another machine.
     fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
         let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
             FetchResult::Nothing => return Ok(None),
@@ -139,7 +142,7 @@ impl FileControl {
         match self.fetch_location(&signature, None)? {
             FetchResult::Document(signature, _) => verifier(place.as_str(), text, &signature),
             FetchResult::Nothing | FetchResult::Same => unsigned(format!(
-                "it is not served over https, and a signature is missing at {signature}; sign it with minisign -S -m FILE"
+                "it is not served over https, and a signature is missing at {signature}; sign the file with minisign -S -m FILE"
             )),
         }
     }
@@ -148,7 +151,7 @@ impl FileControl {
         let refused = |why: &str| Err(Error::refusal(Phase::Control, format!("{place} {why}")));
         let machine: AssignedMachine =
             serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
-        // Serving the validly signed file of another machine would otherwise have this one erased.
+        // Without this check, a web server could erase this machine by serving the validly signed file of another machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
             return refused(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
         }
@@ -166,7 +169,7 @@ impl FileControl {
         Ok(machine)
     }
 
-    /// Reads a location, with retries.
+    /// Reads the file at a location. Retries if the web server is unreachable.
     fn fetch_location(&self, place: &FileLocation, etag: Option<&HeaderValue>) -> Result<FetchResult> {
         if !place.is_url() {
             return read_local_file(place);
@@ -248,7 +251,8 @@ impl ControlPlane for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Checks that the file has not changed. Until now, an operator can cancel by removing or changing the file.
+    /// Checks that the file has not changed since it was read. Before this check, the operator can cancel the installation by removing or
+    /// changing the file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
         if self.read_current_machine()?.as_ref() == Some(&before) {
@@ -259,7 +263,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report, best effort: all that the next boot needs is in the install marker.
+    /// Sends the report once more than best effort requires, but ignores a failure: all information for the next boot is in the install
+    /// marker.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

@@ -20,15 +20,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Timeout of a request. Long polls add theirs.
+/// Timeout of a request. For a long poll, the duration of the poll is added.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
-/// Minimum interval between registrations because of events with a rejected token: events are frequent, and an inventory is long.
+/// Minimum interval between two registrations that are triggered by an event with a rejected token. It is limited because events are
+/// frequent and an inventory is long.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Status codes of a server that does not support uploading the log.
+/// Status codes by which a server indicates that it does not support log uploads.
 const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
 
 /// Client of an HTTP control plane.
@@ -39,13 +40,13 @@ pub struct HttpControlPlane {
     machine: String,
     /// Prefix of the request ids of this boot.
     boot: String,
-    /// Number of requests sent.
+    /// Number of requests sent in this boot.
     requests: AtomicU64,
-    /// Last registration. A machine whose address has changed sends it again.
+    /// Last registration. It is sent again if the server rejects the token, for example because the address of the machine has changed.
     registered: Mutex<Option<RegisterRequest>>,
-    /// Separately released secrets of the received allocation.
+    /// Fields of the received allocation that the server releases separately.
     separate: Mutex<SeparateSecretFields>,
-    /// Time of the last registration because of an event.
+    /// Time of the last registration that was triggered by an event.
     by_event: Mutex<Option<Instant>>,
 }
 
@@ -56,7 +57,7 @@ impl HttpControlPlane {
     /// Fails if TLS cannot be set up.
     pub fn new(url: &str, token: &str, machine: &str) -> Result<HttpControlPlane> {
         let boot = format!("{:08x}", fastrand::u32(..));
-        tracing::info!("control plane: {url}; request ids, also in its log: {boot}-1, {boot}-2, …");
+        tracing::info!("control plane: {url}; its log contains the ids of this boot's requests: {boot}-1, {boot}-2, …");
         Ok(HttpControlPlane {
             client: http::new_client()?,
             url: url.to_owned(),
@@ -74,13 +75,13 @@ impl HttpControlPlane {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds an id to a request and to its description.
+    /// Adds a new id to a request and to its description. Returns the description and the request.
     fn add_request_id(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_request_id(what);
         (what, request.header(REQUEST_ID, id))
     }
 
-    /// Returns the description with the id of the next request, and the id.
+    /// Returns the id of the next request, preceded by the description `what` with this id.
     fn next_request_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
         (format!("{what} (request {id})"), id)
@@ -90,8 +91,9 @@ impl HttpControlPlane {
         format!("/v1/machine/{}{call}", self.machine)
     }
 
-    /// Calls [`Self::request_with_retries`], and again after another registration if the token is rejected: it is bound to the address that registered
-    /// with it, and leases change. The timeout of the call also limits the registration.
+    /// Calls [`Self::request_with_retries`]. If the token is rejected, registers again and repeats the call: a token is bound to the
+    /// address from which the machine registered, and a DHCP lease may have changed this address. The timeout of the call also limits the
+    /// registration.
     fn request_reregistering(
         &self,
         retries: RetryPolicy,
@@ -107,7 +109,7 @@ impl HttpControlPlane {
         self.request_with_retries(retries, what, patience, request)
     }
 
-    /// Registers again after a refusal. Returns the refusal if the machine has never registered.
+    /// Registers again after the token was rejected with the error `refused`. Returns this error if the machine has never registered.
     fn register_again(&self, refused: Error, retries: RetryPolicy, patience: Duration) -> Result<()> {
         let registered = lock_mutex(&self.registered).clone();
         let Some(register) = registered else { return Err(refused) };
@@ -115,7 +117,7 @@ impl HttpControlPlane {
         self.register_privileged(&register, retries, patience)
     }
 
-    /// Returns whether an event may trigger a registration now, and records it if so.
+    /// Returns whether an event may trigger a registration now. If so, stores the current time in `by_event`.
     fn may_register_by_event(&self) -> bool {
         let mut last = lock_mutex(&self.by_event);
         let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
@@ -125,7 +127,7 @@ impl HttpControlPlane {
         may
     }
 
-    /// Sends a request, with retries, until it succeeds. A rejected token is a refusal.
+    /// Sends a request until it succeeds, within the limits of `retries`. A rejected token results in a refusal.
     fn request_with_retries(
         &self,
         retries: RetryPolicy,
@@ -216,7 +218,7 @@ impl ControlPlane for HttpControlPlane {
         let send =
             || self.request_with_retries(ONCE, "event", EVENT, || self.build_request(Method::POST, &path).json(event));
         match send() {
-            // As in `request_reregistering`, but with short timeouts. The server thereby learns again that the machine is alive.
+            // As in `request_reregistering`, but with short timeouts. After it, the server accepts the events of this machine again.
             Err(refused) if refused.is_refusal() && self.may_register_by_event() => {
                 self.register_again(refused, ONCE, EVENT)?;
                 send().map(drop)
@@ -231,7 +233,7 @@ impl ControlPlane for HttpControlPlane {
             self.add_request_id("log", self.build_request(Method::POST, &self.machine_path("/log")).json(&part));
         match request.timeout(EVENT).send() {
             Ok(response) if response.status().is_success() => Ok(true),
-            // Another implementation of the control plane, or an earlier version.
+            // The server is another implementation of the control plane, or an earlier version.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.response_error(&what, response)),
             Err(error) => Err(self.unreachable_error(&what, error.without_url())),
@@ -248,7 +250,7 @@ impl ControlPlane for HttpControlPlane {
             secret_digest: notice.secret_digest.map(str::to_owned),
         };
         let path = self.machine_path("/point-of-no-return");
-        self.request_reregistering(PATIENT, "start the reinstall", ANSWER, || {
+        self.request_reregistering(PATIENT, "announce the point of no return", ANSWER, || {
             self.build_request(Method::POST, &path).json(&notice)
         })?;
         Ok(())
@@ -264,14 +266,15 @@ impl ControlPlane for HttpControlPlane {
         let report = InstallReport::from(ended);
         let request = || self.build_request(Method::POST, &self.machine_path("/report")).json(&report);
         let response = self.request_reregistering(report_retries(&ended.outcome), "report", ANSWER, request)?;
-        // The status acknowledges the report, regardless of the body of other implementations.
+        // A success status acknowledges the report, whatever body another implementation returns.
         let text = http::read_response(response).unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 
-/// Returns how persistently the report is sent. A failed machine waits at its console, which must not be delayed by ten minutes. But a
-/// server that was asked whether the reinstall may begin may assume that it has begun until it receives a report.
+/// Returns the retry policy for the report. The report of a failure has short retries, because a failed machine must not wait ten minutes
+/// before it offers its console. A report has long retries if it is of a success, or if the attempt was announced to the server: until the
+/// server receives the report, it may assume that the attempt has passed the point of no return.
 fn report_retries(outcome: &InstallOutcome) -> RetryPolicy {
     let must_be_heard = match outcome {
         InstallOutcome::Succeeded { .. } => true,

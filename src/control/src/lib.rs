@@ -1,5 +1,5 @@
-//! Control plane, which assigns an allocation to this machine and receives its events: a server over HTTP, or a file. The installation is
-//! independent of the variant.
+//! Control planes, which assign allocations to machines and receive their events. A control plane is a server over HTTP, a file, or
+//! metal-stack. The installation does not depend on which one is used.
 
 pub mod api_types;
 pub mod boot_digest;
@@ -25,14 +25,14 @@ use model::pool_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Attempt that is about to destroy data.
+/// Announcement of an attempt that is about to destroy data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttemptNotice<'a> {
-    /// Id of the allocation, or empty if the disks of an unallocated machine are erased.
+    /// Id of the allocation. Empty if the disks of an unallocated machine are erased.
     pub allocation: &'a str,
-    /// Id of the order of a reinstall.
+    /// Id of the reinstall's order; `None` if this is not a reinstall.
     pub order: Option<&'a str>,
-    /// Disks that the layout currently selects. The next attempt must select the same ones.
+    /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
     /// Extents that each stage may write, for a control plane that records them.
     pub extents: &'a [StageExtents],
@@ -50,7 +50,7 @@ pub trait ControlPlane: Send + Sync {
     /// Fails if the control plane is unreachable within its bounded retries, or rejects the registration.
     fn register_machine(&self, inventory: &Inventory) -> Result<()>;
 
-    /// Waits for an allocation, for at most `patience`. Returns whether there is one.
+    /// Waits at most `patience` for an allocation. Returns whether the machine has one.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -62,19 +62,19 @@ pub trait ControlPlane: Send + Sync {
     /// Fails as [`ControlPlane::register_machine`] does.
     fn fetch_machine(&self) -> Result<AssignedMachine>;
 
-    /// Sends an event once, with a short timeout. The default implementation discards it.
+    /// Sends an event once, with a short timeout. The default implementation discards the event.
     ///
     /// # Errors
-    /// Fails if the event was not delivered. The caller drops it.
+    /// Fails if the event was not delivered. The caller does not send it again.
     fn send_event(&self, _: &ProgressEvent) -> Result<()> {
         Ok(())
     }
 
-    /// Sends a part of the console log once, with a short timeout. `start` is the number of bytes of this boot's log before it. Returns
-    /// false if the control plane does not store logs.
+    /// Sends a part of the console log once, with a short timeout. `start` is the number of bytes of this boot's log before the part.
+    /// Returns false if the control plane does not store logs.
     ///
     /// # Errors
-    /// Fails if it was not delivered. The caller may send it again.
+    /// Fails if the part was not delivered. The caller may send it again.
     fn upload_log(&self, _start: u64, _text: &str) -> Result<bool> {
         Ok(false)
     }
@@ -88,7 +88,7 @@ pub trait ControlPlane: Send + Sync {
     /// Reports the result of an installation. Returns when the report is acknowledged.
     ///
     /// # Errors
-    /// Fails if it was not acknowledged within bounded retries.
+    /// Fails if the report was not acknowledged within bounded retries.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement>;
 
     /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.
@@ -99,12 +99,13 @@ pub trait ControlPlane: Send + Sync {
         Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
     }
 
-    /// Returns whether the control plane records what is installed. If not, only the marker on the disks does.
+    /// Returns whether the control plane records installations. If not, the install marker on the disks is the only record.
     fn records_installations(&self) -> bool {
         true
     }
 
-    /// Returns the secrets for this purpose if the control plane releases them separately. Returns `None` if the allocation contains them.
+    /// Returns the secrets for this purpose if the control plane releases them separately from the allocation. Returns `None` if the
+    /// allocation contains them or has none.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -117,38 +118,40 @@ pub trait ControlPlane: Send + Sync {
         RecordSource::ControlPlane
     }
 
-    /// Returns the pool if this machine belongs to one, so that its next owner must not find data of the previous one. Otherwise its disks
-    /// are not touched before it is allocated.
+    /// Returns the pool that this machine belongs to, if any. The disks of a machine in a pool are erased before it is allocated, so that
+    /// its next owner does not find data of the previous one. The disks of other machines are not touched before they are allocated.
     fn machine_pool(&self) -> Option<&dyn MachinePool> {
         None
     }
 }
 
-/// Control plane that passes machines from one owner to the next.
+/// Control plane that passes machines from one owner to the next owner.
 pub trait MachinePool {
-    /// Returns whether this machine is allocated. `at_stake`: there is data on its disks, which a wrong "no" would erase.
+    /// Returns whether this machine is allocated. `at_stake` is true if there is data on its disks, which would be erased if the result
+    /// were wrongly `false`.
     ///
     /// # Errors
-    /// Fails if it cannot be determined. A missing response is not a "no": nothing may be erased then.
+    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, since the disks would then be erased.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the recorded disks of earlier boots of this machine.
+    /// Returns the disks that earlier boots of this machine have recorded.
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read.
     fn known_disks(&self) -> Result<Vec<KnownDisk>>;
 
-    /// Records these disks for later boots.
+    /// Records the disks of this machine for later boots.
     ///
     /// # Errors
-    /// Fails if the machine has no storage for the record, or it is full.
+    /// Fails if the machine has no storage for the record, or if this storage is full.
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
-/// Returns the machine if it is this one. Another one's allocation must not erase this one's disks.
+/// Returns the machine if its id is `id`, the id of this machine. The allocation of another machine must not erase the disks of this
+/// machine.
 ///
 /// # Errors
-/// Fails if it is another machine.
+/// Fails if the machine has another id.
 fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMachine> {
     match machine.id.eq_ignore_ascii_case(id) {
         true => Ok(machine),
@@ -162,11 +165,11 @@ fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMa
     }
 }
 
-/// Response to a report.
+/// Response of the control plane to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportAcknowledgement {
-    /// After a failed reinstall: reboot over PXE immediately for another attempt.
+    /// True if the machine must reboot over PXE immediately for another attempt, after a failed reinstall.
     #[serde(default)]
     pub retry: bool,
 }

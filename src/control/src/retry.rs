@@ -8,36 +8,36 @@ use std::time::{Duration, Instant};
 /// Limits of retries.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryPolicy {
-    /// Time after which no new attempt is started.
+    /// Time after which no new attempt is started, measured from the first attempt.
     pub patience: Duration,
     pub first_pause: Duration,
     pub longest_pause: Duration,
 }
 
-/// Long retries, in minutes: control planes are restarted and switches rebooted.
+/// Retries for ten minutes, for requests that must succeed. In this time, control planes may be restarted and switches rebooted.
 pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),
 };
 
-/// Short retries for optional messages.
+/// Retries for one minute, for messages that may be lost.
 pub(crate) const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_secs(60), ..PATIENT };
 
 /// Single attempt.
 pub const ONCE: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..PATIENT };
 
-/// Result of an attempt.
+/// Result of a single attempt.
 pub(crate) enum AttemptResult<T> {
     Done(T),
-    /// Transient failure, to be retried.
+    /// Transient failure, after which the attempt is repeated.
     Again(common::error::Error),
     /// Permanent failure.
     Never(common::error::Error),
 }
 
 impl RetryPolicy {
-    /// Calls `attempt` until it succeeds, fails permanently, or the time is over. Logs each retry.
+    /// Calls `attempt` until it succeeds, fails permanently, or `patience` has elapsed. Logs each retry.
     ///
     /// # Errors
     /// Returns the error of the last attempt.

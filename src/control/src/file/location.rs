@@ -23,7 +23,7 @@ impl FileLocation {
         self.0.starts_with("https://")
     }
 
-    /// Returns the location of its signature.
+    /// Returns the location of the file's signature.
     pub(crate) fn signature_location(&self) -> FileLocation {
         FileLocation(linux::http::append_to_path(&self.0, ".minisig"))
     }
@@ -35,10 +35,10 @@ impl fmt::Display for FileLocation {
     }
 }
 
-/// Expands a pattern for this machine: to one location per network interface if it contains `{mac}`.
+/// Expands a pattern for this machine. If the pattern contains `{mac}`, there is one location per network interface.
 ///
 /// # Errors
-/// Fails if the machine lacks a property that the pattern contains.
+/// Fails if the pattern contains a property that the machine lacks.
 pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory) -> Result<Vec<FileLocation>> {
     let fill = |text: &str, name: &str, value: &str| -> Result<String> {
         if !text.contains(name) {
@@ -62,7 +62,8 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
     places.collect()
 }
 
-/// Returns the value, or an empty string for values that several machines have, which would share one file.
+/// Returns the value, or an empty string if it is a value that several machines have. With such a value, several machines would read the
+/// same file.
 fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
     let is_shared = match name {
         // The operator may use any word as the id of a machine.
@@ -74,7 +75,7 @@ fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
 }
 
 /// Percent-encodes a value for URLs and file names, since a serial number may contain any character. Returns `None` if the value is empty
-/// or only dots.
+/// or consists of dots only.
 fn encode_value(value: &str) -> Option<String> {
     let value = value.trim();
     // A value of dots would lead to another directory.

@@ -1,4 +1,5 @@
-//! Registration, which proves to the server that a privileged process registers, and the secrets released afterwards.
+//! Registration from a privileged source port, and the secrets that the server releases after it. The port proves to the server that a
+//! privileged process registers.
 
 use super::HttpControlPlane;
 use crate::api_types::{REQUEST_ID, RegisterRequest};
@@ -12,7 +13,7 @@ use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequ
 use reqwest::Method;
 use std::time::Duration;
 
-/// Id of the received allocation, with the fields that the server releases separately.
+/// Id of the received allocation, and its fields that the server releases separately.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeparateSecretFields {
     pub allocation: String,
@@ -20,7 +21,7 @@ pub(crate) struct SeparateSecretFields {
 }
 
 impl HttpControlPlane {
-    /// Registers from a privileged source port.
+    /// Sends the registration from a privileged source port.
     pub(super) fn register_privileged(
         &self,
         register: &RegisterRequest,
@@ -56,7 +57,8 @@ impl HttpControlPlane {
         })
     }
 
-    /// Fetches the secrets for this purpose. Returns `None` if the allocation contains them or has none.
+    /// Fetches the secrets for this purpose. Returns `None` if the server does not release any of them separately: the allocation contains
+    /// them or has none.
     pub(super) fn request_secrets(
         &self,
         purpose: SecretPurpose,

@@ -27,7 +27,7 @@ fn a_reinstall_begins_only_when_the_control_plane_says_so() {
     begin().unwrap();
     begin().unwrap();
     let error = begin().unwrap_err().to_string();
-    assert!(error.starts_with("start the reinstall (request "), "{error}");
+    assert!(error.starts_with("announce the point of no return (request "), "{error}");
     assert!(error.contains("409") && error.ends_with(": order o-1 was cancelled"), "{error}");
     let asked = server.requests();
     assert_eq!(asked.len(), 4, "a refusal is not asked again");
@@ -58,7 +58,10 @@ fn each_request_has_an_id_and_an_error_names_it() {
         server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();
     let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.boot)).collect();
     assert_eq!(ids, wanted);
-    assert!(error.starts_with(&format!("start the reinstall (request {}): http://127.0.0.1:", ids[2])), "{error}");
+    assert!(
+        error.starts_with(&format!("announce the point of no return (request {}): http://127.0.0.1:", ids[2])),
+        "{error}"
+    );
 }
 
 #[test]
