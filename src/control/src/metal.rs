@@ -1,5 +1,5 @@
-//! metal-stack: pixie provides the address and the API version of its control plane. The common part of both versions is here; the
-//! differences are behind [`MetalApi`].
+//! Control plane of metal-stack, whose address and API version are provided by pixie. This module contains the code for both API versions;
+//! [`MetalApi`] is the interface to the code for one of them.
 
 mod clock;
 pub(crate) mod event_filter;
@@ -29,19 +29,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Alphabet of passwords, without characters that look alike on a console.
+/// Characters of which passwords consist. Characters that look alike on a console are omitted.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
-/// Length of a password.
+/// Number of characters of a password.
 const PASSWORD: usize = 16;
 
-/// Time to upload the last logs before the machine reboots.
+/// Maximum time to upload the last log lines before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Placeholder for a console password that an earlier boot generated.
+/// Text that is reported instead of a console password that an earlier boot generated.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 
-/// Version of metal-stack's API, for one machine. Each call has a suitable timeout and retries. Errors are those of the methods of
-/// [`ControlPlane`].
+/// Client of one version of metal-stack's API, for one machine. Each call has a suitable timeout and retries. Unless noted otherwise, the
+/// methods fail as the methods of [`ControlPlane`] with the same names do.
 pub trait MetalApi: Send + Sync {
     /// Registers the machine.
     ///
@@ -49,22 +49,22 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the control plane is unreachable or rejects the registration.
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()>;
 
-    /// See [`MachinePool::is_allocated`].
+    /// Returns whether this machine is allocated; see [`MachinePool::is_allocated`].
     ///
     /// # Errors
-    /// Fails if it cannot be determined.
+    /// Fails if this cannot be determined.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
-    /// Returns the sizes of the disks at the last registration, in bytes. Empty if the control plane does not provide them.
+    /// Returns the sizes of the disks at the last registration, in bytes. The list is empty if the control plane does not provide them.
     fn registered_disks(&self) -> Vec<u64>;
 
-    /// Waits for an allocation, for at most `patience`.
+    /// Waits at most `patience` for an allocation. Returns whether the machine has one.
     ///
     /// # Errors
-    /// Fails permanently; transient errors are retried.
+    /// Fails only if a retry cannot succeed; the caller waits again after a transient error.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
 
-    /// Returns the machine as last received.
+    /// Returns the machine as it was last received.
     ///
     /// # Errors
     /// Fails as [`MetalApi::register_machine`] does.
@@ -76,14 +76,14 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks right before the first write that this allocation, or its reinstall, has not been cancelled.
+    /// Checks, immediately before the first write, that this allocation or its reinstall has not been cancelled.
     ///
     /// # Errors
-    /// Fails if it was cancelled or this cannot be determined.
+    /// Fails if it was cancelled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Reports the end of an installation. There is no report of a failed first installation, only the event [`EventName::Crashed`]. The
-    /// password is `None` if an earlier boot generated it.
+    /// Reports the result of an installation. The failure of a first installation is not reported here, but only by the event
+    /// [`EventName::Crashed`]. `console_password` is `None` if an earlier boot generated the password.
     ///
     /// # Errors
     /// Fails if the report was not acknowledged.
@@ -95,13 +95,13 @@ pub struct MetalControlPlane {
     api: Box<dyn MetalApi>,
     machine: String,
     partition: String,
-    /// Console password of the installed system. The control plane learns it from the report.
+    /// Console password of the installed system, which is sent to the control plane in the report.
     password: String,
-    /// Whether this boot has started to write, so that `password` is that of the installed system.
+    /// Whether this boot has started to write. Only then the installed system has the console password `password`.
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
-    /// Log upload, if configured.
+    /// Log upload, if pixie's configuration contains one.
     loki: Option<LokiUpload>,
 }
 
@@ -148,7 +148,8 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Uploads an event, except for the progress of an image. Waits for the upload of the last event before a reboot.
+    /// Uploads an event to Loki, unless it is the progress of an image transfer. After the last event before a reboot, waits until it is
+    /// uploaded.
     fn upload_event(&self, event: &ProgressEvent) {
         let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
         let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
@@ -187,7 +188,8 @@ impl ControlPlane for MetalControlPlane {
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 
-    /// An unallocated machine is only erased if it is still unallocated.
+    /// For the disks of an unallocated machine, checks that the machine is still unallocated; otherwise, that the allocation is still in
+    /// force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.is_allocated(false)? {
@@ -212,7 +214,7 @@ impl ControlPlane for MetalControlPlane {
         self.api.report_result(ended, is_new.then_some(self.password.as_str()))
     }
 
-    /// An allocation does not contain whether it is installed; the install marker on the disks does.
+    /// Returns false: only the install marker on the disks records whether the allocation is installed.
     fn records_installations(&self) -> bool {
         false
     }
@@ -227,7 +229,8 @@ impl MachinePool for MetalControlPlane {
         self.api.is_allocated(at_stake)
     }
 
-    /// Prefers the machine's own record, since a registration overwrites that of the control plane.
+    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks known to the control plane, which
+    /// each registration overwrites.
     fn known_disks(&self) -> Result<Vec<KnownDisk>> {
         let recorded = self.record.read_disks()?;
         if !recorded.is_empty() {

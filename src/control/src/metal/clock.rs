@@ -1,5 +1,5 @@
-//! Clock of the machine, which must be right before certificates and signatures are verified: set by the time servers of pixie's
-//! configuration (SNTP, RFC 4330), or else by the `Date` of pixie's response.
+//! Setting of the machine's clock, which must be correct before certificates and signatures are verified. The time comes from the time
+//! servers of pixie's configuration (SNTP, RFC 4330). If none of them responds, it comes from the `Date` header of pixie's response.
 
 use super::pixie_config::PixieConfig;
 use std::net::{ToSocketAddrs, UdpSocket};
@@ -9,14 +9,15 @@ use time::format_description::well_known::Rfc2822;
 
 const PORT: u16 = 123;
 
-/// Timeout of one server. The configuration contains a few.
+/// Timeout for the response of one time server.
 const ANSWER: Duration = Duration::from_secs(3);
 const SERVERS: usize = 4;
 
-/// Tolerated offset. `Date` has a resolution of one second.
+/// Offset up to which the clock is considered correct. `Date` has a resolution of one second.
 const RIGHT: Duration = Duration::from_secs(2);
 
-/// Seconds between 1900, the epoch of NTP, and 1970. If the first bit is not set, the era begins in 2036.
+/// Seconds between 1900, when NTP's first era begins, and 1970. If the most significant bit of a timestamp is not set, the timestamp
+/// belongs to the second era, which begins in 2036.
 const TO_1970: u64 = 2_208_988_800;
 const ERA: u64 = 1 << 32;
 
@@ -24,7 +25,7 @@ const PACKET: usize = 48;
 const TRANSMITTED: usize = 40;
 const ORIGINATED: usize = 24;
 
-/// Sets the clock if it is off, and logs the result. A failure is not an error, since the clock may be right.
+/// Sets the clock if its offset is too large, and logs the result. A failure is only logged, since the clock may be correct.
 pub(crate) fn set_clock(config: &PixieConfig, say: &dyn Fn(&str)) {
     let servers = config.ntp_servers.iter().take(SERVERS);
     let by_server = servers
@@ -60,7 +61,7 @@ fn write_clock(now: SystemTime) -> std::io::Result<()> {
     }
 }
 
-/// Parses a `Date`, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
+/// Parses the value of a `Date` header, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
 fn parse_date(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
     Some(SystemTime::from(date) + Duration::from_millis(500))
@@ -91,7 +92,7 @@ fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
     }
 }
 
-/// Returns a client request of version 4. Its timestamp is random: the response must repeat it.
+/// Builds an SNTP request of version 4. Its transmit timestamp is a random number, which the response must repeat.
 fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[0] = 4 << 3 | 3;
@@ -99,7 +100,7 @@ fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Returns the time of a response. Returns `None` if it belongs to another request, or the server is not synchronized.
+/// Returns the time in a response. Returns `None` if the response belongs to another request, or if the server is not synchronized.
 fn parse_sntp_response(packet: &[u8], secret: u64) -> Option<SystemTime> {
     let packet: &[u8; PACKET] = packet.try_into().ok()?;
     let number = |at: usize| Some(u64::from_be_bytes(packet.get(at..at + 8)?.try_into().ok()?));

@@ -1,19 +1,19 @@
 //! Filter of the events that are sent to metal-stack.
 //!
-//! Its server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent once per boot. All
-//! other events are sent as keepalives, at most once a minute.
-//! sign of life, at most one a minute.
+//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent once per
+//! boot. All other events are sent as keepalives, at most once a minute.
 
 use model::install_report::{EventName, ProgressEvent};
 use std::time::{Duration, Instant};
 
-/// Interval of keepalives. The server expects one message a minute, and considers a machine that is silent for some minutes dead.
+/// Minimum interval between keepalives. The server expects one message a minute, and considers a machine dead that has been silent for some
+/// minutes.
 const ALIVE: Duration = Duration::from_secs(60);
 
-/// Length limit of a message, which the server shows in a table, in characters.
+/// Maximum length of a message in characters. The server shows messages in a table.
 const WORDS: usize = 500;
 
-/// Events sent in this boot.
+/// Record of the events that were sent in this boot.
 #[derive(Debug, Default)]
 pub(crate) struct EventFilter {
     phases: Vec<EventName>,
@@ -22,7 +22,7 @@ pub(crate) struct EventFilter {
 }
 
 impl EventFilter {
-    /// Returns the message to send for an event, if any.
+    /// Returns the name and message that are sent for an event; `None` if nothing is sent.
     pub(crate) fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
         let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
         if is_phase {
@@ -44,7 +44,7 @@ fn describe_event(event: &ProgressEvent, is_phase: bool) -> String {
     }
 }
 
-/// Returns the first line of a message, and its first reason if there are several.
+/// Returns the first two nonempty lines of a message in one line: the summary, and its first reason if there is one.
 fn shorten_message(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     let text = lines.join(" ");

@@ -1,6 +1,6 @@
-//! State that a metal-stack machine preserves between boots because the control plane has no field for it.
+//! State that a metal-stack machine preserves between boots, in addition to the state that the control plane stores for it.
 //!
-//! Disks may be pulled, erased, or slow to appear, so the state is stored in EFI variables. A machine without EFI variables preserves
+//! The state is stored in EFI variables, because disks may be pulled, erased, or slow to appear. A machine without EFI variables preserves
 //! nothing.
 
 use common::error::{Context, Error, Phase, Result};
@@ -9,16 +9,16 @@ use model::pool_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Variable with the disks of earlier boots.
+/// Name of the EFI variable that contains the disks of earlier boots.
 const DISKS: &str = "DrophammerDisks";
 
-/// Variable with the allocation whose installation was reported.
+/// Name of the EFI variable that contains the allocation whose installation was reported.
 const REPORTED: &str = "DrophammerReported";
 
-/// Size limit of a value, in bytes. All variables share little space, and some boards do not boot when it is full.
+/// Maximum size of a value in bytes. All EFI variables share little storage, and some boards do not boot when this storage is full.
 const MAXIMUM_BYTES: usize = 8 << 10;
 
-/// Record in EFI variables.
+/// Access to the state in EFI variables.
 #[derive(Debug, Clone)]
 pub struct FirmwareRecord {
     directory: PathBuf,
@@ -30,20 +30,20 @@ struct ReportedInstallation {
 }
 
 impl FirmwareRecord {
-    /// Uses the efivarfs mounted at `directory`.
+    /// Creates the record for the efivarfs that is mounted at `directory`.
     pub fn new(directory: &Path) -> FirmwareRecord {
         FirmwareRecord { directory: directory.to_owned() }
     }
 
-    /// Returns the disks of earlier boots. Empty if none were recorded.
+    /// Returns the disks of earlier boots. The list is empty if none were recorded.
     ///
     /// # Errors
-    /// Fails if a record exists but cannot be read, since disks that are slow to appear would otherwise not be waited for.
+    /// Fails if a record exists but cannot be read. Without the record, the agent would not wait for disks that are slow to appear.
     pub(crate) fn read_disks(&self) -> Result<Vec<KnownDisk>> {
         Ok(drophammer_variables::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
-    /// Records the disks unless they are unchanged, to reduce wear of the flash memory.
+    /// Records the disks. Writes nothing if they are already recorded, to reduce wear of the flash memory.
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space, or the record is too large.
@@ -62,7 +62,7 @@ impl FirmwareRecord {
     /// Returns whether the control plane has acknowledged the report of this installation.
     ///
     /// # Errors
-    /// Fails if a record exists but cannot be read, since the allocation may be installed.
+    /// Fails if a record exists but cannot be read, since the allocation may already be installed.
     pub(crate) fn is_reported(&self, allocation: &str) -> Result<bool> {
         let reported: Option<ReportedInstallation> = drophammer_variables::read_json(&self.directory, REPORTED)?;
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))

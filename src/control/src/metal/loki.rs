@@ -1,5 +1,5 @@
-//! Log upload to the Loki of pixie's configuration. It never blocks the installation: lines go into a bounded buffer, and a thread sends
-//! them. Lines that do not fit are dropped and counted. Only the first error is logged, on the console.
+//! Log upload to the Loki server in pixie's configuration. It never blocks the installation: lines are added to a bounded buffer, and a
+//! thread sends them. If the buffer is full, lines are dropped and counted. Only the first error of the upload is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};
@@ -14,20 +14,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Timeout of a push.
+/// Timeout of a request to Loki.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Minimum interval between pushes, so that lines are sent in batches.
+/// Minimum interval between requests, so that lines are sent in batches.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Limit of buffered lines. An installation prints a few hundred.
+/// Maximum number of buffered lines. An installation prints a few hundred lines.
 const LINES: usize = 2000;
-/// Size limit of the buffer, in bytes.
+/// Maximum size of the buffer, in bytes.
 const BYTES: usize = 512 << 10;
-/// Length limit of a line, in characters.
+/// Maximum length of a line, in characters.
 const LINE: usize = 4 << 10;
 
-/// Minimum length of a secret that is redacted. A shorter one could be part of any word.
+/// Minimum length of a secret that is redacted. A shorter one could be part of an ordinary word.
 const SHORTEST_SECRET: usize = 6;
 
 /// Log upload to Loki.
@@ -48,13 +48,13 @@ struct LokiBuffer {
     lines: VecDeque<(SystemTime, String)>,
     bytes: usize,
     dropped: usize,
-    /// Whether lines were taken from the buffer and are being sent.
+    /// Whether lines were taken from the buffer and are currently being sent.
     under_way: bool,
-    /// Whether a caller waits until all lines are sent.
+    /// Whether a caller waits until all lines are sent. Then they are sent without waiting for a batch.
     hurry: bool,
 }
 
-/// Destination and labels of the lines.
+/// Client of a Loki server, with the labels of the log lines.
 struct LokiClient {
     client: Client,
     logging: LoggingConfig,
@@ -62,7 +62,7 @@ struct LokiClient {
 }
 
 impl LokiUpload {
-    /// Starts the upload. Returns `None` if no Loki is configured.
+    /// Starts the upload. Returns `None` if the configuration contains no Loki server, or one that cannot be used.
     pub(crate) fn from_config(config: &PixieConfig, machine: &str) -> Option<LokiUpload> {
         let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
         let started = match logging.kind.as_str() {
@@ -83,7 +83,7 @@ impl LokiUpload {
         LokiUpload { shared, secrets }
     }
 
-    /// Adds a secret to redact.
+    /// Adds a secret that will be redacted in all further lines.
     pub(crate) fn redact_secret(&mut self, secret: &str) {
         self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
     }
@@ -124,7 +124,7 @@ impl LokiUpload {
     }
 }
 
-/// Returns all secrets of the configuration.
+/// Returns all secrets of the configuration that are long enough to be redacted.
 fn collect_secrets(config: &PixieConfig) -> Vec<String> {
     let api = match &config.api {
         ApiCredentials::V1(api) => vec![&api.hmac],
@@ -135,7 +135,8 @@ fn collect_secrets(config: &PixieConfig) -> Vec<String> {
 }
 
 impl LokiShared {
-    /// Waits for lines, and until a push is due. Returns the lines.
+    /// Waits until there are lines and either `pause` has elapsed or a caller waits for them. Removes the lines from the buffer and returns
+    /// them.
     fn take_batch(&self, pause: Duration) -> Vec<(SystemTime, String)> {
         let mut state = lock_mutex(&self.state);
         let end = Instant::now() + pause;
@@ -160,7 +161,7 @@ impl LokiShared {
         lines
     }
 
-    /// Returns unsent lines to the front of the buffer. Those that do not fit are dropped.
+    /// Returns unsent lines to the front of the buffer. Lines that do not fit into it are dropped.
     fn return_unsent(&self, lines: Vec<(SystemTime, String)>) {
         let mut state = lock_mutex(&self.state);
         for (time, line) in lines.into_iter().rev() {
@@ -214,7 +215,7 @@ impl LokiClient {
         Ok(LokiClient { client, logging, machine: machine.to_owned() })
     }
 
-    /// Sends lines. An error contains whether a retry may succeed.
+    /// Sends lines in one request. The flag in the error is true if a retry may succeed.
     fn send_lines(&self, lines: &[(SystemTime, String)]) -> Result<(), (bool, Error)> {
         let request = self.client.post(&self.logging.endpoint).timeout(ANSWER).json(&self.build_document(lines));
         let request = match &self.logging.basic_auth {
@@ -236,7 +237,7 @@ impl LokiClient {
         }
     }
 
-    /// Returns the document for Loki's push API, whose timestamps are strings of nanoseconds.
+    /// Returns the JSON document for Loki's push API. Its timestamps are numbers of nanoseconds, as strings.
     fn build_document(&self, lines: &[(SystemTime, String)]) -> Value {
         let nanoseconds =
             |time: &SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();

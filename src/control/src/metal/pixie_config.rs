@@ -5,7 +5,7 @@
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is tried first: a pixie of v1 does not serve it. The version is detected by the fields of the response.
+//! The address of v2 is tried first, because a pixie of v1 does not serve it. The version is detected by the fields of the response.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Size limit of a response. A certificate chain has some ten thousand bytes.
+/// Maximum size of a response, in bytes. A certificate chain has some ten thousand bytes.
 const DOCUMENT_BYTES: u64 = 1 << 20;
 
 /// Configuration from pixie.
@@ -31,7 +31,7 @@ pub struct PixieConfig {
     pub ntp_servers: Vec<String>,
     pub logging: Option<LoggingConfig>,
     pub api: ApiCredentials,
-    /// Pixie's clock: the `Date` of its response.
+    /// `Date` header of pixie's response, from pixie's clock.
     pub date: Option<String>,
 }
 
@@ -42,12 +42,12 @@ pub enum ApiCredentials {
     V2(V2Credentials),
 }
 
-/// API v1: gRPC with a client certificate, and REST with a key.
+/// Address and credentials of API v1: gRPC with a client certificate, and REST with a shared key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct V1Credentials {
-    /// Host and port of gRPC.
+    /// Host and port of the gRPC server.
     pub address: String,
-    /// URL of REST, without a trailing slash.
+    /// URL of the REST server, without a trailing slash.
     pub metal_api_url: String,
     /// CA certificates in PEM; `cert` and `key` are in PEM too.
     pub ca_cert: String,
@@ -56,24 +56,24 @@ pub struct V1Credentials {
     pub hmac: String,
 }
 
-/// API v2: Connect with a token.
+/// Address and credentials of API v2: Connect with a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct V2Credentials {
     /// URL without a trailing slash.
     pub url: String,
     pub token: String,
-    /// CA certificates in PEM, or `None` for those of the system.
+    /// CA certificates in PEM; `None` if the system's CA certificates are used.
     pub ca_cert: Option<String>,
     /// Client certificate followed by its key, in PEM.
     pub identity: Option<String>,
 }
 
-/// Destination of the agent's logs.
+/// Server to which the agent's logs are sent.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LoggingConfig {
     pub endpoint: String,
-    /// Type; only `loki` is supported.
+    /// Type of the server; only `loki` is supported.
     #[serde(rename = "log_type")]
     pub kind: String,
     pub basic_auth: Option<BasicAuth>,
@@ -95,7 +95,7 @@ pub struct CertificateAuth {
     pub insecure_skip_verify: bool,
 }
 
-/// Fields of both versions that are used.
+/// Fields of pixie's response, in both API versions. Fields that the agent does not use are omitted.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PixieDocument {
@@ -121,10 +121,10 @@ struct ClientFields {
     key: Option<String>,
 }
 
-/// Fetches the configuration, with retries: pixie may be restarting.
+/// Fetches the configuration. Retries, because pixie may be restarting.
 ///
 /// # Errors
-/// Fails if pixie does not answer, or its configuration is incomplete. The message lists the missing fields.
+/// Fails if pixie does not answer, or if its configuration is incomplete. The message lists the missing fields.
 pub fn fetch_config(pixie: &str, machine: &str, retries: RetryPolicy) -> Result<PixieConfig> {
     let client = http::new_client()?;
     retries.run_attempts(|| match fetch_any_version(&client, pixie, machine) {
@@ -151,7 +151,7 @@ fn v2_config_url(pixie: &str, machine: &str) -> Result<String> {
     Ok(url.into())
 }
 
-/// Fetches a configuration. Returns `None` if there is nothing at that address, or no JSON object.
+/// Fetches a configuration. Returns `None` if nothing is served at that address, or if the response is not a JSON object.
 fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     let lost = |error: reqwest::Error| {
         Error::with_source(Phase::Control, format!("pixie's configuration at {url}: no answer"), error.without_url())
@@ -167,7 +167,7 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     check_document(document, date).map(Some).map_err(|why| config_error(url, why))
 }
 
-/// Parses a response. Returns `None` if it is not a JSON object, but the page of another server.
+/// Parses a response. Returns `None` if it is not a JSON object, such as the HTML page of another server.
 fn parse_document(response: Response) -> Result<Option<Value>, String> {
     let text = read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("is truncated: {error}"))?;
     let too_long = || format!("is larger than the limit of {}", common::format::format_bytes(DOCUMENT_BYTES));
@@ -175,7 +175,7 @@ fn parse_document(response: Response) -> Result<Option<Value>, String> {
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
 
-/// Checks the configuration and reports all missing fields at once. Messages contain no values, which may be secrets.
+/// Checks the configuration, and reports all missing fields at once. The messages do not contain values, since these may be secrets.
 fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, String> {
     let PixieDocument { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
         serde_json::from_value(document)

@@ -2,10 +2,10 @@
 
 use model::inventory::{Cpu, Inventory};
 
-/// Length limit of the server for each field, in characters.
+/// Maximum number of characters that the server accepts in each field.
 const TEXT: usize = 256;
 
-/// Registration of a machine.
+/// Data with which a machine is registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineRegistration {
     pub machine: String,
@@ -14,7 +14,7 @@ pub struct MachineRegistration {
     pub version: String,
     pub memory_bytes: u64,
     pub cpus: Vec<Cpu>,
-    /// Device paths and sizes in bytes, by which the server selects a layout.
+    /// Device path and size in bytes of each disk. The server selects the machine's size by them.
     pub disks: Vec<(String, u64)>,
     pub nics: Vec<RegisteredNic>,
     pub bios: BiosInfo,
@@ -35,12 +35,12 @@ pub struct ProductInfo {
     pub serial: String,
 }
 
-/// Network interface of the machine, or port of a leaf.
+/// Network interface of the machine, or the port of a leaf switch that is connected to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredNic {
     pub name: String,
     pub mac: String,
-    /// Identifier of a leaf's port; empty for an interface of the machine.
+    /// Identifier of the leaf's port; empty for an interface of the machine.
     pub identifier: String,
     pub hostname: String,
     pub neighbours: Vec<RegisteredNic>,
@@ -84,8 +84,8 @@ impl MachineRegistration {
     }
 }
 
-/// Returns a leaf's port as metal-stack's own agent reports it: the port id is both MAC and identifier. A name must have at least two
-/// characters.
+/// Describes a leaf's port as metal-stack's own agent does: the port id is reported both as MAC and as identifier. The server requires
+/// names of at least two characters, so a shorter name gets a prefix.
 fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
     let name = leaf.display_name();
     let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };

@@ -1,6 +1,6 @@
-//! metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
+//! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
 //!
-//! Its control plane supports reinstalls but does not count their attempts, so the machine does ([`reinstall_note`]).
+//! metal-stack supports reinstalls but does not count their attempts, so the machine counts them ([`reinstall_note`]).
 
 mod grpc;
 mod messages;
@@ -59,14 +59,15 @@ struct V1Connections {
 pub struct MetalApiV1 {
     pixie: String,
     machine: String,
-    /// Connections, recreated with a new configuration from pixie if credentials are rejected.
+    /// Connections. If credentials are rejected, they are recreated with a new configuration from pixie.
     ways: Mutex<Arc<V1Connections>>,
-    /// Open `Wait` stream. A machine is only allocated while its stream is open, so it stays open between waits.
+    /// Open `Wait` stream. The control plane allocates the machine only while this stream is open, so it stays open between two calls of
+    /// [`MetalApi::wait_for_allocation`].
     stream: Mutex<Option<GrpcCall>>,
-    /// Machine as last received.
+    /// Machine as it was last received.
     seen: Mutex<Option<AssignedMachine>>,
     memory: ReinstallNoteStore,
-    /// Note of this boot's reinstall, whose attempt has been counted.
+    /// Note about the reinstall of this boot, whose attempt has already been counted.
     note: Mutex<Option<ReinstallNote>>,
     pace: V1Timeouts,
 }
@@ -200,7 +201,10 @@ impl MetalApiV1 {
 
 fn connect_apis(config: &PixieConfig) -> Result<V1Connections> {
     let pixie_config::ApiCredentials::V1(api) = &config.api else {
-        return Err(Error::new(Phase::Control, "pixie's configuration is now for another version of the API"));
+        return Err(Error::new(
+            Phase::Control,
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+        ));
     };
     let grpc = GrpcClient::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;
     Ok(V1Connections { grpc, rest: RestClient::new(api)? })
@@ -211,7 +215,8 @@ fn boot_service_method(method: &str) -> String {
 }
 
 impl MetalApi for MetalApiV1 {
-    /// Requests the superuser password too, as the control plane expects, although no BMC is configured here.
+    /// Registers the machine. Also requests the superuser password, because the control plane expects this request; the password is not
+    /// used.
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
         if let Err(error) = self.call_with_retries(ONCE, "SuperUserPassword", &[], ANSWER) {
             tracing::info!("{error}");
@@ -235,13 +240,15 @@ impl MetalApi for MetalApiV1 {
         Ok(self.fetch_current_machine(self.pace.retries)?.allocation.is_some())
     }
 
-    /// Returns an empty list for a machine that has never registered, which is unknown.
+    /// Returns the sizes of the registered disks. The list is empty for a machine that has never registered, because the control plane does
+    /// not know it.
     fn registered_disks(&self) -> Vec<u64> {
         let registered = self.read_with_retries(self.pace.retries, rest::read_registered_disks);
         registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
     }
 
-    /// Retries after a stream that ended with an error or a server that is temporarily unreachable. Both are normal.
+    /// Listens to the `Wait` stream. If it ends with an error or the server is temporarily unreachable, both of which are normal, pauses
+    /// and returns false, so that the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.listen_for_allocation(patience) {
             Ok(true) => match self.fetch_current_machine(ONCE) {
@@ -286,7 +293,8 @@ impl MetalApi for MetalApiV1 {
         }
     }
 
-    /// Notes the disks before the first write: the next attempt finds no marker on them.
+    /// Checks that the allocation or reinstall is still in force. For a reinstall, records the disks before the first write, because the
+    /// next attempt finds no marker on them.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
@@ -306,15 +314,15 @@ impl MetalApi for MetalApiV1 {
         Ok(())
     }
 
-    /// Reports a success; the server ignores all other contents of a report. A failed reinstall is aborted if the old system is intact.
-    /// Otherwise the flag remains set, and the next boot is the next attempt.
+    /// Reports a success, with the few fields that the server evaluates. A failed reinstall is aborted if the old system is intact;
+    /// otherwise the reinstall flag of the allocation remains set, and the next boot is the next attempt.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // Booted by accident. The server has the report already, and another one would overwrite the password.
+            // The machine has booted over PXE by accident. The server already has the report, and another one would overwrite the password.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             InstallOutcome::Succeeded { boot, .. } => {
                 let console_password = console_password.unwrap_or(MADE_BEFORE);

@@ -36,16 +36,18 @@ const EVENT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct V2Timeouts {
     pub retries: RetryPolicy,
-    /// Maximum duration of a stream. The agent closes it before the server's deadline of one minute, since a message that arrives at the
-    /// deadline would be lost.
+    /// Maximum duration of a stream. The agent closes the stream before the server's deadline of one minute, since a message that the
+    /// server sends at the deadline would be lost.
     pub stream: Duration,
     /// Pause after a stream that the server closed or that failed.
     pub pause: Duration,
-    /// Duration without a message that proves that there is no allocation: an existing one is sent immediately.
+    /// Duration of silence on a stream after which the machine is considered unallocated. The server sends an existing allocation
+    /// immediately.
     pub silence: Duration,
-    /// The same, used if a mistake would erase data. Proxies may cut a stream after ten seconds.
+    /// Duration of silence that is required instead if an incorrect result would erase data. It must be shorter than ten seconds, after
+    /// which proxies may cut a stream.
     pub long_silence: Duration,
-    /// Timeout of the confirmation that an allocation still exists.
+    /// Time within which the server must confirm that an allocation still exists.
     pub confirm: Duration,
 }
 
@@ -62,13 +64,13 @@ const PACE: V2Timeouts = V2Timeouts {
 pub(crate) struct MetalApiV2 {
     pixie: String,
     machine: String,
-    /// Connection, recreated with a new configuration from pixie if credentials are rejected.
+    /// Connection. If the credentials are rejected, it is recreated with a new configuration from pixie.
     connect: Mutex<Arc<ConnectClient>>,
-    /// Allocation as last received.
+    /// Allocation as it was last received.
     allocation: Mutex<Option<Value>>,
-    /// Whether the server is too old to support events.
+    /// Whether the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record whether an allocation is installed, which the server does not provide.
+    /// Record of whether an allocation is installed. The server does not provide this.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }
@@ -137,7 +139,8 @@ impl MetalApiV2 {
         json!({ "uuid": self.machine })
     }
 
-    /// Opens a stream and returns the allocation. Returns `None` if the stream was silent for `patience`, and an error if it ended earlier.
+    /// Opens a stream and returns the allocation that it delivers. Returns `None` if the stream was open and silent for `patience`, and an
+    /// error if it ended earlier.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
@@ -159,8 +162,8 @@ impl MetalApiV2 {
         }
     }
 
-    /// Returns whether a stream is silent for `patience`. This proves that there is no allocation only if the server responds before and
-    /// after.
+    /// Returns whether a stream stays open and silent for `patience`. A caller may conclude that there is no allocation only if the server
+    /// then responds to another request.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run_attempts(|| match self.wait_on_stream(patience) {
             Ok(Some(allocation)) => {
@@ -173,10 +176,14 @@ impl MetalApiV2 {
     }
 }
 
-/// Connects with the certificates of the configuration, or else those of the system.
+/// Creates a client that trusts the CA certificates of the configuration. If the configuration contains none, it trusts those of the
+/// system.
 fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     let pixie_config::ApiCredentials::V2(api) = &config.api else {
-        return Err(Error::new(Phase::Control, "pixie's configuration is now for another version of the API"));
+        return Err(Error::new(
+            Phase::Control,
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+        ));
     };
     let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());
     if let Some(ca_cert) = &api.ca_cert {
@@ -202,9 +209,9 @@ impl MetalApi for MetalApiV2 {
             .map(drop)
     }
 
-    /// Returns whether the machine is allocated. The API has no such call, and [`MetalApi::wait_for_allocation`] stays silent without an allocation. So the
-    /// absence is proven by a stream that stays open and silent, and a server that then responds to another request; three times if data is
-    /// at stake.
+    /// Returns whether the machine is allocated. The API has no such call, and its stream is silent without an allocation. So the machine
+    /// is considered unallocated if a stream stays open and silent, and the server then responds to another request. If data is at stake,
+    /// this must happen three times.
     fn is_allocated(&self, at_stake: bool) -> Result<bool> {
         let (times, silence) = if at_stake { (3, self.pace.long_silence) } else { (1, self.pace.silence) };
         for _ in 0..times {
@@ -216,7 +223,8 @@ impl MetalApi for MetalApiV2 {
         Ok(false)
     }
 
-    /// Retries after a stream that ended or a server that is temporarily unreachable. Both are normal.
+    /// Waits for an allocation on a stream. If the stream ends or the server is temporarily unreachable, both of which are normal, pauses
+    /// and returns false, so that the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -233,7 +241,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Returns an empty list: no call available to a machine returns the registered hardware.
+    /// Returns an empty list, because no call that is available to a machine returns its registered hardware.
     fn registered_disks(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -263,7 +271,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// An allocation that still exists is sent immediately.
+    /// Opens a stream and waits for the allocation, which the server sends immediately if it still exists.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
@@ -285,7 +293,8 @@ impl MetalApi for MetalApiV2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Reports only once: a second report would overwrite the console password, which cannot be restored.
+    /// Reports a success only once. A second report would overwrite the console password at the server, and this boot does not know the
+    /// original password.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, InstallOutcome::Succeeded { .. }) && is_news {

@@ -1,5 +1,5 @@
-//! Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>), limited to what a machine needs: unary calls, and the first
-//! message of a stream.
+//! Client for Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>). It supports only unary calls, and the first message
+//! of a stream.
 
 use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
@@ -12,14 +12,14 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-/// Size limit of a message. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+/// Maximum size of a message, in bytes. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
-/// Flags of an envelope: compressed message, end of the stream.
+/// Flags of an envelope: [`COMPRESSED`] marks a compressed message, [`END`] the last message of a stream.
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
 
-/// Length limit of a server's error message, in characters.
+/// Maximum length of a server's error message, in characters.
 const WORDS: usize = 500;
 
 /// Client of a Connect service.
@@ -34,13 +34,13 @@ pub(crate) struct ConnectClient {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FirstEvent {
     Message(Value),
-    /// Timeout; the stream was still open.
+    /// The timeout has elapsed without a message; the stream was still open.
     Silence,
-    /// End of the stream, without a message or an error.
+    /// The stream ended without a message and without an error.
     End,
 }
 
-/// Reason why a call failed.
+/// Failure of a call, by its cause.
 #[derive(Debug)]
 pub(crate) enum ConnectFailure {
     /// The server's certificate is not trusted.
@@ -139,7 +139,7 @@ impl ConnectClient {
         request.header("connect-protocol-version", "1").body(body).send()
     }
 
-    /// Reads flags and content of an envelope. The inner error is that of an incomplete envelope.
+    /// Reads the flags and the content of an envelope. The inner error means that the envelope is incomplete.
     fn read_envelope(&self, method: &str, from: &mut impl Read) -> Result<io::Result<(u8, Vec<u8>)>, ConnectFailure> {
         let mut head = [0; 5];
         if let Err(error) = from.read_exact(&mut head) {
@@ -171,12 +171,12 @@ impl ConnectClient {
 
     fn response_failure(&self, method: &str, response: Response) -> ConnectFailure {
         let status = response.status();
-        // Without a readable body, the status is sufficient.
+        // If the body cannot be read, the status is sufficient.
         let text = read_prefix(response, u64::from(MESSAGE_BYTES)).unwrap_or_default();
         self.classify_error(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
-    /// Classifies an error by its code. Proxies return only a status.
+    /// Classifies an error of the server by its code, or by the HTTP status if there is no code. Errors of proxies have only a status.
     fn classify_error(&self, method: &str, error: &Value, status: Option<StatusCode>) -> ConnectFailure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (
@@ -230,13 +230,13 @@ impl ConnectClient {
     }
 }
 
-/// Encodes an envelope: one byte of flags, four bytes of length, and the message.
+/// Encodes an envelope: one byte of flags, four bytes that contain the length, and the message.
 fn encode_envelope(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat()
 }
 
-/// Returns whether the error is a timeout. reqwest wraps its own error in that of the reader.
+/// Returns whether the error is a timeout. While a body is read, reqwest wraps its timeout in an I/O error.
 fn is_timeout(error: &io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
     error.kind() == ErrorKind::TimedOut || inner.is_some_and(reqwest::Error::is_timeout)

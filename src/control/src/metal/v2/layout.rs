@@ -1,7 +1,8 @@
-//! Layout of API v2. `layout::read_json` reads its field names and enums; values that protobuf omits are inserted here.
+//! Layout of API v2, with the values inserted that protobuf omits. `layout::read_json` can then read it: it supports the field names and
+//! enums of v2.
 //!
-//! * Zero numbers are omitted: a partition or volume that takes the remaining space has no size.
-//! * `wipeonreinstall` does not exist. Every installation is a first one, and recreates every disk.
+//! * protobuf omits zeros: a partition or volume that takes the remaining space has no size.
+//! * `wipeonreinstall` does not exist in v2. Every installation is a first one and recreates every disk, so `true` is inserted.
 
 use serde_json::{Map, Value, json};
 
@@ -27,12 +28,12 @@ fn insert_zero(fields: &mut Map<String, Value>, name: &str) {
     }
 }
 
-/// Returns whether a field is present. protobuf's JSON may encode an absent field as null.
+/// Returns whether a field has a value. protobuf's JSON may contain null for an absent field.
 fn has_value(fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null())
 }
 
-/// Calls `change` for each object of the lists with these names.
+/// Calls `change` for each object in the lists of the layout that have these names.
 fn change_listed_objects(layout: &mut Value, names: &[&str], change: impl Fn(&mut Map<String, Value>)) {
     for name in names {
         if let Some(list) = layout.get_mut(*name) {
