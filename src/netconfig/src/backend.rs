@@ -1,4 +1,4 @@
-//! Network managers of installed systems: detection, units, and files.
+//! Network managers that installed systems use: their detection, units, and files.
 
 use super::{NetworkConfig, RenderedFile, WRITTEN_BY};
 use model::inventory::Nic;
@@ -12,16 +12,18 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Files of the image that would configure NICs in addition to ours: those in `folder` with one of these endings.
+/// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder` whose names have one
+/// of these endings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,
     pub endings: &'static [&'static str],
 }
 
-/// Supported network managers in the order of detection: netplan controls the next two, and networkd is part of nearly every systemd
-/// installation. cloud-init is last. It would write the same files, but loses some settings: for networkd it writes neither bonds nor
-/// VLANs, for ifupdown only VLANs whose name contains the VLAN id, and `on-link` only for netplan (22.4, Debian 12).
+/// Supported network managers, in the order in which they are detected. netplan is first because it controls NetworkManager and networkd.
+/// networkd follows the other managers because nearly every systemd installation contains it. cloud-init is last because it loses settings:
+/// for networkd it writes neither bonds nor VLANs, for ifupdown it writes only VLANs whose names contain the VLAN id, and it writes
+/// `on-link` only for netplan (22.4, Debian 12).
 const ALL: [NetworkBackend; 5] = [
     NetworkBackend::Netplan,
     NetworkBackend::NetworkManager,
@@ -33,7 +35,7 @@ const ALL: [NetworkBackend; 5] = [
 const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
 impl NetworkBackend {
-    /// Detects the network manager of a tree by the paths that exist in it.
+    /// Detects the network manager of a tree. `has` returns whether a path exists in the tree.
     pub fn detect(has: &dyn Fn(&str) -> bool) -> Option<NetworkBackend> {
         let is_there = |system: &NetworkBackend| {
             let is_off = *system == NetworkBackend::CloudInit && has("/etc/cloud/cloud-init.disabled");
@@ -62,7 +64,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Unit that must be enabled; `None` if another program's unit starts it.
+    /// Returns the systemd unit that must be enabled; `None` if the unit of another program starts the network manager.
     pub fn unit_name(self) -> Option<&'static str> {
         match self {
             NetworkBackend::CloudInit | NetworkBackend::Netplan => None,
@@ -72,7 +74,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Configuration files of the image that must be moved aside.
+    /// Returns the configuration files of the image that must be moved aside.
     pub fn displaced_files(self) -> &'static [DisplacedFiles] {
         match self {
             NetworkBackend::CloudInit => &[],
@@ -99,7 +101,7 @@ impl NetworkBackend {
 }
 
 impl NetworkConfig {
-    /// Renders the configuration files for the network manager, on a machine with these NICs.
+    /// Renders the configuration files for this network manager on a machine with these NICs.
     pub fn render(&self, system: NetworkBackend, nics: &[Nic]) -> Vec<RenderedFile> {
         match system {
             NetworkBackend::CloudInit => self.render_cloud_init(nics),
@@ -110,8 +112,8 @@ impl NetworkConfig {
         }
     }
 
-    /// Renders additional files: `/etc/resolv.conf` if no daemon writes it, and a file that disables the network configuration of an unused
-    /// cloud-init.
+    /// Renders files in addition to [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon writes it, and a file that disables network
+    /// configuration by cloud-init if cloud-init is installed but not used for it.
     pub fn render_additional_files(&self, system: NetworkBackend, has: &dyn Fn(&str) -> bool) -> Vec<RenderedFile> {
         let resolv_conf = self.render_resolv_conf().filter(|_| system.needs_resolv_conf(has));
         let is_not_asked = system != NetworkBackend::CloudInit && has(CLOUD_INIT);

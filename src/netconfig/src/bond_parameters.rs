@@ -1,9 +1,9 @@
-//! Parameters of bonds: valid values, and names in each network manager.
+//! Parameters of bonds: their valid values, and their names in each network manager.
 
 /// Bond parameter, with its name in each network manager.
 pub(super) struct BondParameter {
     pub netplan: &'static str,
-    /// Name in sysfs, `ip link` and NetworkManager.
+    /// Name of the parameter in sysfs, `ip link` and NetworkManager.
     pub kernel: &'static str,
     pub networkd: &'static str,
     pub kind: ParameterType,
@@ -19,8 +19,8 @@ pub(super) enum ParameterType {
     Targets,
 }
 
-/// Interval of carrier monitoring. NetworkManager defaults to it; without it, the other managers create a bond that does not detect link
-/// failures.
+/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds. It is the default of NetworkManager. The default of the
+/// other managers is no monitoring, so that the bond would not detect link failures.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 
@@ -123,7 +123,7 @@ pub(super) const PARAMETERS: &[BondParameter] = &[
 ];
 
 impl super::BondConfig {
-    /// Returns the parameters that are set, in the order of the table.
+    /// Returns the parameters of the bond that are set, in the order of [`PARAMETERS`].
     pub(super) fn set_parameters(&self) -> impl Iterator<Item = (&'static BondParameter, &str)> {
         PARAMETERS.iter().filter_map(|parameter| Some((parameter, self.parameters.get(parameter.netplan)?.as_str())))
     }

@@ -28,7 +28,7 @@ fn address_bits(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the address as a number, left-aligned.
+/// Returns the bits of the address, shifted so that the first bit of an IPv4 address is also the most significant bit.
 fn left_aligned_bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -36,7 +36,7 @@ fn left_aligned_bits(address: &IpAddr) -> u128 {
     }
 }
 
-/// Returns the network mask of a prefix length.
+/// Returns the network mask of a prefix length, for the result of [`left_aligned_bits`].
 fn prefix_mask(prefix: u8) -> u128 {
     match prefix {
         0 => 0,
@@ -49,7 +49,7 @@ impl Cidr {
         self.address.is_ipv4()
     }
 
-    /// Returns whether the prefix covers the whole address family.
+    /// Returns whether the prefix contains all addresses of its family.
     pub(crate) fn is_default(&self) -> bool {
         self.prefix == 0
     }
@@ -64,7 +64,7 @@ impl Cidr {
         Cidr { address, prefix: address_bits(&address) }
     }
 
-    /// Returns the prefix that contains all addresses of the family.
+    /// Returns the prefix that contains all addresses of the family: `0.0.0.0/0` or `::/0`.
     pub(crate) fn whole_family(is_v4: bool) -> Cidr {
         let address = if is_v4 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
         Cidr { address, prefix: 0 }
@@ -89,7 +89,7 @@ pub(super) fn parse_ip(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| format!("{text:?} is not an IP address such as 10.0.0.1 or 2001:db8::1"))
 }
 
-/// Parses an address or network with its prefix length.
+/// Parses an address or a network, followed by a slash and the prefix length.
 pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let no = || format!("{text:?} is not an address with a prefix length, such as 10.0.0.7/24");
     let (address, length) = text.split_once('/').ok_or_else(no)?;
@@ -102,12 +102,14 @@ pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     Ok(Cidr { address, prefix })
 }
 
-/// Parses an address that a device can have.
+/// Parses an address with prefix length that can be assigned to a device.
 pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     let cidr = parse_cidr(text)?;
     let address = cidr.address;
     if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
-        return Err(format!("{address} cannot be the address of a NIC"));
+        return Err(format!(
+            "{address} cannot be the address of a NIC: it is a loopback, multicast or unspecified address"
+        ));
     }
     if cidr.is_default() {
         return Err(format!("{text:?} would put every address on this link; specify the prefix length of the network"));
@@ -123,7 +125,7 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     Ok(cidr)
 }
 
-/// Parses the destination of a route. `default` has the address family of the gateway.
+/// Parses the destination of a route. The destination `default` has the address family of the gateway `via`.
 pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String> {
     let to = match text {
         "default" => Cidr::whole_family(via.is_ipv4()),

@@ -1,4 +1,4 @@
-//! Names of fields that are supported, and of fields that only netplan supports.
+//! Names of the fields that drophammer supports, and of the fields that only netplan supports.
 
 pub(super) const TOP: &[&str] = &["version", "ethernets", "bonds", "vlans"];
 pub(super) const TOP_UNREAD: &[&str] = &[
@@ -13,10 +13,10 @@ pub(super) const TOP_UNREAD: &[&str] = &[
     "vrfs",
     "wifis",
 ];
-/// Supported fields of every type of device.
+/// Supported fields that every type of device has.
 pub(super) const SETTINGS: [&str; 10] =
     ["dhcp4", "dhcp6", "accept-ra", "addresses", "gateway4", "gateway6", "nameservers", "routes", "mtu", "optional"];
-/// Fields of devices that only netplan supports.
+/// Fields of devices that netplan supports but drophammer does not.
 pub(super) const UNREAD: &[&str] = &[
     "activation-mode",
     "critical",

@@ -1,4 +1,4 @@
-//! Field-by-field access to a JSON document; problems are collected, each with its path.
+//! Field-by-field access to a JSON document. Problems are collected, each with its path.
 
 use common::diagnostic::{Diagnostic, child_path};
 use common::spelling::find_similar;
@@ -25,7 +25,7 @@ impl<'a> JsonFields<'a> {
     }
 }
 
-/// Reader that collects problems.
+/// Reader of a document that collects all problems.
 #[derive(Default)]
 pub(super) struct NetworkReader {
     pub problems: Vec<Diagnostic>,
@@ -36,7 +36,8 @@ impl NetworkReader {
         self.problems.push(Diagnostic::new(place, message));
     }
 
-    /// Returns the fields of a mapping. A name that is not in `known` is a problem; `unread` lists the names that only netplan supports.
+    /// Returns the fields of a mapping. Reports each field whose name is not in `known`. `unread` lists fields that netplan supports but
+    /// drophammer does not.
     pub(crate) fn read_fields<'a>(
         &mut self,
         field: &JsonField<'a>,
@@ -80,7 +81,7 @@ impl NetworkReader {
         items.iter().enumerate().map(|(index, value)| JsonField { place: place(index), value }).collect()
     }
 
-    /// Returns a scalar as it was written.
+    /// Returns a string or number as text. Reports a value of another type.
     pub(crate) fn read_text(&mut self, field: &JsonField) -> Option<String> {
         match field.value {
             Value::String(text) => Some(text.clone()),
@@ -92,7 +93,7 @@ impl NetworkReader {
         }
     }
 
-    /// Returns the result of `parse` for a scalar.
+    /// Parses a string or number with `parse`. Reports a value that cannot be parsed.
     pub(crate) fn parse_scalar<T>(
         &mut self,
         field: &JsonField,
@@ -102,7 +103,8 @@ impl NetworkReader {
         parse(&text).map_err(|why| self.report(&field.place, why)).ok()
     }
 
-    /// Returns the results of `parse` for the scalars of a list, each with its path. Items that cannot be parsed are reported and skipped.
+    /// Parses the items of a list with `parse`, and returns each result with its path. Items that cannot be parsed are reported and
+    /// skipped.
     pub(crate) fn parse_items<T>(
         &mut self,
         field: Option<JsonField>,
@@ -112,7 +114,7 @@ impl NetworkReader {
         items.iter().filter_map(|item| Some((self.parse_scalar(item, &parse)?, item.place.clone()))).collect()
     }
 
-    /// Returns a boolean; the words of YAML 1.1 are accepted too.
+    /// Returns a boolean. The words that YAML 1.1 allows for booleans, such as `yes`, are accepted too.
     pub(crate) fn read_flag(&mut self, field: Option<JsonField>) -> Option<bool> {
         let field = field?;
         let word = field.value.as_str().map(str::to_lowercase);
@@ -127,7 +129,7 @@ impl NetworkReader {
         }
     }
 
-    /// Returns an integer within bounds.
+    /// Returns an integer from `least` to `most`. Reports any other value.
     pub(crate) fn read_number(&mut self, field: Option<JsonField>, least: u32, most: u32, what: &str) -> Option<u32> {
         let field = field?;
         let text = self.read_text(&field)?;
@@ -152,7 +154,7 @@ fn describe_type(value: &Value) -> &'static str {
     }
 }
 
-/// Returns `; did you mean "x"?`, or the list of known words if none is similar.
+/// Returns `; did you mean "x"?` for the known word that is most similar. If no known word is similar, returns the list of known words.
 pub(super) fn suggest_nearest(word: &str, known: &[&str]) -> String {
     match find_similar(word, known.iter().rev().copied()) {
         Some(name) => format!("; did you mean {name:?}?"),

@@ -1,5 +1,6 @@
-//! Structured fuzz tests of network configurations: NICs, bonds and VLANs with addresses, routes and name servers, some of them invalid.
-//! Accepted configurations are rendered for every network manager, and for the ramdisk as a script that runs only expected commands.
+//! Structured fuzz tests of network configurations. The configurations contain NICs, bonds and VLANs with addresses, routes and name
+//! servers; some of them are invalid. Accepted configurations are rendered for every network manager. They are also rendered as a script
+//! for the ramdisk, which must run only expected commands.
 
 mod dhcp;
 
@@ -12,7 +13,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 
-/// Number of documents by verdict.
+/// Number of generated documents for each verdict of the parser.
 static COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
 const SYSTEMS: [NetworkBackend; 5] = [

@@ -1,6 +1,6 @@
-//! ifupdown: `/etc/network/interfaces`, and the `.link` files by which udev names the NICs.
+//! Configuration for ifupdown: `/etc/network/interfaces`, and the `.link` files by which udev names the NICs.
 //!
-//! The stanzas themselves create bonds and VLANs with `ip`, so the image needs neither ifenslave nor the package vlan.
+//! Bonds and VLANs are created by `ip` commands in the stanzas, so the image needs neither ifenslave nor the package vlan.
 
 use super::bond_parameters::ParameterType;
 use super::{BondConfig, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute, WRITTEN_BY};
@@ -63,8 +63,8 @@ fn removal_command(id: &str) -> Vec<String> {
     vec![format!("post-down ip link delete dev {id}")]
 }
 
-/// Stanza of an interface: one per address and per dynamic method. The first contains the commands that create the device, the last those
-/// that remove it.
+/// An `iface` stanza. An interface has one stanza for each address and for each dynamic method. Its first stanza contains the commands that
+/// create the device, its last stanza the commands that remove the device.
 struct InterfaceStanza {
     is_v4: bool,
     method: &'static str,
@@ -129,7 +129,7 @@ fn address_stanzas(settings: &InterfaceSettings) -> Vec<InterfaceStanza> {
     ways
 }
 
-/// Returns the options for resolvconf, if the image has it.
+/// Returns the stanza options with name servers and search domains. resolvconf processes them, if the image contains it.
 fn dns_options(settings: &InterfaceSettings) -> Vec<String> {
     let servers: Vec<String> = settings.nameservers.iter().map(ToString::to_string).collect();
     let lines = [("dns-nameservers", &servers), ("dns-search", &settings.search)];

@@ -1,4 +1,4 @@
-//! INI files: units of systemd-networkd, keyfiles of NetworkManager, and udev's `.link` files.
+//! Writer of INI files: units of systemd-networkd, keyfiles of NetworkManager, and udev's `.link` files.
 
 use super::{NetworkConfig, NicSelector, RenderedFile, WRITTEN_BY};
 use std::fmt::Display;
@@ -13,7 +13,7 @@ impl IniFile {
         self
     }
 
-    /// Adds a key to the last section.
+    /// Adds a key with its value to the last section.
     pub(crate) fn set(&mut self, key: impl Display, value: impl Display) -> &mut IniFile {
         if let Some((_, lines)) = self.0.last_mut() {
             lines.push(format!("{key}={value}"));
@@ -21,7 +21,7 @@ impl IniFile {
         self
     }
 
-    /// Adds a line for each value.
+    /// Adds a line with this key for each of the values.
     pub(crate) fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
         for value in values {
             self.set(key, value);
@@ -41,7 +41,8 @@ impl IniFile {
 }
 
 impl NetworkConfig {
-    /// Renders the `.link` file by which udev names the NIC. It replaces systemd's default `.link` file, so it contains all settings.
+    /// Renders the `.link` file by which udev names the NIC. udev applies only one `.link` file to a NIC, so this file replaces systemd's
+    /// default one, and also contains the MTU.
     pub(super) fn render_link_file(&self, id: &str, name: &str) -> Option<RenderedFile> {
         let ethernet = self.ethernets.get(id)?;
         let mut ini = IniFile::default();

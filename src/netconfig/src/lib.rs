@@ -1,7 +1,8 @@
 //! Network configuration of the installed system, in version 2 of netplan's format.
 //!
-//! This module does no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the machine's NICs ([`NetworkConfig::check_nics`])
-//! and renders it for the network manager of the image ([`NetworkConfig::render`]). The finisher writes the files.
+//! This crate does no I/O. It parses and validates a document ([`NetworkConfig::parse`]), compares it with the machine's NICs
+//! ([`NetworkConfig::check_nics`]) and renders it for the network manager of the image ([`NetworkConfig::render`]). Other crates write the
+//! files.
 
 mod backend;
 mod bond_parameters;
@@ -41,7 +42,7 @@ pub struct NetworkConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EthernetConfig {
     pub card: NicSelector,
-    /// Name that the NIC gets.
+    /// Interface name that the NIC gets in the installed system (netplan's `set-name`); `None` if it is not renamed.
     pub set_name: Option<String>,
     pub settings: InterfaceSettings,
 }
@@ -61,9 +62,9 @@ pub struct BondConfig {
     /// Ids of ethernets.
     pub members: Vec<String>,
     pub mac: Option<String>,
-    /// Id of the member that is preferred over all others.
+    /// Id of the member that carries the traffic whenever its link is up.
     pub primary: Option<String>,
-    /// Parameters by their netplan names. Times are in milliseconds. `mode` is always set.
+    /// Parameters, keyed by their names in netplan. Times are in milliseconds. `mode` is always set.
     pub parameters: BTreeMap<String, String>,
     pub settings: InterfaceSettings,
 }
@@ -81,10 +82,10 @@ pub struct VlanConfig {
 pub struct InterfaceSettings {
     pub dhcp4: bool,
     pub dhcp6: bool,
-    /// `None`: the default of the kernel.
+    /// Whether router advertisements are accepted; `None` leaves this to the kernel.
     pub accept_ra: Option<bool>,
     pub addresses: Vec<Cidr>,
-    /// Includes the default routes of `gateway4` and `gateway6`.
+    /// Static routes, including the default routes that the document specifies as `gateway4` and `gateway6`.
     pub routes: Vec<StaticRoute>,
     pub nameservers: Vec<IpAddr>,
     pub search: Vec<String>,
@@ -95,28 +96,28 @@ pub struct InterfaceSettings {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StaticRoute {
-    /// `0.0.0.0/0` or `::/0` is a default route.
+    /// Destination of the route; `0.0.0.0/0` or `::/0` for a default route.
     pub to: Cidr,
     pub via: IpAddr,
     pub metric: Option<u32>,
-    /// True if the gateway is reachable on the link although no address of the device covers it.
+    /// True if the gateway is directly reachable on the link although no address of the device has a prefix that contains it.
     pub on_link: bool,
 }
 
-/// File of the installed system.
+/// Configuration file that will be written to the installed system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedFile {
-    /// Path from the root of the tree: `/etc/…`.
+    /// Absolute path in the installed system: `/etc/…`.
     pub path: String,
     pub mode: u32,
     pub content: String,
 }
 
-/// First line of each file.
+/// Comment in the first line of each configuration file.
 const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.\n";
 
 impl InterfaceSettings {
-    /// Returns whether the device has no addresses, routes or name servers, and no source of them.
+    /// Returns whether the device has no addresses, routes or name servers, and does not obtain them from DHCP or router advertisements.
     pub(crate) fn is_empty(&self) -> bool {
         let by_itself = self.dhcp4 || self.dhcp6 || self.accept_ra == Some(true);
         !by_itself && self.addresses.is_empty() && self.routes.is_empty() && self.has_no_dns()
@@ -126,7 +127,7 @@ impl InterfaceSettings {
         self.nameservers.is_empty() && self.search.is_empty()
     }
 
-    /// Returns whether the device may have an address of the family.
+    /// Returns whether the device may have an address of this address family.
     fn has_family(&self, is_v4: bool) -> bool {
         let dynamic = if is_v4 { self.dhcp4 } else { self.dhcp6 || self.accept_ra != Some(false) };
         dynamic || self.addresses.iter().any(|address| address.is_v4() == is_v4)
@@ -134,7 +135,8 @@ impl InterfaceSettings {
 }
 
 impl NetworkConfig {
-    /// Returns the devices with their ids: ethernets, bonds, VLANs; each VLAN after its underlying device.
+    /// Returns the settings of all devices with their ids: first ethernets, then bonds, then VLANs. Each VLAN follows its underlying
+    /// device.
     fn devices_in_order(&self) -> Vec<(&str, &InterfaceSettings)> {
         let ethernets = self.ethernets.iter().map(|(id, one)| (id.as_str(), &one.settings));
         let bonds = self.bonds.iter().map(|(id, one)| (id.as_str(), &one.settings));
@@ -147,7 +149,7 @@ impl NetworkConfig {
         vlans.into_iter()
     }
 
-    /// Returns the number of VLANs below a VLAN.
+    /// Returns the nesting depth of a VLAN, 1 for a VLAN whose underlying device is not a VLAN.
     fn vlan_depth(&self, id: &str) -> usize {
         let mut beneath = self.vlans.get(id);
         let mut depth = 0;
@@ -167,7 +169,8 @@ impl NetworkConfig {
         self.vlans.iter().filter(move |(_, vlan)| vlan.link == id).map(|(id, _)| id.as_str())
     }
 
-    /// Renders the name servers and search domains of all devices as `/etc/resolv.conf`, for a system without a DNS daemon.
+    /// Renders `/etc/resolv.conf` with the name servers and search domains of all devices, for a system in which no daemon writes this
+    /// file. Returns `None` if there are none.
     fn render_resolv_conf(&self) -> Option<RenderedFile> {
         let (mut servers, mut domains) = (Vec::new(), Vec::new());
         for (_, settings) in self.devices_in_order() {

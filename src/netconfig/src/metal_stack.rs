@@ -1,7 +1,7 @@
 //! Network configuration derived from metal-stack's `networks`, for an image without a routing daemon.
 //!
-//! In metal-stack a machine announces its addresses over BGP, and the switches route to it; `networks` contains no gateway. Without a
-//! routing daemon, each NIC with a link therefore uses DHCP, in particular for its default route, and the first NIC also has the addresses
+//! In metal-stack a machine announces its addresses over BGP, and the switches then route to it. `networks` contains no gateway. Without a
+//! routing daemon, each NIC with a link therefore uses DHCP, in particular to obtain a default route. The first NIC also gets the addresses
 //! of the machine.
 
 use super::cidr::{parse_cidr, parse_ip};
@@ -12,10 +12,10 @@ use model::inventory::Nic;
 use serde_json::Value;
 
 impl NetworkConfig {
-    /// Builds the configuration from the addresses of `networks` and the servers of `dns_servers`.
+    /// Builds the configuration from the addresses in `networks` and the servers in `dns_servers`.
     ///
     /// # Errors
-    /// Invalid addresses, each with its path in the document.
+    /// Returns all invalid addresses, each with its path in the document.
     pub fn from_metal_stack(
         networks: &Value,
         dns_servers: &Value,
@@ -44,7 +44,7 @@ impl NetworkConfig {
         }
         let cards: Vec<Nic> = cards.into_iter().cloned().collect();
         let mut network = NetworkConfig::dhcp_on_all(&cards);
-        // The first NIC in the order of the inventory, not of the map's keys.
+        // The addresses belong to the first NIC in the order of the inventory, not of the map's keys.
         let first = cards.iter().find(|nic| !nic.mac.is_empty()).map(|nic| nic.mac.to_lowercase().replace(':', ""));
         if let Some(first) = first.and_then(|mac| network.ethernets.get_mut(&format!("enx{mac}"))) {
             first.settings.addresses = addresses;
@@ -54,7 +54,7 @@ impl NetworkConfig {
     }
 }
 
-/// Returns the items of a list; empty if the list is missing.
+/// Returns the items of a list. The result is empty if the list is missing.
 fn read_list<'a>(reader: &mut NetworkReader, name: &str, value: &'a Value) -> Vec<JsonField<'a>> {
     match value {
         Value::Null => Vec::new(),
@@ -62,8 +62,8 @@ fn read_list<'a>(reader: &mut NetworkReader, name: &str, value: &'a Value) -> Ve
     }
 }
 
-/// Returns the machine's addresses in the network, each with the prefix that contains it. Addresses of the underlay are skipped: the
-/// switches use them.
+/// Returns the machine's addresses in a network, each with the length of the prefix that contains it. Addresses of an underlay network are
+/// skipped, because only the switches use them.
 fn read_addresses(reader: &mut NetworkReader, network: &JsonField) -> Vec<Cidr> {
     let field = |name: &str| {
         let value = network.value.get(name).filter(|value| !value.is_null())?;

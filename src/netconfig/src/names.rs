@@ -17,17 +17,21 @@ pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
         ));
     }
     if ["lo", "all", "default"].contains(&text) || text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("{text:?} cannot be the name of a NIC, bond or VLAN"));
+        return Err(format!(
+            "{text:?} cannot be the name of a NIC, bond or VLAN: lo, all, default and numbers are reserved; choose another name"
+        ));
     }
     Ok(text.to_owned())
 }
 
-/// Validates an id that is used in the document only.
+/// Validates an id that is not also the name of an interface.
 pub(super) fn parse_id(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if text.contains(['*', '?', '[']) {
-        return Err(format!("{text:?} is a pattern: select a single NIC, preferably with match.macaddress"));
+        return Err(format!(
+            "{text:?} is a pattern, which is not supported: select a single NIC, preferably with match.macaddress"
+        ));
     }
     if !begins_well || text.len() > LONGEST_ID || !text.bytes().all(is_good) {
         return Err(format!(
@@ -38,8 +42,8 @@ pub(super) fn parse_id(text: &str) -> Result<String, String> {
 }
 
 impl NetworkConfig {
-    /// Returns the configuration with kernel names, for a system without udev, in which NICs cannot be renamed: each NIC keeps the kernel
-    /// name that it has now.
+    /// Returns the configuration with each NIC selected by its current kernel name. It is for systems without udev, which cannot rename
+    /// NICs.
     pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {
@@ -51,7 +55,8 @@ impl NetworkConfig {
         network
     }
 
-    /// Returns the interface name in the installed system, if the document determines it. The kernel or udev names the other devices.
+    /// Returns the interface name that the device has in the installed system. Returns `None` if the document does not specify a name; the
+    /// kernel or udev then chooses it.
     pub(super) fn interface_name<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
         match (&ethernet.set_name, &ethernet.card) {
@@ -60,8 +65,8 @@ impl NetworkConfig {
         }
     }
 
-    /// Returns an interface name where one is required: the configured name, else the id. If the kernel may give that name to another NIC,
-    /// returns the name that systemd derives from the MAC address.
+    /// Returns an interface name for a network manager that requires one: the configured name, or else the id. If the kernel may give this
+    /// name to another NIC, returns the name that systemd derives from the MAC address.
     pub(super) fn assigned_name(&self, id: &str, nics: &[Nic]) -> String {
         if let Some(name) = self.interface_name(id) {
             return name.to_owned();

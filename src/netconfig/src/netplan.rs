@@ -1,4 +1,4 @@
-//! netplan and cloud-init: the configuration in netplan's version 2, in a form that their old versions also support.
+//! Configuration for netplan and cloud-init, in netplan's version 2. It uses only notations that old versions of both programs support.
 
 use super::bond_parameters::{MII_MILLISECONDS, ParameterType};
 use super::{
@@ -7,7 +7,7 @@ use super::{
 use model::inventory::Nic;
 use std::fmt::Display;
 
-/// YAML writer. All text is quoted, so that no parser takes a MAC address for a number.
+/// YAML writer. It quotes all text, so that no parser interprets a MAC address as a number.
 #[derive(Default)]
 struct YamlWriter {
     text: String,
@@ -34,7 +34,7 @@ impl YamlWriter {
     }
 }
 
-/// Quotes a text. Validated text contains no characters that need escaping.
+/// Quotes a text without escaping it: validated text contains no characters that need to be escaped.
 fn quote(text: impl Display) -> String {
     format!("\"{text}\"")
 }
@@ -47,8 +47,8 @@ impl NetworkConfig {
         vec![RenderedFile { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
     }
 
-    /// Renders the `network-config` of cloud-init's NoCloud seed. Except for netplan, cloud-init refers to a NIC by its id in the files
-    /// that it writes, so each NIC gets a name.
+    /// Renders the file `network-config` of cloud-init's NoCloud seed. Every NIC gets a name, because cloud-init refers to a NIC by its id
+    /// in the files that it writes for network managers other than netplan.
     pub(super) fn render_cloud_init(&self, nics: &[Nic]) -> Vec<RenderedFile> {
         let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0 };
         let mut network = self.clone();
@@ -58,7 +58,7 @@ impl NetworkConfig {
         vec![RenderedFile { path, mode: 0o600, content: yaml.text }]
     }
 
-    /// Writes the configuration. `name` returns a name for a NIC that has none.
+    /// Writes the configuration. `name` returns the name for a NIC without a configured name, or `None` if the NIC is not renamed.
     fn write_yaml(&self, yaml: &mut YamlWriter, name: impl Fn(&str) -> Option<String>) {
         yaml.write_line("version: 2");
         if !self.ethernets.is_empty() {
@@ -92,7 +92,8 @@ impl NetworkConfig {
     }
 }
 
-/// Replaces ARP monitoring by carrier monitoring: cloud-init fails on netplan's name of the ARP targets, and netplan on cloud-init's.
+/// Replaces ARP monitoring by carrier monitoring, because netplan and cloud-init use different names for the ARP targets, and each program
+/// fails on the other's name.
 fn replace_arp_monitoring(bond: &mut BondConfig) {
     let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
     if had {
@@ -100,7 +101,7 @@ fn replace_arp_monitoring(bond: &mut BondConfig) {
     }
 }
 
-/// Writes the match of a NIC and its name: its own, or else `given`.
+/// Writes the criterion that selects a NIC, and the name that it gets: the configured name, or else `given`.
 fn write_nic(yaml: &mut YamlWriter, id: &str, ethernet: &EthernetConfig, given: Option<String>) {
     let mut name = ethernet.set_name.clone();
     match &ethernet.card {
@@ -134,7 +135,7 @@ fn write_bond(yaml: &mut YamlWriter, bond: &BondConfig) {
     write_settings(yaml, &bond.settings);
 }
 
-/// Writes the settings. `dhcp4` is always written: netplan ignores a device without any settings.
+/// Writes the settings of a device. `dhcp4` is always written, because netplan ignores a device without any settings.
 fn write_settings(yaml: &mut YamlWriter, settings: &InterfaceSettings) {
     yaml.write_line(format!("dhcp4: {}", settings.dhcp4));
     if settings.dhcp6 {
@@ -157,7 +158,7 @@ fn write_settings(yaml: &mut YamlWriter, settings: &InterfaceSettings) {
     }
 }
 
-/// Writes a route. Old versions do not support `default`, but all support the prefix of the whole family.
+/// Writes a route. A default route is written as `0.0.0.0/0` or `::/0`, because old versions do not support `default`.
 fn write_route(yaml: &mut YamlWriter, route: &StaticRoute) {
     yaml.write_line(format!("- to: {}", quote(route.to)));
     yaml.write_line(format!("  via: {}", quote(route.via)));

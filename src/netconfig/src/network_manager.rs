@@ -1,4 +1,4 @@
-//! NetworkManager: one keyfile per device. NetworkManager only reads keyfiles that no other user can read.
+//! Configuration for NetworkManager: one keyfile per device. NetworkManager ignores keyfiles that other users can read.
 
 use super::bond_parameters::ParameterType;
 use super::ini::IniFile;
@@ -86,7 +86,8 @@ fn start_connection(id: &str, kind: &str) -> IniFile {
     ini
 }
 
-/// Returns the UUID of the connection. It is derived from the id, so that a rewritten file is still the same connection.
+/// Returns the UUID of the connection. It is derived from the id, so that NetworkManager recognizes the connection after its file was
+/// rewritten.
 fn connection_uuid(id: &str) -> Uuid {
     let digest = Sha256::digest(format!("drophammer network {id}"));
     let mut bytes = [0; 16];
@@ -121,7 +122,7 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     if !servers.is_empty() {
         ini.set("dns", servers.concat());
     }
-    // Search domains go into one family, which must be enabled.
+    // Search domains are written for only one address family, which must be enabled.
     let carries_search = if is_v4 { method != "disabled" } else { !settings.has_family(true) && method != "ignore" };
     if carries_search && !settings.search.is_empty() {
         ini.set("dns-search", format!("{};", settings.search.join(";")));
@@ -135,7 +136,7 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     }
 }
 
-/// Returns the IPv6 method. `ignore` leaves IPv6 to the kernel, as does a document without IPv6 settings.
+/// Returns NetworkManager's `method` for IPv6. It is `ignore`, which leaves IPv6 to the kernel, if the document contains no IPv6 settings.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
         (true, Some(false)) => "dhcp",

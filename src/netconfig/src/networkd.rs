@@ -1,10 +1,11 @@
-//! systemd-networkd: a `.network` file per device, a `.netdev` file per virtual device, and a `.link` file per renamed NIC.
+//! Configuration for systemd-networkd: a `.network` file per device, a `.netdev` file per virtual device, and a `.link` file per renamed
+//! NIC.
 
 use super::bond_parameters::ParameterType;
 use super::ini::IniFile;
 use super::{BondConfig, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
 
-/// File mode: networkd runs unprivileged and must be able to read the files.
+/// Mode of the files. networkd runs unprivileged and must be able to read them.
 const MODE: u32 = 0o644;
 
 impl NetworkConfig {
@@ -42,7 +43,7 @@ impl NetworkConfig {
         ini.to_file(unit_path(id, "network"), MODE)
     }
 
-    /// Writes all sections except `[Match]`.
+    /// Writes all sections of a `.network` file except `[Match]`.
     fn write_network_unit(&self, ini: &mut IniFile, id: &str, settings: &InterfaceSettings) {
         ini.section("Link").set_each("MTUBytes", settings.mtu);
         if settings.optional {

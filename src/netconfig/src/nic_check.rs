@@ -7,7 +7,7 @@ use model::inventory::Nic;
 const MAC: &str = "match.macaddress";
 
 impl NetworkConfig {
-    /// Returns the reasons why the configuration does not fit a machine with these NICs; empty if it fits.
+    /// Returns the reasons why the configuration does not fit a machine with these NICs. The list is empty if it fits.
     pub fn check_nics(&self, nics: &[Nic]) -> Vec<Diagnostic> {
         let ethernets = self.ethernets.iter();
         let problem = |(id, ethernet): (&String, &EthernetConfig)| {
@@ -17,7 +17,7 @@ impl NetworkConfig {
         ethernets.filter_map(problem).collect()
     }
 
-    /// Returns the default configuration: DHCP on each of these NICs.
+    /// Returns the default configuration, which uses DHCP on each of these NICs.
     pub fn dhcp_on_all(nics: &[Nic]) -> NetworkConfig {
         let ethernets = nics.iter().filter(|nic| !nic.mac.is_empty()).map(|nic| {
             let mac = nic.mac.to_lowercase();
@@ -31,7 +31,7 @@ impl NetworkConfig {
     }
 }
 
-/// Returns the invalid field and the reason.
+/// Returns the field that does not fit the NICs, and the reason.
 fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str, String)> {
     // The ramdisk has no udev, so the names of NICs in the installed system are not known here.
     let NicSelector::Mac(mac) = &ethernet.card else { return None };

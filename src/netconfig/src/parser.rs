@@ -1,4 +1,4 @@
-//! Parser for the document (netplan version 2). It reads every field and reports all problems at once.
+//! Parser for the document (netplan version 2). It reads all fields and reports all problems at once.
 
 use super::bond_parameters::{BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType};
 use super::cidr::{parse_destination, parse_ip, parse_mac, parse_own_address};
@@ -18,17 +18,17 @@ const MTU_OF_IPV6: u32 = 1280;
 /// Values of the document, each with its path.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
 
-/// Values that the rules for the whole document compare. They include values of devices that could not be read completely.
+/// Values that are compared across the whole document. They include values of devices that could not be read completely.
 #[derive(Default)]
 pub(super) struct DocumentValues {
     pub ids: LocatedValues<String>,
-    /// Interface name and id of the device.
+    /// Pairs of interface name and device id.
     pub names: LocatedValues<(String, String)>,
     pub macs: LocatedValues<String>,
     pub addresses: LocatedValues<IpAddr>,
-    /// Default routes: true for IPv4 and false for IPv6, and the metric.
+    /// Address family (true for IPv4, false for IPv6) and metric of each default route.
     pub defaults: LocatedValues<(bool, Option<u32>)>,
-    /// Bond and member.
+    /// Pairs of bond id and member id.
     pub members: LocatedValues<(String, String)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct NetworkParser {
     pub reader: NetworkReader,
     pub seen: DocumentValues,
     pub network: NetworkConfig,
-    /// Path of the configuration in the document: a complete netplan file wraps it in `network`.
+    /// Path of the configuration in the document: `network` in a complete netplan file, otherwise empty.
     pub root: String,
 }
 
@@ -45,7 +45,7 @@ impl NetworkConfig {
     /// Parses and validates a document.
     ///
     /// # Errors
-    /// All problems of the document, each with its path.
+    /// Returns all problems of the document, each with its path.
     pub fn parse(document: &Value) -> Result<NetworkConfig, Vec<Diagnostic>> {
         let mut reading = NetworkParser::default();
         reading.read_document(document);
@@ -82,7 +82,7 @@ impl NetworkParser {
         }
     }
 
-    /// Reads the fields of a device: those of its type, and those that all types have.
+    /// Reads the fields of a device. `own` lists the fields of its type; the fields of [`SETTINGS`] exist in every type.
     fn read_device_fields<'a>(&mut self, device: &JsonField<'a>, own: &[&str]) -> Option<JsonFields<'a>> {
         self.reader.read_fields(device, &[own, &SETTINGS].concat(), UNREAD)
     }
@@ -91,7 +91,7 @@ impl NetworkParser {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id is a valid interface name, because the id names the interface.
+    /// Checks that the id of a device is a valid interface name, because it becomes the name of the interface.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),
@@ -270,7 +270,8 @@ impl NetworkParser {
         (strip_locations(addresses), strip_locations(search))
     }
 
-    /// Reports a name server that the device itself cannot reach: network managers with settings per address family have no setting for it.
+    /// Reports a name server whose address family the device does not have. Network managers with separate settings per address family
+    /// cannot express such a name server.
     fn check_name_servers(&mut self, fields: &JsonFields, settings: &InterfaceSettings, all_read: bool) {
         for is_v4 in [true, false] {
             let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);
@@ -343,7 +344,8 @@ pub(super) fn family_name(is_v4: bool) -> &'static str {
     if is_v4 { "IPv4" } else { "IPv6" }
 }
 
-/// Checks that the gateway is directly reachable. Networks that DHCP or router advertisements configure are not known here.
+/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router advertisements, any gateway
+/// is accepted, because these networks are not known here.
 fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<(), String> {
     let via = route.via;
     if settings.addresses.iter().any(|own| own.address == via) {
@@ -361,7 +363,7 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
     ))
 }
 
-/// Adds the parameters that every bond has.
+/// Adds default values of the parameters that every bond must have.
 fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
     parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
     // An interval of 0 disables ARP monitoring.

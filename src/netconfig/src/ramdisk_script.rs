@@ -5,7 +5,7 @@ use model::inventory::Nic;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Script under construction, with the interface names of the devices in the ramdisk.
+/// Script that is being generated, with the interface names that the devices have in the ramdisk.
 struct RamdiskScript<'a> {
     network: &'a NetworkConfig,
     names: BTreeMap<&'a str, &'a str>,
@@ -13,11 +13,11 @@ struct RamdiskScript<'a> {
 }
 
 impl NetworkConfig {
-    /// Returns a script for `sh -eu`. It uses `carrier_of` and `lease_of` of the ramdisk's `/usr/lib/network.sh`. NICs keep their kernel
-    /// names: `set-name` applies to the installed system only.
+    /// Returns a script for `sh -eu`. It calls `carrier_of` and `lease_of` of the ramdisk's `/usr/lib/network.sh`. NICs keep their kernel
+    /// names, because `set-name` applies only to the installed system.
     ///
     /// # Errors
-    /// The machine lacks a NIC of the configuration.
+    /// Fails if the machine lacks a NIC of the configuration. The message lists the NICs of the machine.
     pub fn ramdisk_script(&self, nics: &[Nic]) -> Result<String, String> {
         let mut names = BTreeMap::new();
         for (id, ethernet) in &self.ethernets {
@@ -45,7 +45,7 @@ fn describe_missing_nic(id: &str, card: &NicSelector, nics: &[Nic]) -> String {
         NicSelector::Mac(mac) => format!("ethernets.{id}: no NIC has the MAC address {mac}; this machine has {there}"),
         NicSelector::Name(name) => {
             format!(
-                "ethernets.{id}: no NIC is called {name} in the ramdisk; this machine has {there}: match it by macaddress"
+                "ethernets.{id}: no NIC is called {name} in the ramdisk; this machine has {there}; select the NIC by match.macaddress"
             )
         }
     }
@@ -110,7 +110,8 @@ impl RamdiskScript<'_> {
         }
     }
 
-    /// Configures addresses, routes and leases. The underlying device of a VLAN is brought up before the VLAN.
+    /// Adds commands that bring up the devices and configure addresses, routes and DHCP leases. The underlying device of a VLAN is brought
+    /// up before the VLAN.
     fn configure_addresses(&mut self) {
         let network = self.network;
         let devices = || network.devices_in_order().into_iter().filter(|(id, _)| network.find_bond(id).is_none());
@@ -154,8 +155,8 @@ impl RamdiskScript<'_> {
         }
     }
 
-    /// Writes the name servers to a file next to those of the DHCP leases. The ramdisk's scripts take these files as the sign that the
-    /// network is up.
+    /// Adds commands that write the name servers to a file in the directory of the DHCP leases. The ramdisk's scripts consider the network
+    /// up once this directory contains a file.
     fn write_name_servers(&mut self) {
         let content = self.network.render_resolv_conf().map(|file| file.content).unwrap_or_default();
         self.write_command(&["mkdir", "-p", "/run/leases"]);

@@ -1,4 +1,4 @@
-//! Rules for the configuration as a whole: unique names and addresses, existing links, and valid bonds.
+//! Rules for the configuration as a whole: names and addresses are unique, links refer to existing devices, and bonds are valid.
 
 use super::bond_parameters::{BondParameter, WITH_PRIMARY};
 use super::parser::{LocatedValues, NetworkParser, family_name};
@@ -93,7 +93,7 @@ impl NetworkParser {
         self.seen.ids.iter().any(|(_, place)| *place == self.device_path(kind, id))
     }
 
-    /// Returns a list of the ids of that type, for messages.
+    /// Returns a message part that lists the ids of all devices of this type.
     fn list_devices(&self, kind: &str) -> String {
         let of_kind = |(id, place): &&(String, String)| *place == self.device_path(kind, id);
         let ids: Vec<&str> = self.seen.ids.iter().filter(of_kind).map(|(id, _)| id.as_str()).collect();
@@ -109,7 +109,10 @@ impl NetworkParser {
             problem("link", format!("device {:?} does not exist; existing: {}", vlan.link, ids.join(", ")));
         }
         if self.is_cyclic(id) {
-            problem("link", format!("{id} has the link {}, which is itself on {id}", vlan.link));
+            problem(
+                "link",
+                format!("{id} has the link {}, which is itself on {id}; links must not form a cycle", vlan.link),
+            );
         }
         if let Some(bond) = network.find_bond(&vlan.link) {
             problem("link", format!("{} is a member of {bond}: set the link to {bond}", vlan.link));
@@ -135,7 +138,10 @@ impl NetworkParser {
         {
             problem(
                 "id",
-                format!("the name stands for VLAN {number} on {link}, but this is VLAN {} on {}", vlan.id, vlan.link),
+                format!(
+                    "the name stands for VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
+                    vlan.id, vlan.link
+                ),
             );
         }
     }
@@ -157,7 +163,7 @@ fn effective_mtu(settings: &InterfaceSettings) -> u32 {
     settings.mtu.unwrap_or(USUAL_MTU)
 }
 
-/// Adds a problem for each value that has occurred before.
+/// Reports each value that has already occurred at an earlier path.
 fn report_duplicates<T>(
     placed: &LocatedValues<T>,
     is_same: impl Fn(&T, &T) -> bool,
@@ -180,14 +186,17 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
         let modes = parameter.modes.join(", ");
         problem(
             parameter.netplan,
-            format!("{} is not supported in bond mode {mode}; it requires one of {modes}", parameter.netplan),
+            format!("{} is not supported in bond mode {mode}; it requires one of the modes {modes}", parameter.netplan),
         );
     }
     if let Some(primary) = &bond.primary {
         if !WITH_PRIMARY.contains(&mode.as_str()) {
             problem(
                 "primary",
-                format!("primary is not supported in bond mode {mode}; it requires one of {}", WITH_PRIMARY.join(", ")),
+                format!(
+                    "primary is not supported in bond mode {mode}; it requires one of the modes {}",
+                    WITH_PRIMARY.join(", ")
+                ),
             );
         }
         if !bond.members.contains(primary) {

@@ -1,5 +1,5 @@
-//! Structured fuzz tests of the ramdisk's DHCP client: generated offers for udhcpc with the ramdisk's script. Overloaded and split options,
-//! wrong lengths and hostile text must only lead to commands for addresses, routes and name servers.
+//! Structured fuzz tests of the ramdisk's DHCP client: udhcpc receives generated offers and runs the ramdisk's script. Overloaded and split
+//! options, wrong lengths and hostile text must lead only to commands for addresses, routes and name servers.
 
 use fastrand::Rng;
 use serde_json::Value;
@@ -13,12 +13,12 @@ use testing::judge_process::JudgeProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
 
-/// Sizes of the fields `sname` and `file`, with which an input begins.
+/// Total size of the fields `sname` and `file`, with which each input begins.
 const FIELDS: usize = 64 + 128;
 
 static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::start()));
 
-/// Number of offers by verdict.
+/// Number of offers for each verdict.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 /// Process that runs udhcpc and a DHCP server in a network namespace.
@@ -46,7 +46,8 @@ impl Client {
     }
 }
 
-/// Returns the script with paths below this folder, and with functions instead of the programs that change the system.
+/// Returns the ramdisk's script, modified so that all its paths are below `folder` and functions replace the programs that change the
+/// system.
 fn instrumented(folder: &str) -> String {
     let record = |name: &str| {
         format!(
@@ -107,7 +108,7 @@ fn judge(input: &[u8], _: &mut Rng) -> bool {
     is_bound
 }
 
-/// Asserts that the command is expected, and returns the setting that an offer determines, if any.
+/// Asserts that the command is expected. Returns the setting that it applies, if that setting comes from the offer.
 fn assert_own_command(words: &[&str]) -> Option<&'static str> {
     let is_address = |word: &str| word.parse::<Ipv4Addr>().is_ok();
     let is_network = |word: &str| {
