@@ -1,9 +1,9 @@
-//! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module knows their wire format.
+//! Allocations: the image, layout and settings that the control plane assigns to a machine. No other module knows their wire format.
 //!
 //! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
 //! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
 //! `network`, `kernel_arguments`, `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`,
-//! `blank_only`, `moving`, `fencing`; and to its image: `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! `blank_only`, `moving`, `fencing`. To the image it adds `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 mod secrets;
 
@@ -29,7 +29,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Machine"))]
 pub struct AssignedMachine {
-    /// UUID of the machine's firmware.
+    /// UUID of the machine, as reported by its firmware.
     pub id: String,
     #[serde(default)]
     pub name: String,
@@ -37,13 +37,13 @@ pub struct AssignedMachine {
     pub size: Option<IdReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
-    /// Latest migration in which the machine takes part, including a finished one. drophammer extension.
+    /// Latest migration in which the machine takes part. It is also present after the migration has ended. drophammer extension.
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
     pub newest_move: Option<MigrationStatus>,
 }
 
 impl AssignedMachine {
-    /// Returns the state of the migration with that id, according to this response.
+    /// Returns the state of the migration with the id `order`, according to this response.
     pub fn migration_status(&self, order: &str) -> MigrationAnswer<'_> {
         let part = self.allocation.as_ref().and_then(|allocation| allocation.moving.as_ref());
         migration::interpret_answer(order, part, self.newest_move.as_ref())
@@ -75,10 +75,11 @@ pub struct Allocation {
     #[serde(default)]
     pub role: String,
     pub image: AllocatedImage,
-    /// Layout as the control plane spells it; see [`Allocation::parse_layout`].
+    /// Layout, in the spelling of the control plane; see [`Allocation::parse_layout`].
     #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "Desired disk layout."))]
     pub filesystemlayout: Value,
-    /// Passed on unchanged to the image's installer, as are `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`.
+    /// Networks of metal-stack. Like `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`, they are passed to the image's installer
+    /// without changes.
     #[serde(default)]
     pub networks: Value,
     /// Network configuration of the installed system, in version 2 of netplan's format. drophammer extension.
@@ -86,7 +87,7 @@ pub struct Allocation {
     pub network: Value,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
-    /// Base64. Text that is not valid base64 is used as plain text, as metal-stack does.
+    /// User data for the installed system, in base64. If it is not valid base64, the text itself is the user data, as in metal-stack.
     #[serde(default)]
     pub user_data: String,
     #[serde(default)]
@@ -102,7 +103,7 @@ pub struct Allocation {
     /// OS definition that the image belongs to, with its parameters. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<SelectedDefinition>,
-    /// Component that makes the image bootable on this machine; overrides `finish` of the image. drophammer extension.
+    /// Component that makes the image bootable on this machine. It takes precedence over `finish` of the image. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<FinisherChoice>,
     /// Additional arguments for the installed kernel. drophammer extension.
@@ -111,7 +112,8 @@ pub struct Allocation {
     /// Position of the installed system in the boot order of an EFI firmware. drophammer extension.
     #[serde(default)]
     pub boot_order: BootOrder,
-    /// Kubernetes volumes that are prepared on the machine, with their storage classes; see [`Allocation::parse_volumes`]. drophammer extension.
+    /// Kubernetes volumes that are prepared on the machine, and their storage classes; see [`Allocation::parse_volumes`]. drophammer
+    /// extension.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub volumes: Value,
     /// Kubernetes volumes that the control plane lists as `Available`; `None` if the control plane does not list volumes. drophammer
@@ -121,73 +123,77 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is omitted here: in documents for operators, and in a boot after the point of no return.
+    /// True if a disk key exists but this document omits it. It is omitted in documents for operators, and in boots after the point of no
+    /// return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
-    /// Fields that the control plane releases separately, when the installation needs them. drophammer extension.
+    /// Names of the fields that this document omits because the control plane releases them in a separate request. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
-    /// Key of the encrypted filesystems with `key: file`, read from the ramdisk. Never transmitted.
+    /// Key of the encrypted filesystems with `key: file`, which the agent reads from the ramdisk. It is never transmitted.
     #[serde(skip)]
     pub file_key: SecretText,
-    /// Key of the encrypted filesystems with `key: prompt`, typed at the console. Never transmitted.
+    /// Key of the encrypted filesystems with `key: prompt`, which is typed at the console. It is never transmitted.
     #[serde(skip)]
     pub prompt_key: SecretText,
-    /// Reinstalls the image and preserves the disks with `wipeonreinstall: false`.
+    /// True if the image is reinstalled. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if an installation preserves the disks with `wipeonreinstall: false` if they contain this machine's previous data. Never
+    /// True if an installation preserves each disk with `wipeonreinstall: false` that contains this machine's previous data. It is never
     /// transmitted.
     #[serde(skip)]
     pub keeps: bool,
-    /// Order that requested the reinstall. drophammer extension, as is `installed`.
+    /// Order of the reinstall. Like `installed`, this is a drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderedReinstall>,
-    /// Fencing token of this order, first installation or migration. The install marker records it. drophammer extension.
+    /// Fencing token of this order, first installation or migration, which the install marker will contain. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// Method by which disks are erased before they are recreated. drophammer extension.
+    /// How thoroughly disks are erased before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run, if a template changes the steps of the installation: a step that is not listed does not run.
-    /// drophammer extension.
+    /// Complete list of the steps to run. It is empty unless a template changes the steps of the installation; a step that it does not
+    /// contain does not run. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
-    /// Disks that the first installation may erase although they cannot be read or identified: by serial number, WWN or path in
-    /// `/dev/disk/by-path`. For a reinstall, the order lists them. drophammer extension.
+    /// Disks that the first installation may erase although they cannot be read or identified. Each is given by serial number, WWN or path
+    /// in `/dev/disk/by-path`. For a reinstall, the order contains this list. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// True if a finished installation was reported, by the machine or by the operator (`drophammer machine adopt`).
+    /// True if the machine has reported that the installation is finished, or the operator has confirmed this (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
-    /// Disks of an unfinished first installation that has passed the point of no return. It may continue only on these disks.
+    /// Disks of a first installation that has passed the point of no return and is not finished. It may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt at that installation. Only the install marker of that attempt proves that the installation was finished.
+    /// Record of the last attempt at the installation of `begun_on`. Only the install marker of this attempt proves that the installation
+    /// was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
-    /// True if the control plane may have lost the record of an installation on this machine. Then a disk that the layout does not identify
-    /// by serial number or WWN is erased only if it is blank or listed in `give_up`. drophammer extension.
+    /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by
+    /// serial number or WWN is then erased only if it is blank or listed in `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
-    /// Ids that this machine had before it was renamed. An install marker with one of these ids belongs to this machine.
+    /// Ids that this machine had before it was renamed. An install marker that contains one of them belongs to this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
     /// Plan that the operator has approved; any other plan is refused. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<ApprovedPlan>,
-    /// Reason why this may not be the machine that its file describes; only blank disks are erased then. drophammer extension.
+    /// Reason why this machine may not be the one that its file describes; `None` if it is. If there is a reason, only blank disks are
+    /// erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// Role of this machine in a migration, which takes precedence over everything else. drophammer extension.
+    /// Role of this machine in a migration. While it is set, the machine takes part in the migration and does not install. drophammer
+    /// extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MigrationOffer>,
 }
 
-/// Approved verdicts of a plan (`plan::ApprovalSummary`) and the hash of their canonical form.
+/// Verdicts of a plan that were approved (`plan::ApprovalSummary`), and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct ApprovedPlan {
@@ -204,28 +210,30 @@ pub struct OrderedReinstall {
     /// Number of this attempt, from 1 to `attempts`.
     pub attempt: u32,
     pub attempts: u32,
-    /// True if an earlier attempt has reported that it passed the point of no return. The install marker may be gone already.
+    /// True if an earlier attempt at this order has reported that it passed the point of no return. The install marker may no longer exist
+    /// then.
     #[serde(default)]
     pub begun: bool,
     /// True if the operator confirms that the disk with the install marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// True if the operator confirms that `wipeonreinstall` of the layout differs from the recorded value; the layout applies.
+    /// True if the operator confirms that `wipeonreinstall` in the layout differs from the recorded wipe policy. The layout then applies.
     #[serde(default)]
     pub change_promise: bool,
-    /// Disks whose data may be erased, by serial number, WWN or path in `/dev/disk/by-path`.
+    /// Disks whose data the operator gives up. Each is given by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// Replaces the installation on the disks even if it is newer than the order or unknown to the control plane.
+    /// True if the order may replace an installation on the disks that is newer than the order or unknown to the control plane.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_newer: bool,
-    /// True if the operator has placed or confirmed this order since the control plane's database was last restored from a backup.
+    /// True if the operator has placed or confirmed this order after the control plane's database was last restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
     /// Disks of the last attempt that passed the point of no return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of that attempt. Only the install marker of that attempt proves that the order was carried out.
+    /// Record of the last attempt that passed the point of no return. Only the install marker of this attempt proves that the order was
+    /// carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }
@@ -238,26 +246,26 @@ pub struct AllocatedImage {
     pub id: String,
     #[serde(default)]
     pub name: String,
-    /// `http://`, `https://`, `file:///PATH` or `oci://HOST/REPOSITORY:TAG`.
+    /// URL of the image: `http://`, `https://`, `file:///PATH` or `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
-    /// Alternative URLs of the same file, in the order in which they are tried.
+    /// Alternative URLs of the image, in the order in which they are tried after `url`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// `sha256:HEX` or `sha512:HEX` of the file at `url`; for an image in a registry, of its manifest.
+    /// Digest of the file at `url`, or of the image's manifest in a registry: `sha256:HEX` or `sha512:HEX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Credentials for the registries of `url` and `mirrors`, one for each registry that requires a password.
+    /// Credentials for the registries of `url` and `mirrors`, one for each registry that requires authentication.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pull_secrets: Vec<PullSecret>,
     /// Component that makes the image bootable on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<FinisherChoice>,
-    /// Facts about the image's tree that its manifest lists.
+    /// Bootable contents of the image, as listed in its manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<BootContents>,
 }
 
-/// Component that makes the unpacked image bootable: boot loader, users, network.
+/// Component that makes the unpacked image bootable, by configuring boot loader, users and network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -269,7 +277,7 @@ pub enum FinisherChoice {
     Image,
     /// drophammer, even if the image has an installer.
     Builtin,
-    /// No component: the image boots as it is.
+    /// None; the image already boots on any machine.
     None,
 }
 
@@ -278,7 +286,7 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// After the network, so that a reinstall needs no intervention at the machine.
+    /// After the network, so that the machine boots from the network for a reinstall without any action at its console.
     #[default]
     Pxe,
     /// First.
@@ -291,7 +299,7 @@ impl Allocation {
     /// Parses the layout.
     ///
     /// # Errors
-    /// All problems of the layout, each with its path in the document.
+    /// Returns all problems of the layout, each with its path in the document.
     pub fn parse_layout(&self) -> Result<ParsedLayout, Vec<Diagnostic>> {
         layout::read_json(&self.filesystemlayout)
     }
@@ -299,23 +307,23 @@ impl Allocation {
     /// Parses the list of Kubernetes volumes.
     ///
     /// # Errors
-    /// All problems of the list, each with its path in the document.
+    /// Returns all problems of the list, each with its path in the document.
     pub fn parse_volumes(&self) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
         k8s_volume::parse_volumes(&self.volumes)
     }
 
-    /// Id of the order; `None` for a first installation.
+    /// Returns the id of the reinstall's order; `None` for a first installation.
     pub fn order_id(&self) -> Option<&str> {
         self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
     }
-    /// Returns `finish` of the allocation if set; otherwise that of the image.
+    /// Returns `finish` of the allocation if it is set; otherwise `finish` of the image, or its default.
     pub fn finisher(&self) -> FinisherChoice {
         self.finish.or(self.image.finish).unwrap_or_default()
     }
 }
 
-/// Returns the reason why a word cannot be an argument of the installed kernel. Only characters that no boot loader treats as special are
-/// allowed.
+/// Returns the reason why a word cannot be an argument of the installed kernel; `None` if it can. Characters that a boot loader may
+/// interpret are not allowed.
 pub fn find_argument_error(word: &str) -> Option<&'static str> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
     match word {
@@ -328,7 +336,7 @@ pub fn find_argument_error(word: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a name is not a valid hostname (RFC 1123; Linux allows 64 bytes).
+/// Returns the reason why a name is not a valid hostname (RFC 1123; at most 64 bytes on Linux); `None` if it is valid.
 pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     let is_label = |label: &str| {
         let is_word = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -336,7 +344,9 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     };
     match name {
         _ if name.len() > 64 => Some("a hostname must not have more than 64 characters"),
-        _ if !name.split('.').all(is_label) => Some("a hostname consists of letters, digits, hyphens and dots"),
+        _ if !name.split('.').all(is_label) => {
+            Some("a hostname must consist of words of letters, digits and hyphens, separated by dots")
+        }
         _ => None,
     }
 }
@@ -344,10 +354,10 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
 /// Source of information about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RecordSource {
-    /// Records of the control plane.
+    /// Records of the control plane, in addition to those on the disks.
     #[default]
     ControlPlane,
-    /// Records on the disks only: there is no control plane, or its database was lost.
+    /// Records on the disks only. The control plane has no records of installations, or has lost them.
     DisksOnly,
 }
 

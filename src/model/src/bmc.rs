@@ -8,13 +8,14 @@ pub struct Bmc {
     pub at: BmcAddress,
     pub username: String,
     pub password: SecretText,
-    /// Accept any TLS certificate.
+    /// Whether TLS certificates of the controller are accepted without verification.
     pub insecure: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BmcAddress {
-    /// `https://10.1.0.7`, and optionally the path of a system, `/redfish/v1/Systems/1`, if the controller manages several.
+    /// URL of the controller, such as `https://10.1.0.7`, and the path of the machine's system, such as `/redfish/v1/Systems/1`. The path
+    /// is required only if the controller manages several systems.
     Redfish {
         url: String,
         system: Option<String>,
@@ -29,7 +30,7 @@ impl BmcAddress {
     /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
     ///
     /// # Errors
-    /// The text has neither form, or requests Redfish over plain HTTP to another host.
+    /// Fails if the text has another form, or contains an `http://` URL of a host other than this one.
     pub fn parse(text: &str) -> Result<BmcAddress, String> {
         let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
@@ -46,7 +47,7 @@ impl BmcAddress {
             _ => (host, None),
         };
         match scheme {
-            // Without TLS the password can be read in transit: only for emulators on this host.
+            // Without TLS, the password can be read in transit, so this is only allowed for emulators on this host.
             "https" => {}
             "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
             "http" => {

@@ -1,8 +1,8 @@
-//! Bootable contents of an image, as listed in its manifest: enough to refuse an unbootable image before the first write.
+//! Bootable contents of an image, as listed in its manifest. They suffice to refuse an unbootable image before the first write.
 
 use serde::{Deserialize, Serialize};
 
-/// Contents that `drophammer image pack` has found in a tree. Missing ones are omitted.
+/// Contents that `drophammer image pack` has found in an image's tree. Contents that it has not found are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct BootContents {
@@ -21,13 +21,13 @@ pub struct BootContents {
     /// Paths of programs that process user data, such as `/usr/bin/cloud-init` or `/usr/bin/ignition`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub user_data: Vec<String>,
-    /// Paths of programs that unlock LUKS containers, such as `/usr/sbin/cryptsetup` and systemd's own. `None` if they were not searched
-    /// for.
+    /// Paths of programs that unlock LUKS containers: `/usr/sbin/cryptsetup`, and the program of systemd. `None` if the manifest was
+    /// written without searching for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
 }
 
-/// Manifest of an image, with only the fields that are needed here.
+/// Manifest of an image. Other fields of manifests are ignored.
 #[derive(Deserialize)]
 struct ContentsManifest {
     version: u32,
@@ -35,16 +35,16 @@ struct ContentsManifest {
     contents: Option<BootContents>,
 }
 
-/// Returns the contents of the image with this digest from the text of its manifest.
+/// Parses the text of a manifest, and returns the contents that it lists. `digest` is the expected digest of the image.
 ///
 /// # Errors
-/// Fails if the text is not a manifest, or is for another image.
+/// Fails if the text is not a manifest, or is the manifest of an image with another digest.
 pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootContents>, String> {
     let manifest: ContentsManifest =
         serde_json::from_slice(text).map_err(|error| format!("not a manifest: {error}"))?;
     match manifest {
         ContentsManifest { version, .. } if version != 1 => {
-            Err(format!("version {version} is not supported; only version 1 is"))
+            Err(format!("version {version} is not supported; only version 1 is supported"))
         }
         ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
             Err(format!("it is for an image with the digest {other}, but this one has {digest}"))

@@ -12,12 +12,12 @@ pub struct AgentSettings {
     pub control: ControlPlaneSource,
     /// `drophammer.machine=`: id of the machine; defaults to the SMBIOS UUID.
     pub machine: Option<String>,
-    /// `drophammer.key=`: public keys that may sign images and machine files; may be repeated.
+    /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: oldest signed image of each operating system that may be installed. The ramdisk may contain stricter
-    /// minimums.
+    /// `drophammer.minimum=`: oldest signed image that may be installed, for each operating system. The ramdisk may contain later minimums,
+    /// which then apply.
     pub minimum: Vec<String>,
-    /// `console=`: all consoles in order; passed on to the installed system.
+    /// `console=`: all consoles in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
 }
 
@@ -27,10 +27,10 @@ pub enum ControlPlaneSource {
     Server {
         /// `drophammer.url=`, without a trailing slash.
         url: String,
-        /// `drophammer.token=`: access token for this machine's part of the API.
+        /// `drophammer.token=`: token that authenticates the requests of this machine.
         token: String,
     },
-    /// Machine file without a server. `{uuid}`, `{mac}` and `{serial}` are replaced.
+    /// Machine file without a server. In both fields, `{uuid}`, `{mac}` and `{serial}` are replaced by properties of the machine.
     File {
         /// `drophammer.file=`: a URL or a path.
         file: String,
@@ -47,7 +47,7 @@ impl AgentSettings {
     /// Parses the text of `/proc/cmdline`.
     ///
     /// # Errors
-    /// A setting is missing, unusable, or given twice with different values; or there is not exactly one control plane.
+    /// Fails if a setting is missing, unusable, or given twice with different values, or if the number of control planes is not one.
     pub fn from_cmdline(text: &str) -> Result<AgentSettings> {
         let all = |name: &str| -> Vec<String> {
             let words = text.split_whitespace();
@@ -72,7 +72,7 @@ impl AgentSettings {
 
 fn parse_control_plane(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<ControlPlaneSource> {
     let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
-    // The same agent accepts both; either one selects a conductor.
+    // Either of these two settings selects a conductor.
     let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
     let named = [
         ("drophammer.url=", one("drophammer.url")?),

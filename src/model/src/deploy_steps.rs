@@ -1,6 +1,6 @@
-//! Steps, which operators and conductors name: `interface.step` with a priority and arguments. No I/O.
+//! Steps that operators and conductors name, such as `deploy.burn_image`. Each has a priority and arguments. No I/O.
 //!
-//! The phases inside of a step are stages; `plan` assigns stages to steps.
+//! A step consists of stages; `plan` assigns stages to steps.
 
 mod catalogue;
 mod ironic_steps;
@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EraseMode {
-    /// Methods that take seconds: destroying keys, discard. At least all locations of signatures are zeroed.
+    /// Destroys the encryption key or discards the whole disk, which takes seconds, if the disk supports it. The locations of signatures are
+    /// zeroed in any case.
     #[default]
     Quick,
-    /// Makes old contents unrecoverable, or fails the installation.
+    /// Makes the old contents unrecoverable. If this is impossible, the installation fails.
     Secure,
     /// Zeroes only the locations of signatures.
     None,
@@ -32,19 +33,19 @@ pub enum EraseMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepList {
     list: Vec<PlannedStep>,
-    /// Problems of a received list, which cannot be run.
+    /// Problems of a list that was received from a control plane. If there are any, the list cannot be run.
     wrong: Vec<String>,
 }
 
 impl Default for StepList {
-    /// Returns the steps without templates.
+    /// Returns the steps of an installation without templates.
     fn default() -> StepList {
         StepList::from(merge::default_steps(&CATALOGUE))
     }
 }
 
 impl StepList {
-    /// Returns the default steps with this thoroughness.
+    /// Returns the default steps, with this thoroughness of erasing disks.
     pub fn with_erase_mode(erase: EraseMode) -> StepList {
         let mut steps = StepList::default();
         for step in steps.list.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
@@ -53,7 +54,7 @@ impl StepList {
         steps
     }
 
-    /// Parses the complete list that a control plane has merged. Steps that are not listed do not run.
+    /// Parses the complete list of steps that a control plane has created by merging templates. Steps that are not in the list do not run.
     pub fn from_received(list: &[TemplateStep]) -> StepList {
         let mut steps = StepList { list: Vec::new(), wrong: Vec::new() };
         for wanted in list {
@@ -65,17 +66,17 @@ impl StepList {
         steps
     }
 
-    /// Returns all problems of the received list, which prevent the run.
+    /// Returns all problems of a received list. If there are any, the list must not be run.
     pub fn problems(&self) -> &[String] {
         &self.wrong
     }
 
-    /// Returns the steps in order.
+    /// Returns the steps in the order in which they run.
     pub fn list(&self) -> &[PlannedStep] {
         &self.list
     }
 
-    /// Returns whether a step is listed.
+    /// Returns whether the list contains the step with this name.
     pub fn includes_step(&self, name: &str) -> bool {
         self.list.iter().any(|step| step.entry.name == name)
     }

@@ -1,7 +1,8 @@
-//! Order numbers, for sources of orders that issue no ids: machine files without a server, and metal-stack.
+//! Numbers that identify orders if the source of the orders issues no ids. Such sources are machine files without a server, and
+//! metal-stack.
 //!
-//! Such numbers also come from install markers and firmware variables, which root of the installed system can write. They are bounded, and
-//! arithmetic on them is checked.
+//! Order numbers are also read from install markers and firmware variables, which root of the installed system can write. So they are
+//! bounded, and arithmetic on them is checked.
 
 use std::fmt;
 
@@ -15,14 +16,14 @@ impl OrderNumber {
     /// Largest number: 2^53 - 1, which every reader of JSON represents exactly.
     pub const LARGEST: OrderNumber = OrderNumber((1 << 53) - 1);
 
-    /// Parses the id of an order; `None` if it is not a decimal number from 1 to the largest.
+    /// Parses the id of an order; `None` if it is not a decimal number from 1 to [`OrderNumber::LARGEST`].
     pub fn parse(id: &str) -> Option<OrderNumber> {
         let is_decimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
         let number = id.parse().ok().filter(|_| is_decimal).map(OrderNumber)?;
         (OrderNumber::FIRST..=OrderNumber::LARGEST).contains(&number).then_some(number)
     }
 
-    /// Returns the next number. The largest one, which only a forged marker contains, is followed by the first.
+    /// Returns the next number. [`OrderNumber::LARGEST`], which occurs only in a forged marker, is followed by [`OrderNumber::FIRST`].
     pub fn successor(self) -> OrderNumber {
         if self < OrderNumber::LARGEST { OrderNumber(self.0 + 1) } else { OrderNumber::FIRST }
     }

@@ -1,4 +1,4 @@
-//! Secrets of an allocation that the control plane releases in a separate request, when the machine needs them.
+//! Secrets of an allocation that the control plane releases in separate requests, each when the machine needs the secret.
 
 use super::Allocation;
 use crate::registry_auth::{PullSecret, SecretText};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// Field of an allocation that is released separately.
+/// Secret field of an allocation that can be released separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -18,16 +18,16 @@ pub enum SecretField {
     Vpn,
 }
 
-/// Step of an installation that needs secrets.
+/// Purpose for which an installation needs secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SecretPurpose {
-    /// Inspect encrypted filesystems while planning. Before the point of no return.
+    /// Inspection of encrypted filesystems during planning, before the point of no return.
     DiskKey,
-    /// Download the image from a registry. Before the point of no return.
+    /// Download of the image from a registry, before the point of no return.
     Image,
-    /// Write the files of the new system. After the point of no return.
+    /// Files of the new system, which are written after the point of no return.
     System,
 }
 
@@ -40,7 +40,7 @@ impl SecretField {
         }
     }
 
-    /// Name of the field.
+    /// Returns the name of the field in the JSON of an allocation.
     pub fn as_str(self) -> &'static str {
         match self {
             SecretField::DiskKey => "disk_key",
@@ -60,7 +60,7 @@ pub struct SecretsRequest {
     pub purpose: SecretPurpose,
 }
 
-/// Secrets released for one purpose. Never printed or logged.
+/// Secrets that were released for one purpose. They are never printed or logged.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReleasedSecrets {
@@ -83,7 +83,7 @@ impl fmt::Debug for ReleasedSecrets {
 }
 
 impl ReleasedSecrets {
-    /// Returns the allocation with these secrets.
+    /// Returns the allocation with these secrets inserted. Fields that were not released remain unchanged.
     pub fn fill_secrets(&self, allocation: Allocation) -> Allocation {
         let revealed =
             |secret: &SecretText, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
@@ -97,7 +97,7 @@ impl ReleasedSecrets {
 }
 
 impl Allocation {
-    /// Returns whether the installed system gets user data, including user data that is released later.
+    /// Returns whether the installed system gets user data, even if the user data is released separately.
     pub fn has_user_data(&self) -> bool {
         !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
     }

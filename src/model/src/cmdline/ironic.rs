@@ -16,21 +16,22 @@ const LOOKUP: Duration = Duration::from_secs(600);
 /// Settings of a machine that an Ironic conductor controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConductorSettings {
-    /// `ipa-api-url=`: URLs without a trailing slash; the first that responds is used. Empty if only an inspection is requested.
+    /// `ipa-api-url=`: URLs without a trailing slash, of which the first one that responds is used. Empty if only an inspection is
+    /// requested.
     pub api: Vec<String>,
-    /// `ipa-inspection-callback-url=`: URLs; the inventory is sent to the first that accepts it.
+    /// `ipa-inspection-callback-url=`: URLs, to the first of which that accepts it the inventory is sent.
     pub inspection: Vec<String>,
     /// `ipa-listen-port=`.
     pub listen_port: u16,
-    /// `ipa-advertise-host=`: address at which the conductor reaches this machine; if absent, the local address of the route to Ironic.
+    /// `ipa-advertise-host=`: address at which the conductor reaches this machine. The default is the local address of the route to Ironic.
     pub advertise_host: Option<IpAddr>,
-    /// `ipa-advertise-port=`: port at which the conductor reaches this machine; if absent, `listen_port`.
+    /// `ipa-advertise-port=`: port at which the conductor reaches this machine. The default is `listen_port`.
     pub advertise_port: Option<u16>,
-    /// `ipa-lookup-timeout=`, given in seconds.
+    /// `ipa-lookup-timeout=`: time within which the lookup of this machine must succeed, in seconds.
     pub lookup: Duration,
-    /// `ipa-agent-token=`: token that Ironic generated before the boot; Ironic does not return it at lookup then.
+    /// `ipa-agent-token=`: token that Ironic generated before the boot. If it is present, Ironic does not return a token at lookup.
     pub token: Option<String>,
-    /// `BOOTIF=`: MAC address of the NIC that the machine booted from.
+    /// `BOOTIF=`: MAC address of the NIC from which the machine booted.
     pub boot_mac: Option<String>,
 }
 
@@ -81,7 +82,8 @@ fn parse_number<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T
     }
 }
 
-/// Returns the MAC address in lower case with colons. PXELINUX writes hyphens, and the hardware type before the address.
+/// Parses the MAC address in `BOOTIF=`, and returns it in lower case with colons. PXELINUX writes it with hyphens, preceded by the hardware
+/// type.
 fn parse_bootif(text: &str) -> Option<String> {
     let without_type = text.strip_prefix("01").and_then(|rest| rest.strip_prefix([':', '-']));
     without_type.and_then(|rest| parse_mac(rest).ok()).or_else(|| parse_mac(text).ok())

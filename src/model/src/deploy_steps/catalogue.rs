@@ -1,17 +1,17 @@
-//! Catalogue of steps, from which refusals, documentation and the list for a conductor are generated.
+//! Catalogue of the steps that an installation can run. Messages, documentation and the list for a conductor are generated from it.
 //!
-//! It contains only steps that this code can run.
+//! It contains only implemented steps.
 
 /// Step of the catalogue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CatalogueStep {
-    /// Full name, such as `deploy.burn_image`: interface and name of the step.
+    /// Full name, which consists of interface and step: `deploy.burn_image`.
     pub name: &'static str,
     /// Description for operators.
     pub about: &'static str,
-    /// Steps run by descending priority. Priority 0 runs only if a template sets another priority.
+    /// Default priority. Steps run by descending priority. A step with priority 0 runs only if a template sets another priority.
     pub priority: u32,
-    /// Whether the order of this step is fixed. A template can set its arguments, and can disable it.
+    /// Whether this is a core step, whose position is fixed. A template can set its arguments and can disable it, but cannot move it.
     pub core: bool,
     pub arguments: &'static [StepArgument],
     pub kinds: &'static [StepKind],
@@ -30,9 +30,9 @@ pub struct StepArgument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
     Deploy,
-    /// Ironic's preparation of a machine between two deploys.
+    /// Ironic's cleaning, which prepares a machine between two deployments.
     Clean,
-    /// Maintenance of a deployed machine.
+    /// Ironic's servicing, which is maintenance of a deployed machine.
     Service,
 }
 
@@ -54,13 +54,13 @@ const DELETE_CONFIGURATION: StepArgument =
     StepArgument { name: "delete_configuration", about: "erase the disks: must be true", values: &[] };
 
 const RAID_CONFIG: StepArgument =
-    StepArgument { name: "raid_config", about: "the arrays, as logical_disks in an object", values: &[] };
+    StepArgument { name: "raid_config", about: "an object whose field logical_disks lists the arrays", values: &[] };
 
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is made. The disks and arrays are created by `deploy.apply_layout`, whatever the priority
-/// of these steps.
+/// Steps that define the layout before the plan is computed. Whatever their priority is, the disks and arrays are created by
+/// `deploy.apply_layout`.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 pub static CATALOGUE: [CatalogueStep; 8] = [
@@ -122,7 +122,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
     },
     CatalogueStep {
         name: "raid.apply_configuration",
-        about: "the same, in the format of current versions of Ironic",
+        about: "defines the layout by these arrays, in the format of current versions of Ironic",
         priority: 0,
         core: false,
         arguments: &[RAID_CONFIG, DELETE_EXISTING],

@@ -1,6 +1,8 @@
-//! Steps that are offered to a conductor, which rejects a template with any other step before the first step runs.
+//! Steps that the agent offers to a conductor. If a template contains any other step, the conductor rejects the template before the first
+//! step runs.
 //!
-//! In a deploy, all of them have priority 0 and run only if a template lists them. Ironic would run others in every deploy.
+//! In a deployment, all offered steps have priority 0, so that they run only if a template lists them. Ironic would run steps with a higher
+//! priority in every deployment.
 
 use super::StepKind;
 
@@ -12,7 +14,7 @@ pub struct OfferedStep {
     /// Description for operators.
     pub about: &'static str,
     pub kinds: &'static [StepKind],
-    /// Priority in automated cleaning, which the conductor's configuration can override.
+    /// Priority in automated cleaning. The conductor's configuration can override it.
     pub clean_priority: u32,
     /// Whether the conductor can abort after this step.
     pub abortable: bool,
@@ -45,15 +47,18 @@ const ERASE: OfferedArgument =
     optional_argument("erase", "Thoroughness of erasing disks before they are recreated: quick, secure or none.");
 const MODE: OfferedArgument =
     optional_argument("mode", "install, or reinstall, which preserves disks as the layout specifies.");
-const WITHOUT_MARKER: OfferedArgument =
-    optional_argument("without_marker", "true: reinstall although the disk with the old system was replaced.");
+const WITHOUT_MARKER: OfferedArgument = optional_argument(
+    "without_marker",
+    "true: confirms that the disk with the old system was replaced, so that the reinstall finds no install marker.",
+);
 const LOGICAL_DISKS: OfferedArgument = required_argument(
     "logical_disks",
     "The arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
 );
 const DELETE_CONFIGURATION: OfferedArgument =
     optional_argument("delete_configuration", "Erase the disks: must be true.");
-const RAID_CONFIG: OfferedArgument = required_argument("raid_config", "The arrays, as logical_disks in an object.");
+const RAID_CONFIG: OfferedArgument =
+    required_argument("raid_config", "An object whose field logical_disks lists the arrays.");
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: OfferedArgument =
     required_argument("image_info", "The image, as the deploy interface direct describes it.");
@@ -99,13 +104,13 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     raid_step(
         "apply_configuration",
-        "The same, with a layout that is defined by these arrays.",
+        "As apply_layout, but with a layout that is defined by these arrays.",
         &[StepKind::Deploy],
         &[RAID_CONFIG, DELETE_EXISTING],
     ),
     deploy_step(
         "create_configuration",
-        "The same, in the format of the proposal for deploy templates.",
+        "As apply_configuration, but with the arrays in the format of the proposal for deploy templates.",
         &[LOGICAL_DISKS, DELETE_CONFIGURATION],
     ),
     deploy_step(
@@ -136,12 +141,12 @@ pub static OFFERED: [OfferedStep; 15] = [
         arguments: &[FILES],
     },
     erase_step("erase_devices_metadata", "Zeroes all partition tables and signatures.", 99),
-    erase_step("erase_devices", "Erases every disk unrecoverably, with a proof for each.", 10),
-    raid_step("delete_configuration", "Dissolves every array, and leaves its disks empty.", &[StepKind::Clean], &[]),
+    erase_step("erase_devices", "Erases every disk unrecoverably, and reports a proof for each disk.", 10),
+    raid_step("delete_configuration", "Removes every array, and leaves its disks empty.", &[StepKind::Clean], &[]),
     raid_step("create_configuration", "Creates the arrays of the node's target_raid_config.", &[StepKind::Clean], &[]),
 ];
 
-/// Returns the steps for an operation.
+/// Returns the steps that can run during this operation.
 pub fn steps_for_kind(kind: StepKind) -> impl Iterator<Item = &'static OfferedStep> {
     OFFERED.iter().filter(move |offer| offer.kinds.contains(&kind))
 }

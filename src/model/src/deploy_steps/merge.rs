@@ -2,10 +2,10 @@
 //!
 //! The rules are those of Ironic's deploy templates:
 //!
-//! * A step in a template replaces the default one. Its arguments replace those with the same name.
-//! * Priority 0 disables a step. Otherwise a core step keeps its priority.
-//! * Steps run by descending priority. With equal priority, defaults precede templates, which keep their order.
-//! * A step that is not a core step may be listed more than once, and runs as often.
+//! * A step in a template replaces the default step with the same name. Its arguments replace the default arguments with the same names.
+//! * Priority 0 disables a step. Any other priority is an error for a core step, unless it is the step's default priority.
+//! * Steps run by descending priority. If priorities are equal, default steps precede the steps of templates, which keep their order.
+//! * A step that is not a core step may be listed several times. It then runs several times.
 
 use super::CatalogueStep;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct TemplateStep {
     pub step: String,
     #[serde(default)]
     pub args: Map<String, Value>,
-    /// Priority, or `None` for the default.
+    /// Priority; `None` for the default priority of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
 }
@@ -32,7 +32,7 @@ pub struct PlannedStep {
     pub entry: &'static CatalogueStep,
     pub priority: u32,
     pub arguments: Map<String, Value>,
-    /// Indices of the templates that list it. Empty for a default step.
+    /// Indices of the templates that list this step. Empty for a default step.
     pub from: Vec<usize>,
 }
 
@@ -52,13 +52,13 @@ pub struct StepProblem {
     pub template: usize,
     /// Index of the step in the template.
     pub step: usize,
-    /// Invalid argument, if it is one.
+    /// Name of the invalid argument; `None` if the problem does not concern an argument.
     pub argument: Option<String>,
     pub message: String,
 }
 
 impl StepProblem {
-    /// Returns the path within the template, such as `steps[2].args.erase`.
+    /// Returns the path of the problem within the template, such as `steps[2].args.erase`.
     pub fn problem_path(&self) -> String {
         let argument = self.argument.as_ref().map(|name| format!(".args.{name}"));
         format!("steps[{}]{}", self.step, argument.unwrap_or_default())
@@ -71,7 +71,7 @@ impl fmt::Display for StepProblem {
     }
 }
 
-/// Returns the default steps of a catalogue, in order.
+/// Returns the default steps of a catalogue in the order in which they run.
 pub(crate) fn default_steps(catalogue: &'static [CatalogueStep]) -> Vec<PlannedStep> {
     let steps = catalogue.iter().filter(|entry| entry.priority > 0);
     let mut steps: Vec<PlannedStep> = steps
@@ -115,7 +115,7 @@ pub fn merge_templates(
     Ok(steps)
 }
 
-/// Adds the default arguments that the template does not set.
+/// Adds the default arguments of the step that the template does not set.
 fn add_default_arguments(mut step: PlannedStep, defaults: &[PlannedStep], template: usize) -> PlannedStep {
     let default = defaults.iter().find(|default| default.entry == step.entry);
     let mut arguments = default.map(|default| default.arguments.clone()).unwrap_or_default();
@@ -123,12 +123,13 @@ fn add_default_arguments(mut step: PlannedStep, defaults: &[PlannedStep], templa
     PlannedStep { arguments, from: vec![template], ..step }
 }
 
-/// Sorts by descending priority. The sort is stable.
+/// Sorts steps by descending priority. Steps with equal priority keep their order.
 fn sort_by_priority(steps: &mut [PlannedStep]) {
     steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
 }
 
-/// Adds a step. A later template extends a core step that is already listed: with its arguments, and its priority if it sets one.
+/// Adds a step to the list. If the list already contains this core step, from an earlier template, its arguments are extended instead, and
+/// its priority is replaced if the later template sets one.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {
@@ -140,7 +141,7 @@ fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u3
     }
 }
 
-/// Invalid argument, if it is one, and the reason.
+/// Name of the invalid argument, and the message. The name is `None` if the problem does not concern an argument.
 type ArgumentProblem = (Option<String>, String);
 
 /// Parses one step.

@@ -1,6 +1,7 @@
-//! Deploy template: a trait, and the steps of machines with it. In YAML or JSON, with the location of each problem.
+//! Deploy templates. A template consists of a trait, and the steps that run on machines with this trait. It is parsed from YAML or JSON,
+//! and each problem has a location.
 //!
-//! The restrictions are those of Ironic. Whether a step exists is checked when templates are merged, against the catalogue of steps.
+//! The restrictions are those of Ironic. Whether a step exists is checked only when templates are merged, against the catalogue of steps.
 
 mod check;
 
@@ -19,26 +20,26 @@ pub(crate) type TextPosition = (usize, usize);
 /// Deploy template.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeployTemplate {
-    /// UUID, or `None` if the file has none.
+    /// UUID; `None` if the file does not contain one.
     pub uuid: Option<String>,
-    /// Trait for which it is selected.
+    /// Trait. The template applies to machines with this trait.
     pub name: String,
-    /// Steps as written, except that priorities are converted to numbers.
+    /// Steps as written in the file, except that priorities are converted to numbers.
     pub steps: Vec<Value>,
     pub extra: Map<String, Value>,
-    /// Time of creation in RFC 3339, for templates of the API.
+    /// Time of creation in RFC 3339; only for templates that were created over the API.
     pub created_at: Option<String>,
-    /// Time of the last change.
+    /// Time of the last change over the API, in RFC 3339.
     pub updated_at: Option<String>,
-    /// Location of each element in the file.
+    /// Location of each element in the file, by its path.
     pub places: BTreeMap<String, TextPosition>,
 }
 
 impl DeployTemplate {
-    /// Parses a file.
+    /// Parses the text of a template file.
     ///
     /// # Errors
-    /// Returns all problems, with line and column.
+    /// Returns all problems, each with line and column.
     pub fn parse_file(text: &str) -> Result<DeployTemplate, Vec<Diagnostic>> {
         let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
         let node = yaml::read_document(text, options).map_err(|why| vec![Diagnostic::new("", why)])?;
@@ -73,13 +74,13 @@ impl DeployTemplate {
         (self.created_at, self.updated_at) = (text(check::CREATED), text(check::UPDATED));
     }
 
-    /// Returns whether both templates are equal, except for locations.
+    /// Returns whether both templates are equal apart from the locations of their elements.
     pub fn equals_ignoring_locations(&self, other: &DeployTemplate) -> bool {
         let without_places = |template: &DeployTemplate| DeployTemplate { places: BTreeMap::new(), ..template.clone() };
         without_places(self) == without_places(other)
     }
 
-    /// Returns the steps for the merge.
+    /// Returns the steps in the form that [`super::merge_templates`] requires.
     pub fn template_steps(&self) -> Vec<TemplateStep> {
         let text = |step: &Value, name: &str| step.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let wanted = |step: &Value| TemplateStep {
@@ -91,7 +92,7 @@ impl DeployTemplate {
         self.steps.iter().map(wanted).collect()
     }
 
-    /// Adds line and column to a problem: those of its path, or of the innermost parent with a location.
+    /// Adds line and column to a problem. If no location is known for its path, it gets the location of the innermost parent that has one.
     pub fn add_location(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         let found = loop {
@@ -105,7 +106,7 @@ impl DeployTemplate {
         problem
     }
 
-    /// Returns the file for a template of the API.
+    /// Returns the text of a file that contains this template.
     ///
     /// # Errors
     /// Fails if YAML cannot represent the template.
@@ -155,7 +156,7 @@ fn format_flow(value: &Value) -> String {
     }
 }
 
-/// Records locations: of fields the start of their names, of items their own start.
+/// Records the location of each element: a field has the location of its name, an item of a list the location at which it starts.
 fn record_locations(node: &Node, place: &str, mark: Option<&Marker>, places: &mut BTreeMap<String, TextPosition>) {
     let place_of = |mark: &Marker| (mark.line(), mark.column());
     // The parser reports a block mapping as starting after its first name.

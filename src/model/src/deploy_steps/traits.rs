@@ -1,12 +1,12 @@
-//! Validation of traits: standard ones, and custom ones with the prefix `CUSTOM_`.
+//! Validation of traits, which are either standard traits or custom traits with the prefix `CUSTOM_`.
 
 /// Standard traits of os-traits 3.9.0, one per line, sorted.
 static STANDARD: &str = include_str!("standard-traits.txt");
 const OWN: &str = "CUSTOM_";
-/// Length limit of placement and Ironic.
+/// Maximum length of a trait in OpenStack Placement and Ironic.
 const LONGEST: usize = 255;
 
-/// Returns the reason why a name is not a trait, if any.
+/// Returns the reason why a name is not a valid trait; `None` if it is valid.
 pub fn check_trait(name: &str) -> Option<String> {
     let is_own = name.strip_prefix(OWN).is_some_and(|rest| {
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')

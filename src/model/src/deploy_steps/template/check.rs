@@ -5,7 +5,7 @@ use common::diagnostic::{Diagnostic, child_path};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Fields of a file that a client cannot set.
+/// Fields that a file may contain but that clients of the API cannot set.
 pub(super) const CREATED: &str = "created_at";
 pub(super) const UPDATED: &str = "updated_at";
 
@@ -14,7 +14,7 @@ const OF_A_STEP: [&str; 4] = ["interface", "step", "args", "priority"];
 const INTERFACES: [&str; 7] = ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"];
 const LONGEST_DESCRIPTION: usize = 255;
 
-/// Returns all problems of a template. `more` are additional allowed fields.
+/// Returns all problems of a template. Fields in `more` are allowed in addition to [`FIELDS`].
 pub fn check_template(document: &Value, more: &[&str]) -> Vec<Diagnostic> {
     let Some(fields) = document.as_object() else {
         return vec![Diagnostic::new("", format!("a template must be an object, found {}", type_name(document)))];
@@ -126,7 +126,8 @@ impl ProblemList {
     }
 }
 
-/// Parses a priority: a number as in JSON Schema, where 1.0 is an integer, or a string of digits. Larger numbers are clamped.
+/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that exceeds 32 bits becomes the
+/// largest priority.
 pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -141,7 +142,7 @@ pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     }
 }
 
-/// Returns whether the text has the 32 hexadecimal digits of a UUID. Hyphens may be anywhere.
+/// Returns whether the text consists of the 32 hexadecimal digits of a UUID. Hyphens are ignored at any position.
 pub fn is_uuid(text: &str) -> bool {
     let digits = text.bytes().filter(|byte| *byte != b'-');
     digits.clone().count() == 32 && digits.clone().all(|byte| byte.is_ascii_hexdigit())
