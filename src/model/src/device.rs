@@ -1,4 +1,4 @@
-//! Names of block devices. The three types of names have different rules and must not be confused.
+//! Names of block devices. There are three types of names, whose rules differ, so each has a Rust type.
 
 pub mod identifiers;
 
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines a name type that is not interchangeable with the others.
+/// Defines a type for one type of names. It cannot be converted implicitly to the other types.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! kind_of_names {
             }
         }
 
-        /// Allows lists of names to be joined like strings.
+        /// Allows lists of names to be joined as lists of strings are.
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -79,8 +79,8 @@ macro_rules! kind_of_names {
 }
 
 kind_of_names! {
-    /// Kernel name of a device in sysfs: `sda1`, `md127`, `dm-0`. A driver's subdirectory of `/dev` is separated by
-    /// an exclamation mark instead of a slash: `cciss!c0d0p1`.
+    /// Kernel name of a device in sysfs: `sda1`, `md127`, `dm-0`. If the device node is in a subdirectory of `/dev`, the name contains an
+    /// exclamation mark instead of the slash: `cciss!c0d0p1`.
     KernelName
 }
 
@@ -90,8 +90,8 @@ kind_of_names! {
 }
 
 kind_of_names! {
-    /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any
-    /// name that the layout gives to a disk selected by hints. `storage_graph` matches it with a device of the machine.
+    /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any name that the layout
+    /// gives to a disk that is selected by hints. `storage_graph` finds the device of the machine that matches the name.
     LayoutPath
 }
 
@@ -103,14 +103,14 @@ impl std::ops::Deref for KernelName {
     }
 }
 
-/// Path for opening, looking up and unlinking.
+/// Conversion to a path, for opening, finding and removing the node.
 impl AsRef<Path> for DevicePath {
     fn as_ref(&self) -> &Path {
         Path::new(&self.0)
     }
 }
 
-/// Argument for tools.
+/// Conversion to an argument of an external program.
 impl AsRef<OsStr> for DevicePath {
     fn as_ref(&self) -> &OsStr {
         OsStr::new(&self.0)
@@ -118,15 +118,15 @@ impl AsRef<OsStr> for DevicePath {
 }
 
 impl KernelName {
-    /// Returns the device node that the kernel creates.
+    /// Returns the path of the device node that the kernel creates for this device.
     pub fn device_path(&self) -> DevicePath {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
 }
 
 impl DevicePath {
-    /// Returns the kernel name of a device whose node the kernel created. Not valid for names created by device
-    /// mapper or mdadm, which `storage_graph` resolves.
+    /// Returns the kernel name of a device whose node the kernel created. The result is wrong for paths that device mapper or mdadm
+    /// created; `storage_graph` resolves these.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
@@ -138,12 +138,13 @@ impl DevicePath {
 }
 
 impl LayoutPath {
-    /// Returns the layout's name of partition `number` of this disk.
+    /// Returns the name that the layout uses for partition `number` of this disk.
     pub fn partition_path(&self, number: u32) -> LayoutPath {
         LayoutPath(append_partition_number(&self.0, number))
     }
 
-    /// Returns the path of the same name, which is valid for arrays and volumes. Disks are resolved by `storage_graph`.
+    /// Returns the device path that is equal to this name. It exists on the machine only for arrays and volumes; `storage_graph` resolves
+    /// the names of disks.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }

@@ -1,7 +1,7 @@
 //! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
 //!
-//! The marker prevents an installed machine from being treated as an empty one. It also lets a reinstall find its disks again, whatever the
-//! kernel calls them now.
+//! Because of its marker, an installed machine is not treated as an empty one. A reinstall finds its disks by the marker, even if their
+//! kernel names have changed.
 
 pub mod attempt;
 mod fencing_token;
@@ -27,7 +27,7 @@ pub struct InstallMarker {
     pub machine: String,
     /// Id of the allocation.
     pub allocation: String,
-    /// Project that the machine belonged to, if the control plane reported one.
+    /// Project to which the machine belonged; empty if the control plane reported none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub project: String,
     /// Id of the reinstall order; empty for the first installation.
@@ -37,7 +37,7 @@ pub struct InstallMarker {
     /// Fencing token of this installation; `None` in older markers, or if the control plane issues no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
-    /// Secret of the attempt that has written this marker; `None` in older markers. See [`attempt`].
+    /// Secret of the attempt that wrote this marker; `None` in older markers. See [`attempt`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<AttemptSecret>,
     /// Id of the image.
@@ -48,18 +48,19 @@ pub struct InstallMarker {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// RFC 3339, UTC, from the clock of the machine: for display only. [`lineage`] orders installations.
+    /// Time of the installation by the clock of the machine (RFC 3339, UTC). It is only displayed; the order of installations is determined
+    /// by [`lineage`].
     #[serde(default)]
     pub time: String,
     /// Disks that the layout lists.
     #[serde(default)]
     pub disks: Vec<RecordedDisk>,
-    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If that machine has booted since, its own
-    /// system may contain newer data.
+    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If the sending machine has booted its own
+    /// system since, that system may contain newer data.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
-    /// Digests of the installations that this one replaced, latest first; empty in markers of earlier versions. See [`lineage`].
+    /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
     /// Kubernetes volumes that this installation or an earlier one has prepared; `None` in older markers.
@@ -67,7 +68,7 @@ pub struct InstallMarker {
     pub volumes: Option<Vec<RecordedVolume>>,
 }
 
-/// Kubernetes volume that an installation has prepared. It is not prepared a second time while its data may exist.
+/// Kubernetes volume that an installation has prepared. It is not prepared again as long as its data may exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedVolume {
@@ -75,18 +76,18 @@ pub struct RecordedVolume {
     pub uid: String,
     #[serde(default)]
     pub name: String,
-    /// Persistent path: `/dev/disk/by-uuid/…`; empty if unknown.
+    /// Persistent device path of the volume: `/dev/disk/by-uuid/…`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Device on which the volume was prepared, by its name at that time: `/dev/sdc`; empty if unknown.
+    /// Device on which the volume was prepared, by the name that it had at that time: `/dev/sdc`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
-    /// Disks below that device; empty if unknown.
+    /// Disks that contain the volume; empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
 }
 
-/// Disk as it was when the machine was installed: identity, size and contents.
+/// Disk as it was when the machine was installed: its identifiers, size and partition table GUID.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedDisk {
@@ -103,21 +104,21 @@ pub struct RecordedDisk {
     pub sector_bytes: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// `/dev/disk/by-path/…`: the slot that the disk occupied.
+    /// Slot in which the disk was, as `/dev/disk/by-path/…`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
-    /// Disk GUID of the GPT; empty if there is none. Every partition table that an installation writes has a new GUID.
+    /// Disk GUID of the disk's GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new GUID.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid: Option<String>,
-    /// Disk GUID before the attempt began. If that attempt was interrupted, the disk may still have it.
+    /// Disk GUID before the attempt started. If the attempt was interrupted, the disk may still have this GUID.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
-    /// True if a reinstall may wipe the disk; `None` in older markers.
+    /// Whether a reinstall may wipe the disk; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Objects that the attempt was about to create on this preserved disk. Empty in the marker of a finished installation.
+    /// Objects that the attempt was going to create on this preserved disk. Empty in the marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }
@@ -133,15 +134,15 @@ impl RecordedDisk {
         comparable_wwn(&self.wwn)
     }
 
-    /// Returns whether serial number, world wide name or size prove that these are different disks.
+    /// Returns whether serial number, world wide name or size prove that the two records are of different disks.
     pub fn is_different_disk(&self, other: &RecordedDisk) -> bool {
         is_same_serial(&self.serial, &other.serial) == Some(false)
             || is_same_wwn(&self.wwn, &other.wwn) == Some(false)
             || self.size_bytes != other.size_bytes
     }
 
-    /// Returns the identifiers that prove that both are the same disk, for display; `None` if none does. The contents of the disk are not
-    /// compared.
+    /// Returns the identifiers that prove that the two records are of the same disk, for display; `None` if no identifier proves it. The
+    /// contents of the disks are not compared.
     pub fn explain_same_disk(&self, other: &RecordedDisk) -> Option<String> {
         if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {
             return Some(format!("wwn {}", self.wwn));
@@ -152,21 +153,21 @@ impl RecordedDisk {
     }
 }
 
-/// Object created on a disk whose other contents are preserved.
+/// Object that an attempt creates on a disk whose other contents are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PendingCreation {
-    /// Device on which it is created: `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
+    /// Device on which the object is created: `disk`, `partition GUID`, `array UUID`, `volume GROUP-UUID NAME`.
     pub on: String,
     /// UUID of the filesystem; empty if the whole disk is recreated.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub uuid: Option<String>,
-    /// True if the device was empty when the attempt started: blank, nonexistent, or left unfinished by the previous attempt. Older records
-    /// lack this field and prove nothing.
+    /// True if the device contained no data when the attempt started, because it was blank, did not exist, or was left unfinished by the
+    /// previous attempt. Older records lack this field; its absence proves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_empty: bool,
-    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates; only for a disk that is recreated.
+    /// UUIDs, GUIDs and LVM names of all objects that the attempt creates on the disk. Only set if the whole disk is recreated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<String>,
 }
@@ -178,7 +179,7 @@ impl PendingCreation {
     }
 }
 
-/// Effect of a reinstall on the data of a disk, as the layout declares it.
+/// Effect of a reinstall on the data of a disk, as specified by the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -1,5 +1,5 @@
-//! Events and results of an installation, in types that do not depend on a control plane. Each control plane's module translates them to
-//! its wire format; types that are sent unchanged define their wire names here.
+//! Events and results of an installation, in types that do not depend on a control plane. The module of each control plane converts them to
+//! its wire format. Some types are sent without conversion; these define their wire names here.
 
 use crate::install_marker::InstallMarker;
 use crate::inventory::EraseMethod;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq)]
 pub struct InstallResult {
     pub outcome: InstallOutcome,
-    /// Outcome in one sentence; for a failure, with the error message of the tool.
+    /// Outcome in one sentence. For a failure, it includes the error message of the tool.
     pub message: String,
-    /// Id of the allocation; empty if it was not known yet.
+    /// Id of the allocation; empty if the failure occurred before it was known.
     pub allocation: String,
     /// Id of the order that a reinstall carries out; `None` for a first installation.
     pub order: Option<String>,
-    /// Plan as it was printed; empty if there was none yet.
+    /// Plan as it was printed; empty if the failure occurred before there was a plan.
     pub plan: String,
     pub timings: Vec<StageTime>,
     /// Peak resident memory of the agent, in bytes.
@@ -39,13 +39,15 @@ pub enum InstallOutcome {
 /// Details of a failed installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FailureSummary {
-    /// Stage of the plan that failed, or the phase before there was a plan.
+    /// Stage of the plan that failed. If there was no plan yet, the phase that failed.
     pub stage: String,
-    /// Set if nothing was written but the control plane may have recorded that this attempt passed the point of no return.
+    /// True if nothing was written but the attempt was announced, so that the control plane may have recorded that it passed the point of
+    /// no return.
     pub announced: bool,
-    /// Marker of this allocation that was found on a disk and is not trusted, for the operator to inspect.
+    /// Marker of this allocation that was found on a disk but is not trusted. It is reported so that the operator can inspect it.
     pub unbelieved: Option<InstallMarker>,
-    /// Set if a reinstall finds no record of the previous installation, on the disks or at the control plane: nothing bootable may be left.
+    /// True if a reinstall finds no record of the previous installation, neither on the disks nor at the control plane. The machine may
+    /// then have no bootable system.
     pub unmarked: bool,
 }
 
@@ -53,7 +55,7 @@ pub struct FailureSummary {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiskChanges {
     pub erased: Vec<ErasedDisk>,
-    /// Evidence that a reinstall preserved these objects: `before` and `after` are equal, or the installation has failed.
+    /// Evidence that a reinstall preserved these objects: either `before` and `after` are equal, or the installation has failed.
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
     pub hidden: Vec<HiddenFiles>,
@@ -63,7 +65,7 @@ pub struct DiskChanges {
     pub volumes: Vec<PreparedVolume>,
 }
 
-/// Kernel, initrd and command line to boot. Paths are relative to the root of the target.
+/// Kernel, initrd and command line that boot the installed system. Paths are relative to the root of the installed system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootInfo {
     pub kernel: String,
@@ -74,14 +76,14 @@ pub struct BootInfo {
     pub bootloader_id: String,
 }
 
-/// Entry in the firmware's boot menu that will be created for a boot loader.
+/// Entry that will be created in the firmware's boot menu for a boot loader or a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootEntryRequest {
     /// Index of the ESP in the plan, from 0.
     pub esp: usize,
     /// Path on the ESP: `\EFI\debian\shimx64.efi`.
     pub loader: String,
-    /// Command line of a kernel that starts without a boot loader; otherwise empty.
+    /// Command line, if `loader` is a kernel that the firmware starts without a boot loader; otherwise empty.
     pub arguments: String,
 }
 
@@ -128,7 +130,7 @@ impl std::fmt::Display for EventName {
     }
 }
 
-/// Progress event. Losing one is harmless.
+/// Event about the progress of an installation. The loss of an event is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProgressEvent {
@@ -137,14 +139,14 @@ pub struct ProgressEvent {
     /// Stage of the plan that is running.
     #[serde(rename = "step", default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Duration of that stage, in the event that ends it.
+    /// Duration of the stage in seconds; only set in the event that ends the stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<TransferProgress>,
 }
 
-/// Progress of the image download. Bytes are counted as transferred, before decompression.
+/// Progress of the image download. Bytes are counted before decompression.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TransferProgress {
@@ -177,14 +179,14 @@ impl std::fmt::Display for TransferProgress {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageTransferFigures {
-    /// Bytes as transferred, before decompression.
+    /// Number of transferred bytes, counted before decompression.
     pub bytes: u64,
     pub seconds: f64,
     #[serde(default)]
     pub shares: Vec<StageShare>,
 }
 
-/// Share of the time in which a pipeline stage was busy, in percent; for the rest it waited for the other stages.
+/// Share of the time in which a pipeline stage was busy, in percent. In the remaining time it waited for the other stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageShare {
@@ -213,29 +215,29 @@ impl std::fmt::Display for ImageTransferFigures {
     }
 }
 
-/// Identifiers of a preserved object, read before the first step and after the last.
+/// Identifiers of a preserved object, read before the first stage and after the last stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PreservationProof {
-    /// `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
+    /// Type and name of the object: `disk /dev/sdb`, `array /dev/md/data`, `volume group csi-lvm`, `filesystem at /var/lib`.
     pub object: String,
-    /// GUIDs, UUIDs, offsets, members and labels, by name.
+    /// Values of GUIDs, UUIDs, offsets, members and labels, keyed by their names.
     pub before: BTreeMap<String, String>,
     pub after: BTreeMap<String, String>,
 }
 
-/// Kubernetes volume that is on the disks: created, preserved or added.
+/// Kubernetes volume that is on the disks after the installation, whether it was created, preserved or added.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PreparedVolume {
     pub name: String,
     pub uid: String,
-    /// Device path by which it is mounted: `/dev/disk/by-uuid/…`.
+    /// Device path by which the volume is mounted: `/dev/disk/by-uuid/…`.
     pub path: String,
     pub size_bytes: u64,
 }
 
-/// Files of the image below a mount point that a preserved filesystem covers.
+/// Files of the image that are hidden because a preserved filesystem is mounted at their directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HiddenFiles {
@@ -252,7 +254,7 @@ pub struct ErasedDisk {
     pub serial: String,
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub method: EraseMethod,
-    /// Result of reading the disk back, or the status that the disk reported.
+    /// Proof that the disk was erased: the result of reading the disk back, or the status that the disk reported.
     pub proof: String,
     pub seconds: f64,
 }
@@ -266,7 +268,7 @@ pub struct StageTime {
 }
 
 impl StageTime {
-    /// Formats a table of the seconds of each stage and their sum.
+    /// Formats a table with the duration of each stage in seconds, and their sum.
     pub fn format_table(timings: &[StageTime]) -> String {
         let row = |stage: &str, seconds: f64| [stage.to_owned(), format!("{seconds:>7.1} s")];
         let mut rows: Vec<_> = timings.iter().map(|time| row(&time.stage, time.seconds)).collect();

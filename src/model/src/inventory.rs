@@ -47,44 +47,44 @@ pub struct Inventory {
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
     pub disks: Vec<InventoryDisk>,
-    /// Running block devices on top of others.
+    /// Running block devices that lie on other block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<StackedDevice>,
-    /// md arrays by their members' superblocks, running or not.
+    /// md arrays as described by the superblocks of their members, whether running or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arrays: Vec<MdArray>,
-    /// LVM volume groups by their metadata, active or not.
+    /// LVM volume groups as described by their metadata, whether active or not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<LvmVolumeGroup>,
     /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnassignedDevices>,
-    /// Components of objects that span several devices and that neither mdadm nor lvm reports.
+    /// Components of objects that span several devices but are reported by neither mdadm nor lvm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<SpanningComponent>,
-    /// Filesystems that were inspected, because they are mounted or were mounted read-only for that.
+    /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted read-only for the
+    /// inspection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<FilesystemContents>,
-    /// Failed attempts of the agent to start or mount an object for inspection. Empty if none was made.
+    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed or none was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedAttempt>,
-    /// Boot variables of UEFI firmware; none for BIOS, and in inventories of earlier versions.
+    /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
-    /// Whether all objects that can be shown without writing were assembled and mounted before. Otherwise the
-    /// contents of inactive arrays, groups and unmounted filesystems are missing.
+    /// Whether the agent assembled and mounted all objects that can be inspected without writing. If not, the inventory lacks the contents
+    /// of inactive arrays and groups, and of unmounted filesystems.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub explored: bool,
 }
 
-/// Prefix of the agent's write-protecting overlay mappings.
+/// Prefix of the names of the agent's overlay mappings, which redirect writes to memory.
 pub const OVERLAY: &str = "drophammer-overlay-";
 
-/// Contents of a filesystem.
+/// Contents of a filesystem that was inspected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemContents {
-    /// Path as spelled by the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`,
-    /// `/dev/mapper/vg00-varlib`.
+    /// Device path, spelled as in the entry of the disk, partition or stacked device: `/dev/sda2`, `/dev/md127`, `/dev/mapper/vg00-varlib`.
     pub device: DevicePath,
     pub size_bytes: u64,
     pub used_bytes: u64,
@@ -99,7 +99,7 @@ pub struct FilesystemContents {
     pub sparse: Vec<SparseFile>,
 }
 
-/// Backing file of a sparse volume, named by its UUID.
+/// Backing file of a sparse Kubernetes volume. Its name is the UUID of the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseFile {
     pub uid: Uuid,
@@ -114,7 +114,7 @@ pub struct InventoryDisk {
     /// Path `/dev/NAME`.
     pub device: DevicePath,
     pub size_bytes: u64,
-    /// Logical sector size, 512 or 4096: the unit of LBAs.
+    /// Logical sector size in bytes, 512 or 4096. Logical block addresses count in this unit.
     pub sector_bytes: u32,
     #[serde(default)]
     pub model: String,
@@ -124,7 +124,7 @@ pub struct InventoryDisk {
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
-    /// Sequence number that the kernel assigns to each disk that appears, unique since boot; 0 if unknown.
+    /// Sequence number (`diskseq`) that the kernel assigns to each disk when it appears. It is unique since boot; 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub diskseq: u64,
     #[serde(default)]
@@ -132,17 +132,17 @@ pub struct InventoryDisk {
     /// Transport: `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty if unknown.
     #[serde(default)]
     pub transport: String,
-    /// Link `/dev/disk/by-path/…` as udev would create it; empty if unknown.
+    /// Link `/dev/disk/by-path/…` that udev would create; empty if unknown.
     #[serde(default)]
     pub by_path: String,
-    /// All links `/dev/disk/by-id/…` that udev would create.
+    /// All links `/dev/disk/by-id/…` that udev would create for the disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_id: Vec<String>,
-    /// SCSI host:channel:target:lun; empty for disks other than SCSI and ATA.
+    /// SCSI address, HOST:CHANNEL:TARGET:LUN; empty for disks other than SCSI and ATA.
     #[serde(default)]
     pub hctl: String,
-    /// Supported methods to erase the whole disk, best first, without those that every disk supports:
-    /// [`EraseMethod::WriteZeroes`] and [`EraseMethod::Ends`].
+    /// Methods by which the whole disk can be erased, best first. [`EraseMethod::WriteZeroes`] and [`EraseMethod::Ends`] are omitted,
+    /// because every disk supports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erase: Vec<EraseMethod>,
     #[serde(default)]
@@ -151,25 +151,25 @@ pub struct InventoryDisk {
     pub removable: bool,
     #[serde(default)]
     pub table: Option<DiskTable>,
-    /// Signatures on the whole disk, without the partition table.
+    /// Signatures on the whole disk, except that of the partition table.
     #[serde(default)]
     pub signatures: Vec<DeviceSignature>,
     /// Current users of the whole disk.
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Reason why the disk contents are not completely known: a read error, a signature with a wrong checksum.
-    /// Missing tables and signatures then prove nothing, and the disk must not be treated as blank.
+    /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong checksum. The absence
+    /// of tables and signatures then proves nothing, and the disk must not be treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether nothing was recognized, and samples from all over the device are zero.
+    /// Whether nothing was recognized on the device, and samples from all over the device are zero.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
-/// Partition table as found on the disk.
+/// Partition table that was found on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskTable {
-    /// Type as in libblkid: `gpt` or `dos`.
+    /// Type of the table, named as in libblkid: `gpt` or `dos`.
     pub kind: String,
     /// Disk GUID, for GPT.
     #[serde(default)]
@@ -196,12 +196,12 @@ pub struct DiskPartition {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Blank as defined by [`InventoryDisk::blank`].
+    /// Whether the partition is blank, as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
 
-/// Running block device on top of others, as shown in sysfs: md array, device-mapper device, bcache.
+/// Running block device that lies on other block devices according to sysfs: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackedDevice {
     /// Kernel name: `md127`, `dm-0`.
@@ -218,10 +218,10 @@ pub struct StackedDevice {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the agent assembled it for inspection; it was not running before.
+    /// Whether the agent assembled the device for inspection. It was not running before.
     #[serde(default)]
     pub assembled: bool,
-    /// Blank as defined by [`InventoryDisk::blank`].
+    /// Whether the device is blank, as defined by [`InventoryDisk::blank`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
@@ -229,9 +229,9 @@ pub struct StackedDevice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StackedDeviceKind {
-    /// md array, including inactive ones, which hold their members as well.
+    /// md array. Inactive arrays are included, because they hold their members too.
     Array,
-    /// LVM logical volume, or a hidden subvolume of one.
+    /// LVM logical volume, or a hidden subvolume of a logical volume.
     Volume,
     /// dm-crypt mapping.
     Crypt,
@@ -240,32 +240,32 @@ pub enum StackedDeviceKind {
     Other,
 }
 
-/// Method to make all data on a disk unreadable or zero.
+/// Method by which all data on a disk are made unreadable or overwritten with zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseMethod {
     NvmeSanitizeCrypto,
     NvmeSanitizeBlock,
-    /// Format NVM with secure erase setting 2: the encryption key is discarded.
+    /// NVMe Format with secure erase setting 2, which discards the encryption key.
     NvmeFormatCrypto,
-    /// Format NVM with secure erase setting 1.
+    /// NVMe Format with secure erase setting 1, which erases all user data.
     NvmeFormat,
     AtaEnhancedErase,
     AtaErase,
-    /// Discard of the whole disk, verified by reading zeros.
+    /// Discard of the whole disk. The disk is then read back and must contain zeros.
     Discard,
-    /// Writing zeros to the whole disk, offloaded to the disk if supported.
+    /// Zeros written to the whole disk. If the disk supports it, the kernel offloads this to the disk.
     WriteZeroes,
-    /// Writing zeros only where signatures are located.
+    /// Zeros written only to the locations of signatures.
     Ends,
 }
 
-/// Signature that libblkid recognizes: a filesystem, a RAID member, a physical volume.
+/// Signature that libblkid recognizes, such as that of a filesystem, a RAID member or a physical volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSignature {
-    /// libblkid's TYPE: `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
+    /// Type as reported by libblkid (TYPE): `ext4`, `vfat`, `linux_raid_member`, `LVM2_member`, `swap`.
     pub kind: String,
-    /// libblkid's USAGE: `filesystem`, `raid`, `crypto`, `other`.
+    /// Usage as reported by libblkid (USAGE): `filesystem`, `raid`, `crypto`, `other`.
     #[serde(default)]
     pub usage: String,
     #[serde(default)]
@@ -278,7 +278,7 @@ pub struct DeviceSignature {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceUse {
-    /// Mount point of its filesystem.
+    /// Mounted at this mount point.
     Mounted(String),
     Swap,
     /// Held by another block device (`/sys/block/*/holders`): `md127`, `dm-0`.
@@ -301,31 +301,31 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Inventory {
-    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`); `None` also if two
-    /// disks share it, as cheap USB sticks with one serial number do.
+    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). Returns `None` if no disk has this path,
+    /// or if two disks share it, as cheap USB sticks with the same serial number do.
     pub fn find_disk(&self, device: &str) -> Option<&InventoryDisk> {
         let mut found = self.disks.iter().filter(|disk| disk.has_path(device));
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Returns why the last attempt failed; `None` if it succeeded or none was made.
+    /// Returns why the last attempt to inspect this object failed; `None` if it succeeded or no attempt was made.
     pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&str> {
         self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
 
-    /// Returns the kernel name of a device in this inventory: `/dev/mapper/vg00-root` → `dm-0`.
+    /// Returns the kernel name of a device of this inventory: `dm-0` for `/dev/mapper/vg00-root`.
     pub fn resolve_kernel_name(&self, device: &DevicePath) -> KernelName {
         let stacked = self.stacked.iter().find(|stacked| stacked.device == *device);
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
-    /// Returns the partitions inside volumes, such as those of virtual machine disks. They have no device nodes, so
-    /// that no tool can read them, and their contents belong to the virtual machine.
+    /// Returns the partitions inside volumes, such as volumes that are disks of virtual machines. Such partitions have no device nodes, so
+    /// no tool can read them. Their contents belong to the virtual machine.
     pub fn partitions_inside_volumes(&self) -> BTreeSet<&DevicePath> {
         use StackedDeviceKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
-        // Partitions mapped by kpartx are stacked devices of their own.
+        // Partitions that kpartx has mapped are listed as stacked devices.
         let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).collect();
         parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).collect()
     }
@@ -336,7 +336,7 @@ impl Inventory {
         self.all_signatures().filter(|(_, signatures)| has(signatures)).map(|(device, _)| device).collect()
     }
 
-    /// Returns the signatures of each disk, partition and stacked device, by its path.
+    /// Returns the path and the signatures of each disk, partition and stacked device.
     pub fn all_signatures(&self) -> impl Iterator<Item = (&DevicePath, &[DeviceSignature])> {
         let disks = self.disks.iter().map(|disk| (&disk.device, &disk.signatures, &disk.table));
         let stacked = self.stacked.iter().map(|stacked| (&stacked.device, &stacked.signatures, &stacked.table));
@@ -349,14 +349,14 @@ impl Inventory {
 }
 
 impl StackedDevice {
-    /// Returns whether the agent created it as an overlay, so that nothing is written to the device below.
+    /// Returns whether this is an overlay of the agent, which prevents writes to the underlying device.
     pub fn is_overlay(&self) -> bool {
         self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
     }
 }
 
 impl InventoryDisk {
-    /// Returns whether the disk has this path. A link derived from a placeholder matches no disk.
+    /// Returns whether the disk has this path. A link that is derived from a placeholder matches no disk.
     pub fn has_path(&self, device: &str) -> bool {
         self.device == device
             || (!self.by_path.is_empty() && self.by_path == device)

@@ -1,6 +1,6 @@
-//! Hardware identifiers: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines
-//! report placeholders, which many disks share. A placeholder counts as missing wherever disks are compared or
-//! selected; inventories and plans still show it as reported.
+//! Hardware identifiers of disks: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines report
+//! placeholders, which many disks share. When disks are compared or selected, a placeholder is treated as missing. Inventories and plans
+//! still contain it as reported.
 //!
 //! The rules are in a table in docs/plan.md.
 
@@ -11,19 +11,20 @@ mod udev_links;
 
 pub(crate) use udev_links::names_placeholder;
 
-/// Digits of the shortest world wide name (64 bits).
+/// Number of hexadecimal digits of the shortest world wide name (64 bits).
 const WWN_DIGITS: usize = 16;
-/// Prefixes of world wide names in sysfs, udev and lsblk.
+/// Prefixes that sysfs, udev and lsblk put before world wide names.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
-/// Minimum number of differing character pairs for a byte-swapped spelling to count as the same serial number:
-/// `00000012` and `00000021` are two disks.
+/// Minimum number of differing character pairs for which a byte-swapped serial number is considered the same serial number. With fewer
+/// pairs, `00000012` and `00000021` would be one disk.
 const SWAPPED_PAIRS: usize = 4;
-/// Minimum length of a byte-swapped placeholder that is recognized.
+/// Minimum length of a serial number that is also recognized as a placeholder if it is byte-swapped.
 const SWAPPED_WORD: usize = 4;
 
 /// Returns a serial number in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Case, surrounding blanks, the type of inner blanks, and byte order of ATA words are ignored.
+/// Two serial numbers have the same canonical form if they differ only in case, surrounding blanks, the type of inner blanks, or the byte
+/// order of ATA words.
 pub fn comparable_serial(text: &str) -> Option<String> {
     let plain = normalize_serial(text);
     let padded = ata_words(&plain);
@@ -38,7 +39,7 @@ pub fn comparable_serial(text: &str) -> Option<String> {
 
 /// Returns a world wide name in canonical form for comparison; `None` if it is missing or a placeholder.
 ///
-/// Prefix (`0x`, `naa.`, `eui.`), separators and case are ignored.
+/// Two world wide names have the same canonical form if they differ only in prefix (`0x`, `naa.`, `eui.`), separators and case.
 pub fn comparable_wwn(text: &str) -> Option<String> {
     let plain = text.trim().to_lowercase();
     let mut digits = plain.as_str();
@@ -66,13 +67,13 @@ pub fn is_placeholder_wwn(text: &str) -> bool {
     !text.is_empty() && comparable_wwn(text).is_none()
 }
 
-/// Returns whether two serial numbers are the same, or `None` if one of them is missing or a placeholder.
+/// Returns whether two serial numbers are the same; `None` if one of them is missing or a placeholder.
 pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
     Some(comparable_serial(one)? == comparable_serial(other)?)
 }
 
-/// Returns whether two world wide names are the same; `None` if one is missing, a placeholder, or the other one
-/// truncated to 64 bits, as udev does.
+/// Returns whether two world wide names are the same. Returns `None` if one of them is missing or a placeholder, or if one of them is the
+/// other truncated to 64 bits, as udev truncates it.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);
     let (short, long) = if one.len() < other.len() { (&one, &other) } else { (&other, &one) };
@@ -80,14 +81,14 @@ pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     (!is_cut).then_some(one == other)
 }
 
-/// Converts to upper case, with one underscore for each run of blanks and underscores, and none at the ends.
+/// Converts to upper case, replaces each run of blanks and underscores by one underscore, and removes runs at the start and end.
 fn normalize_serial(text: &str) -> String {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';
     let words: Vec<&str> = text.split(is_blank).filter(|word| !word.is_empty()).collect();
     words.join("_").to_uppercase()
 }
 
-/// Returns the characters of a serial number, padded to whole ATA words.
+/// Returns the characters of a serial number, padded to an even number because an ATA word has two bytes.
 fn ata_words(plain: &str) -> Vec<char> {
     let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
     if !characters.len().is_multiple_of(2) {
@@ -96,7 +97,7 @@ fn ata_words(plain: &str) -> Vec<char> {
     characters
 }
 
-/// Swaps the two bytes of each ATA word, as some controllers do.
+/// Swaps the two bytes of each ATA word. Some controllers report serial numbers in this byte order.
 fn swap_bytes(words: &[char]) -> String {
     let swapped: String = words.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect();
     normalize_serial(&swapped)

@@ -1,4 +1,4 @@
-//! Text in the boxes of the diagram, line by line.
+//! Text in the boxes of the diagram, as lines.
 
 use super::node_text;
 use crate::layout::graph::{LayoutGraph, LayoutItem};
@@ -6,14 +6,14 @@ use crate::layout::graph::{LayoutGraph, LayoutItem};
 /// Maximum number of characters in a line of a box; longer text is wrapped.
 const LINE: usize = 30;
 
-/// A box before its placement.
+/// Contents of a box, before its position is known.
 pub(super) struct BoxText {
-    /// Device, group or mount point; usually one line.
+    /// Name of the device or group, or the mount point. It usually has one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
-    /// Whether a reinstall erases the disk; `None` for other nodes.
+    /// Whether a reinstall erases the disk; `None` for a box that is not a disk.
     pub wipe: Option<bool>,
-    /// Summary in one sentence, with the full path of the device.
+    /// Summary in one line, with the full path of the device.
     pub tooltip: String,
 }
 
@@ -64,7 +64,7 @@ fn type_line(item: LayoutItem) -> String {
     }
 }
 
-/// Joins short details on one line.
+/// Joins details that together fit into one line.
 fn join_details(details: Vec<String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for detail in details {
@@ -79,7 +79,8 @@ fn join_details(details: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// Splits text into lines of at most [`LINE`] characters, at a blank, else after a component of a path or list, else anywhere.
+/// Splits text into lines of at most [`LINE`] characters. Lines are split at blanks; a line without a blank is split after a separator of a
+/// path or list, or else at any character.
 fn wrap_text(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = text.chars().collect();
@@ -94,7 +95,7 @@ fn wrap_text(text: &str) -> Vec<String> {
     lines
 }
 
-/// Replaces control characters, which XML does not allow, not even escaped (XML 1.0, 2.2).
+/// Replaces control characters. XML does not allow them, not even escaped (XML 1.0, 2.2).
 pub(super) fn strip_control_characters(text: &str) -> String {
     let known = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
     text.chars().map(|c| if known(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

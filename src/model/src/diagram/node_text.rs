@@ -1,4 +1,4 @@
-//! Text about the nodes of a layout, for its drawings.
+//! Text that describes the nodes of a layout, for its drawings.
 
 use crate::layout::graph::{LayoutGraph, LayoutItem};
 use crate::layout::{
@@ -6,12 +6,12 @@ use crate::layout::{
 };
 use common::format::format_count;
 
-/// Returns the device without `/dev/`.
+/// Returns the path of a device without the leading `/dev/`.
 pub fn strip_dev(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
-/// Describes a size in MiB, or GiB if it is a multiple.
+/// Formats a size in MiB, or in GiB if it is a multiple of 1 GiB. The remaining space is `the rest`.
 pub(crate) fn describe_size(size: RequestedSize) -> String {
     match size.as_mib() {
         None => "the rest".to_owned(),
@@ -28,7 +28,8 @@ pub fn node_size(item: LayoutItem) -> String {
     }
 }
 
-/// Describes the type of a node: level, type code or type of volume, with the label in the partition table.
+/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. The label of a partition or
+/// filesystem follows.
 pub fn describe_type(item: LayoutItem) -> String {
     match item {
         LayoutItem::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
@@ -48,7 +49,7 @@ fn quote_label(label: Option<&str>) -> String {
     label.map(|label| format!(" \"{label}\"")).unwrap_or_default()
 }
 
-/// Describes format and label.
+/// Describes format and label of a filesystem.
 pub fn describe_content(filesystem: &FilesystemSpec) -> String {
     match filesystem.format {
         FilesystemFormat::None => "no filesystem".to_owned(),
@@ -56,7 +57,7 @@ pub fn describe_content(filesystem: &FilesystemSpec) -> String {
     }
 }
 
-/// Returns the mount point, or a description if there is none.
+/// Returns the mount point of a filesystem, or a description such as `swap` if it has none.
 pub fn mount_point(filesystem: &FilesystemSpec) -> String {
     match (&filesystem.path, filesystem.format) {
         (_, FilesystemFormat::Swap) => "swap".to_owned(),
@@ -66,7 +67,7 @@ pub fn mount_point(filesystem: &FilesystemSpec) -> String {
     }
 }
 
-/// Returns further details of a node, most important first.
+/// Returns further details of a node, the most important first.
 pub fn describe_details(graph: &LayoutGraph, node: usize) -> Vec<String> {
     match graph.nodes[node].item {
         LayoutItem::Disk(disk) => {
@@ -106,7 +107,7 @@ fn describe_array(graph: &LayoutGraph, raid: &ArraySpec) -> Vec<String> {
     details
 }
 
-/// Returns the options of mkfs and mount, and the behaviour in a reinstall.
+/// Describes the options of mkfs and mount, encryption, growing, and the behaviour in a reinstall.
 pub fn describe_options(filesystem: &FilesystemSpec) -> Vec<String> {
     let tool = if filesystem.format == FilesystemFormat::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));
@@ -121,10 +122,10 @@ fn describe_luks(encrypted: EncryptionSpec) -> String {
     format!("in LUKS2, key: {}", encrypted.key)
 }
 
-/// Describes which allocations the layout is for.
+/// Describes the allocations for which the layout is selected.
 pub fn describe_purpose(graph: &LayoutGraph) -> String {
     let constraints = &graph.layout.constraints;
-    // A layout is selected by size and image together.
+    // A layout is selected only if both the size and the image match.
     if constraints.sizes.is_empty() || constraints.images.is_empty() {
         return "for allocations that name it".to_owned();
     }

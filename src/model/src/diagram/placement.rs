@@ -1,15 +1,16 @@
-//! Placement of the boxes and lines of the diagram: columns from left to right, few crossings, lines as straight as possible.
+//! Placement of the boxes and lines of the diagram. Boxes are in columns from left to right; lines have few crossings and are as straight
+//! as possible.
 //!
-//! A layered drawing (Sugiyama): a line that passes a column gets a cell there, each column is ordered by the mean of its neighbours, and
-//! vertical positions are the least squares solution that keeps the boxes apart.
+//! The result is a layered drawing (Sugiyama). A line that passes a column gets a cell in this column. The cells of each column are ordered
+//! by the mean positions of their neighbours. Vertical positions are the least squares solution that keeps the boxes apart.
 
 use crate::layout::graph::{LayoutGraph, LayoutItem};
 
-/// Vertical distance between two boxes of one column.
+/// Vertical distance between two boxes of one column, in pixels.
 const GAP: f64 = 14.0;
-/// Height of a line where it passes a column.
+/// Height of the cell of a line that passes a column, in pixels.
 const BEND: f64 = 6.0;
-/// Horizontal distance between two columns.
+/// Horizontal distance between two columns, in pixels.
 const BETWEEN: f64 = 72.0;
 const SWEEPS: usize = 12;
 
@@ -22,12 +23,12 @@ pub struct Rect {
     pub height: f64,
 }
 
-/// A line from a node to one that lies on it.
+/// A line from a node to a node that lies on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connector {
     pub from: usize,
     pub to: usize,
-    /// Ends and bends, from left to right: a curve between two columns, straight through a column.
+    /// Points of the line from left to right. Between two columns the line is a curve; through a column that it passes it is straight.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -37,13 +38,13 @@ pub struct DiagramPlacement {
     /// Rectangle of each node.
     pub boxes: Vec<Rect>,
     pub lines: Vec<Connector>,
-    /// Left edge and width of each column, and one of its nodes.
+    /// Left edge and width of each column, and the index of one of its nodes.
     pub columns: Vec<(f64, f64, usize)>,
     pub width: f64,
     pub height: f64,
 }
 
-/// An item of a column: a node, or a line that passes it.
+/// Cell of a column: a node, or a line that passes the column.
 struct ColumnCell {
     node: Option<usize>,
     column: usize,
@@ -53,7 +54,7 @@ struct ColumnCell {
     right: Vec<usize>,
 }
 
-/// Places the nodes, which have these sizes (width, height).
+/// Places all nodes of the graph. `sizes` contains width and height of each node's box.
 pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacement {
     let (columns_of, count) = assign_columns(graph);
     let mut cells: Vec<ColumnCell> = (0..graph.nodes.len())
@@ -87,7 +88,8 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
     DiagramPlacement { boxes, lines, columns, width: (x - BETWEEN).max(0.0), height }
 }
 
-/// Returns the column of each node, and the number of columns: by type, with an array on arrays one further right, without empty columns.
+/// Returns the column of each node, and the number of columns. The column depends on the type of the node; an array on other arrays is one
+/// column further right. There are no empty columns.
 fn assign_columns(graph: &LayoutGraph) -> (Vec<usize>, usize) {
     let arrays = graph.layout.raid.len();
     let mut ranks: Vec<usize> = graph
@@ -118,7 +120,7 @@ fn assign_columns(graph: &LayoutGraph) -> (Vec<usize>, usize) {
     (ranks.iter().map(column).collect(), used.len())
 }
 
-/// Joins the cells along each line, with new cells in the columns that it passes. Returns the cells of each line.
+/// Connects the two ends of each line. A line that passes columns gets a new cell in each of them. Returns the cells along each line.
 fn connect_cells(graph: &LayoutGraph, cells: &mut Vec<ColumnCell>) -> Vec<Vec<usize>> {
     let mut paths = Vec::new();
     for from in 0..graph.nodes.len() {
@@ -139,7 +141,7 @@ fn connect_cells(graph: &LayoutGraph, cells: &mut Vec<ColumnCell>) -> Vec<Vec<us
     paths
 }
 
-/// Returns the cells by column, in the order in which they are reached from the disks of the layout.
+/// Returns the cells of each column, in the order in which a walk from the disks of the layout reaches them.
 fn initial_order(cells: &[ColumnCell], columns: usize) -> Vec<Vec<usize>> {
     let mut order = vec![Vec::new(); columns];
     let mut seen = vec![false; cells.len()];
@@ -155,7 +157,7 @@ fn initial_order(cells: &[ColumnCell], columns: usize) -> Vec<Vec<usize>> {
     order
 }
 
-/// Orders each column by the mean position of its neighbours, and keeps the order with the fewest crossings.
+/// Repeatedly orders the cells of each column by the mean position of their neighbours, and returns the order with the fewest crossings.
 fn order_columns(cells: &[ColumnCell], first: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
     let mut best = (count_crossings(cells, &first), first.clone());
     let mut order = first;
@@ -184,7 +186,7 @@ fn mean_position(cells: &[usize], places: &[f64]) -> Option<f64> {
     (!cells.is_empty()).then(|| sum / cells.len() as f64)
 }
 
-/// Returns the number of pairs of lines between adjacent columns that cross.
+/// Returns the number of crossings between lines that connect the same two adjacent columns.
 fn count_crossings(cells: &[ColumnCell], order: &[Vec<usize>]) -> usize {
     let mut places = vec![0; cells.len()];
     for (place, cell) in order.iter().flat_map(|column| column.iter().enumerate()) {
@@ -203,7 +205,8 @@ fn count_crossings(cells: &[ColumnCell], order: &[Vec<usize>]) -> usize {
     crossings
 }
 
-/// Sets the vertical positions: each cell as near to the middle of its neighbours as the other cells of its column permit.
+/// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbours as the other cells of its column
+/// permit.
 fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     for column in order {
         spread_cells(cells, column, &vec![0.0; column.len()]);
@@ -219,7 +222,7 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
             spread_cells(cells, column, &wanted);
         }
     }
-    // Straightens passing lines; boxes keep their positions.
+    // Straightens lines that pass a column; boxes keep their positions.
     for column in order {
         let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
         let straight =
@@ -231,7 +234,8 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     cells.iter_mut().for_each(|cell| cell.centre -= top);
 }
 
-/// Sets the centres that are nearest to the wanted ones (by squares) and keep order and gaps: pool adjacent violators.
+/// Sets the centres of a column's cells so that order and gaps are preserved and the sum of the squared distances to `wanted` is minimal.
+/// The algorithm is pool adjacent violators.
 fn spread_cells(cells: &mut [ColumnCell], column: &[usize], wanted: &[f64]) {
     let mut offset = 0.0;
     let mut offsets = Vec::new();
@@ -285,14 +289,15 @@ fn route_lines(
     lines
 }
 
-/// Aligns a line with the box at its end if the difference is only a few pixels, which would look like a mistake.
+/// Makes the last segment of a line horizontal if its ends differ by only a few pixels, which would look like a mistake.
 fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
     if (points[end].1 - points[next].1).abs() <= 3.0 {
         points[end].1 = points[next].1;
     }
 }
 
-/// Returns the vertical position on the side of a box at which it is joined to `other`. Lines are sorted by their other ends.
+/// Returns the vertical position at which the line to `other` leaves the side of a box. The lines of a side are sorted by the positions of
+/// their other ends.
 fn port_position(cells: &[ColumnCell], cell: usize, other: usize, right: bool) -> f64 {
     let mut ends = if right { cells[cell].right.clone() } else { cells[cell].left.clone() };
     ends.sort_by(|a, b| cells[*a].centre.total_cmp(&cells[*b].centre));

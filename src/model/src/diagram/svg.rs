@@ -1,7 +1,7 @@
-//! The diagram as SVG: columns from the disks on the left to the mount points on the right.
+//! Output of the diagram as SVG. Its columns lead from the disks on the left to the mount points on the right.
 //!
 //! The colours are those of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone. Text
-//! of the layout is only written to text nodes, because the crate does not escape quotes in attributes.
+//! of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
 use super::box_text::{BoxText, build_box_text, strip_control_characters};
 use super::node_text;
@@ -22,11 +22,11 @@ const LEAST_WIDTH: f64 = 620.0;
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
 const BADGE_HEIGHT: f64 = 18.0;
-/// Widths of a character of DejaVu, which are larger than those of the other fonts.
+/// Width of a character of the DejaVu fonts, in pixels. The other fonts are narrower.
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 
-/// Heading, border color and fill color of a type of box.
+/// Heading of the column, and border and fill color of the box, for a type of node.
 struct BoxStyle {
     heading: &'static str,
     edge: &'static str,
@@ -48,7 +48,7 @@ fn box_style(item: LayoutItem) -> BoxStyle {
     BoxStyle { heading, edge, fill }
 }
 
-/// Returns the whole diagram as the content of an SVG file.
+/// Draws the whole diagram, and returns the content of an SVG file.
 pub fn draw_svg(graph: &LayoutGraph) -> String {
     let faces: Vec<BoxText> = (0..graph.nodes.len()).map(|node| build_box_text(graph, node)).collect();
     let sizes: Vec<(f64, f64)> = faces.iter().map(box_size).collect();
@@ -99,7 +99,7 @@ fn box_size(face: &BoxText) -> (f64, f64) {
     (width.max(96.0 + badge * 2.0).round(), (lines * LINE_HEIGHT + badge + PADDING * 1.5).round())
 }
 
-/// Returns title, description and purpose, and the height of these and the headings.
+/// Draws title, description and purpose of the layout. Also returns the height of these lines together with the headings of the columns.
 fn draw_head(graph: &LayoutGraph) -> (Group, f64) {
     let mut group = Group::new().set("transform", format!("translate({MARGIN} {MARGIN})"));
     let mut y = 16.0;
@@ -152,7 +152,7 @@ fn draw_box(face: &BoxText, rect: &Rect, look: &BoxStyle) -> Group {
     }
 }
 
-/// Returns the frame of a box: dashed for a disk that a reinstall erases, double for one that it keeps.
+/// Draws the frame of a box. It is dashed for a disk that a reinstall erases, and double for a disk that a reinstall preserves.
 fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     let outline = |inset: f64| {
         Rectangle::new()
@@ -172,7 +172,7 @@ fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     }
 }
 
-/// Returns the badge `WIPE on reinstall`, white on dark, or `keep on reinstall`, dark on white.
+/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark colour on white.
 fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
     let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
     let pill = Rectangle::new()
@@ -190,7 +190,7 @@ fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
 fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> Group {
     let mut data = String::new();
     for (index, (x, y)) in line.points.iter().enumerate() {
-        // Points come in pairs: a curve from each odd one to the next, straight in between.
+        // A curve leads to each point with an odd index, a straight line to each other point.
         data += &match index {
             0 => format!("M{x} {y}"),
             _ if index % 2 == 0 => format!(" L{x} {y}"),

@@ -1,9 +1,9 @@
 //! Proof that an install marker was written by a particular attempt.
 //!
-//! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return; the secret itself is written
-//! into the install marker at the end. Ids of machines, allocations and orders are public, so a marker that only repeats them proves
-//! nothing: a previous system of the machine may have written it. Such a system cannot know the secret of an attempt that has begun after
-//! it.
+//! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret itself is written
+//! into the install marker at the end of the attempt. Ids of machines, allocations and orders are public, so a marker that contains only
+//! these ids proves nothing: a previous system of the machine may have written it. But no previous system knows the secret of an attempt
+//! that started after it.
 
 use super::{InstallMarker, RecordedDisk};
 use common::encoding::format_sha256;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::fmt;
 use uuid::Uuid;
 
-/// Prefix of a digest.
+/// Prefix of a SHA-256 digest.
 const SHA256: &str = "sha256:";
 
 /// Secret of one attempt: 64 hexadecimal digits.
@@ -20,20 +20,20 @@ const SHA256: &str = "sha256:";
 pub struct AttemptSecret(String);
 
 impl AttemptSecret {
-    /// Generates a secret from two random UUIDs.
+    /// Generates a secret from two random UUIDs, which `ids` returns.
     pub fn generate(ids: &mut dyn FnMut() -> Uuid) -> AttemptSecret {
         AttemptSecret(format!("{}{}", ids().simple(), ids().simple()))
     }
 
-    /// Returns `sha256:HEX` of the secret; `None` if the text does not have the format of a secret.
+    /// Returns `sha256:HEX` of the secret; `None` if this text does not have the format of a secret.
     pub fn digest(&self) -> Option<String> {
         let is_plausible = self.0.len() == 64 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_plausible.then(|| format_sha256(&self.0))
     }
 }
 
-/// Accepts any JSON: a marker must not become unreadable, and thus count as absent, because of its secret. A value that is not text becomes
-/// a secret that proves nothing.
+/// Accepts any JSON value. An invalid secret must not make the whole marker unreadable, because the marker would then be treated as absent.
+/// A value that is not text becomes a secret that proves nothing.
 impl<'de> Deserialize<'de> for AttemptSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttemptSecret, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -59,25 +59,26 @@ impl schemars::JsonSchema for AttemptSecret {
     }
 }
 
-/// Returns whether the text is a digest of a secret.
+/// Returns whether the text has the format of a secret's digest.
 pub fn is_secret_digest(text: &str) -> bool {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     text.strip_prefix(SHA256).is_some_and(|hex| hex.len() == 64 && hex.bytes().all(is_hex))
 }
 
-/// Attempt that has passed its point of no return, as the control plane records it and reports it to later boots.
+/// Attempt that has passed its point of no return. The control plane stores this record and sends it to later boots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct AttemptRecord {
     /// `sha256:HEX` of the attempt's secret.
     pub secret_digest: String,
-    /// Id of the image that the attempt installs; empty for a migration, which transfers the installed system.
+    /// Id of the image that the attempt installs. Empty for a migration, which transfers the installed system instead of installing an
+    /// image.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub image: Option<String>,
 }
 
-/// Difference between a marker and the attempt that is assumed to have written it.
+/// Reason why a marker was not written by a particular attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkerMismatch {
     /// The marker contains no secret, or the secret of another attempt.
@@ -86,7 +87,7 @@ pub enum MarkerMismatch {
         expected: String,
         found: String,
     },
-    /// The partition table of this disk, named as in the layout.
+    /// The marker does not contain the GUID of the partition table that the attempt created on this disk, which is named as in the layout.
     Table {
         device: String,
     },
@@ -112,11 +113,12 @@ impl fmt::Display for MarkerMismatch {
 }
 
 impl InstallMarker {
-    /// Checks that the attempt has written this marker. `disks` are the disks that the attempt has announced: the marker must contain the
-    /// GUIDs of all partition tables that were created. An image with its own partition table leaves no such GUID.
+    /// Checks that the attempt has written this marker. `disks` are the disks that the attempt announced: the marker must contain the GUIDs
+    /// of all partition tables that the attempt created on them. A raw image contains its own partition table, so such a disk has no GUID
+    /// here.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first reason why the attempt has not written this marker.
     pub fn check_attempt(&self, attempt: &AttemptRecord, disks: &[RecordedDisk]) -> Result<(), MarkerMismatch> {
         let digest = self.secret.as_ref().and_then(AttemptSecret::digest);
         if digest.as_ref() != Some(&attempt.secret_digest) {
@@ -134,7 +136,7 @@ impl InstallMarker {
     }
 }
 
-/// Returns the disks that received a new partition table from the attempt that announced them.
+/// Returns the announced disks on which the attempt creates a new partition table.
 pub fn disks_with_new_tables(disks: &[RecordedDisk]) -> impl Iterator<Item = &RecordedDisk> {
     disks.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }

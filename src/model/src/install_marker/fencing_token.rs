@@ -1,7 +1,8 @@
-//! Fencing tokens: they identify a server's database history and the position of an installation in it.
+//! Fencing tokens, which order the installations of one server. A token identifies the history of the server's database, and the position
+//! of an installation in it.
 //!
-//! A server issues one for each order, first installation and migration, and the install marker records it. A reinstall whose token is
-//! older than the recorded one comes from an outdated database; the agent refuses it.
+//! A server issues a token for each order, first installation and migration. The install marker records the token. If the token of a
+//! reinstall is older than the recorded one, the reinstall comes from an outdated database, and the agent refuses it.
 //!
 //! A token that was read from a disk proves nothing by itself: any previous owner of the disk may have written it. It can only cause a
 //! refusal, which the operator can override.
@@ -16,14 +17,14 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct FencingToken {
-    /// UUID of the database's history; a restored database starts a new one.
+    /// UUID of the database's history. A database that is restored from a backup starts a new history.
     pub database: String,
-    /// Sequence number within that history, from 1 to [`FencingToken::LIMIT`]; 0 if the source contained no valid number.
+    /// Number of the installation within this history, from 1 to [`FencingToken::LIMIT`]; 0 if no valid number was read.
     pub sequence: u64,
 }
 
 impl FencingToken {
-    /// Largest sequence that a server can issue: integers of SQLite are signed.
+    /// Largest sequence number that a server can issue. It is limited because integers of SQLite are signed.
     pub const LIMIT: u64 = i64::MAX.unsigned_abs();
 
     /// Returns whether a server can have issued this token.
@@ -31,15 +32,15 @@ impl FencingToken {
         (1..=FencingToken::LIMIT).contains(&self.sequence) && Uuid::try_parse(&self.database).is_ok()
     }
 
-    /// Compares the age of two tokens; `None` if they belong to different histories, or if one of them is not plausible.
+    /// Returns which of two tokens is older; `None` if they belong to different histories, or if one of them is not plausible.
     pub fn compare_age(&self, other: &FencingToken) -> Option<Ordering> {
         let is_comparable = self.is_plausible() && other.is_plausible() && self.database == other.database;
         is_comparable.then(|| self.sequence.cmp(&other.sequence))
     }
 }
 
-/// Accepts any JSON: a marker must not become unreadable, and thus count as absent, because of its token. An invalid token becomes an
-/// implausible one.
+/// Accepts any JSON value. An invalid token must not make the whole marker unreadable, because the marker would then be treated as absent.
+/// It becomes a token that is not plausible.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;

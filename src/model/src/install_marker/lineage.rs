@@ -1,18 +1,18 @@
-//! Order of installations, established without clocks.
+//! Order of installations, determined without clocks.
 //!
-//! The clock of a machine without a battery starts in the past, and clocks of different machines disagree. A marker therefore lists the
-//! digests of the installations that it replaced. One installation is newer than another only if its marker lists the other one. Markers of
-//! earlier versions list nothing, so such an installation is never newer than another.
+//! The clock of a machine without a battery starts in the past, and the clocks of different machines differ. A marker therefore lists the
+//! digests of the installations that it replaced. An installation is newer than another one only if its marker lists the digest of the
+//! other one. Markers of earlier versions contain no list, so an installation with such a marker is never newer than another one.
 
 use super::InstallMarker;
 use common::encoding::format_sha256;
 
-/// Maximum length of [`InstallMarker::supersedes`]. The oldest entries are dropped; a dropped installation counts as unrelated.
+/// Maximum length of [`InstallMarker::supersedes`]. The oldest entries are dropped. A dropped installation is then treated as unrelated.
 const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
-    /// Returns the digest that identifies the installation, `sha256:HEX`. It excludes the owner, which `drophammer.keep` changes, and the
-    /// list of replaced installations, which earlier versions drop.
+    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest excludes allocation and project, which
+    /// `drophammer.keep` changes, and the list of replaced installations, which earlier versions drop.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
@@ -20,14 +20,14 @@ impl InstallMarker {
         format_sha256(text)
     }
 
-    /// Returns whether this installation replaced the other one.
+    /// Returns whether this installation replaced the installation `other`.
     pub fn has_superseded(&self, other: &InstallMarker) -> bool {
         self.supersedes.contains(&other.digest())
     }
 }
 
-/// Returns the index of the newest installation: the one that replaced all others; `None` if there are no markers or their order is not
-/// proven. Copies of one marker, as on both halves of a mirror, count as one.
+/// Returns the index of the newest installation, which replaced all others. Returns `None` if there are no markers, or if their order is
+/// not proven. Copies of one marker, such as on both halves of a mirror, are treated as one installation.
 pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     let digests: Vec<String> = markers.iter().map(|marker| marker.digest()).collect();
     let is_newer = |one: usize, other: usize| markers[one].supersedes.contains(&digests[other]);
@@ -38,7 +38,8 @@ pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     (0..markers.len()).find(replaced_others)
 }
 
-/// Returns the list of superseded installations for a new marker: the replaced installations, and those that they had replaced.
+/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and of those that they
+/// had replaced.
 pub fn collect_superseded<'a>(replaced: impl Iterator<Item = &'a InstallMarker>) -> Vec<String> {
     let replaced: Vec<&InstallMarker> = replaced.collect();
     let mut digests: Vec<String> = Vec::new();

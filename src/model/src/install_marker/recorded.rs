@@ -1,4 +1,5 @@
-//! Install markers that the version of commit 7cf8cba wrote (`testdata/recorded`): every field is read with its meaning, and written again.
+//! Tests with install markers that the version of commit 7cf8cba wrote (`testdata/recorded`). Every field is read with its meaning, and
+//! written again.
 
 use super::*;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use super::comparable_serial;
 use common::encoding::decode_hex;
 
-/// Placeholder texts, reduced to letters and digits.
+/// Texts of placeholders, without characters other than letters and digits.
 const WORDS: [&str; 36] = [
     "NONE",
     "NULL",
@@ -42,16 +42,16 @@ const WORDS: [&str; 36] = [
     "TOBEFILLEDBYOEM",
     "DEADBEEF",
 ];
-/// Minimum length of a placeholder that repeats one character; zeros count at any length.
+/// Minimum length of a text of one repeated character that is a placeholder. A text of zeros is a placeholder at any length.
 const REPEATED: usize = 4;
-/// Minimum length of an ascending or descending sequence that counts as a placeholder.
+/// Minimum length of an ascending or descending sequence that is a placeholder.
 const SEQUENCE: usize = 5;
-/// Maximum length of a block whose repetition is a placeholder, minimum number of repetitions, and minimum total
-/// length.
+/// Limits for a text that is a placeholder because it repeats a block: [`BLOCK`] is the maximum length of the block, [`BLOCKS`] the minimum
+/// number of repetitions, and [`BLOCKS_LENGTH`] the minimum length of the text.
 const BLOCK: usize = 4;
 const BLOCKS: usize = 3;
 const BLOCKS_LENGTH: usize = 8;
-/// Minimum length of a world wide name that is a placeholder if at most one digit is nonzero.
+/// Minimum length of a world wide name that is a placeholder if exactly one digit is nonzero.
 const WWN_LENGTH: usize = 8;
 
 /// Returns whether an upper-case text is a placeholder.
@@ -65,21 +65,22 @@ pub(super) fn is_placeholder(text: &str) -> bool {
         || repeats_a_block(&letters)
 }
 
-/// Returns whether a world wide name, given as its digits, is a placeholder.
+/// Returns whether the digits of a world wide name are a placeholder.
 pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
     let set = digits.bytes().filter(|digit| *digit != b'0').count();
     set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
 }
 
-/// Returns whether the kernel's fallback name of a namespace without EUI-64, NGUID and UUID is a placeholder. It
-/// consists of vendor, serial number and model in hexadecimal, and namespace, and is as unique as the serial number.
+/// Returns whether the kernel's fallback name of an NVMe namespace contains a placeholder. A namespace without EUI-64, NGUID and UUID has
+/// such a name. It consists of vendor, serial number and model in hexadecimal, and the namespace number, so it is only as unique as the
+/// serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     let serial = name.split('-').nth(1).and_then(decode_hex).unwrap_or_default();
     let serial: String = serial.into_iter().map(char::from).collect();
     comparable_serial(&serial).is_none()
 }
 
-/// Returns whether the text is a sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
+/// Returns whether the text is an ascending or descending sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
 fn is_sequence(letters: &[char]) -> bool {
     let follows = |one: char, next: char| match (one, next) {
         ('9', '0' | 'A') | ('F', '0') => true,

@@ -1,11 +1,11 @@
-//! udev links derived from placeholder identifiers.
+//! Recognition of udev links that are derived from placeholders.
 
 use super::{is_placeholder_serial, is_placeholder_wwn};
 
 const FOLDER: &str = "/dev/disk/by-id/";
-/// Prefixes of links that end in a world wide name. `scsi-2` is EUI-64, `scsi-3` NAA.
+/// Prefixes of links that end with a world wide name. The prefix `scsi-2` denotes an EUI-64, `scsi-3` an NAA name.
 const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uuid.", "nvme-nvme."];
-/// Maximum number of words in a serial number.
+/// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
 
 /// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so that several disks may share it.
@@ -22,8 +22,8 @@ pub(crate) fn names_placeholder(path: &str) -> bool {
     ends_in_placeholder(rest, bus) || without_namespace.is_some_and(|(rest, _)| ends_in_placeholder(rest, bus))
 }
 
-/// Returns whether the serial number, which follows vendor and model, is a placeholder; virtio links consist of the
-/// serial number only.
+/// Returns whether the serial number at the end of a link is a placeholder. In most links it follows vendor and model; virtio links consist
+/// of the serial number only.
 fn ends_in_placeholder(rest: &str, bus: &str) -> bool {
     if bus == "virtio" {
         return is_placeholder_serial(rest);
