@@ -1,4 +1,4 @@
-//! Inventories with very many devices, links or signatures, for tests and measurements of what they cost.
+//! Inventories with very many devices, links or signatures. They are used in tests, and to measure the time and memory of computations.
 
 use super::{
     ArrayMember, AttemptTarget, ComponentRole, DeviceSignature, DeviceUse, DiskPartition, DiskTable, FailedAttempt,
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// A disk that is neither blank nor partitioned.
+/// Returns a disk that is neither blank nor partitioned.
 pub fn disk(name: &str) -> InventoryDisk {
     InventoryDisk {
         name: name.into(),
@@ -57,7 +57,7 @@ pub fn mapping(number: usize, below: Vec<KernelName>) -> StackedDevice {
     }
 }
 
-/// `count` mappings, each on top of all before it and of a disk.
+/// Returns an inventory with `count` mappings. Each lies on all previous mappings and on a disk.
 pub fn towers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -67,7 +67,7 @@ pub fn towers(count: usize) -> Inventory {
     inventory
 }
 
-/// `count` mappings, each on top of the one before it. All show the same filesystem.
+/// Returns an inventory with `count` mappings. Each lies on the previous mapping, and all have the signature of the same filesystem.
 pub fn chain(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -78,7 +78,7 @@ pub fn chain(count: usize) -> Inventory {
     inventory
 }
 
-/// An array that has a partition of each of `count` disks, and `sdb` as a spare.
+/// Returns an inventory with an array. Its members are one partition on each of `count` disks, and `sdb` as a spare.
 pub fn array(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     let mut members = vec![ArrayMember { device: "/dev/sdb".into(), role: MemberRole::Spare }];
@@ -111,14 +111,14 @@ pub fn array(count: usize) -> Inventory {
     inventory
 }
 
-/// A disk with `count` holders that are not listed.
+/// Returns an inventory with a disk that has `count` holders, none of which is listed as a device.
 pub fn holders(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     inventory.disks[1].uses = (0..count).map(|number| DeviceUse::Holder(format!("x{number}").into())).collect();
     inventory
 }
 
-/// `count` mappings on each of `count` others.
+/// Returns an inventory with two layers of `count` mappings. Each mapping of the upper layer lies on all mappings of the lower layer.
 pub fn layers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     inventory.stacked = (0..count).map(|number| mapping(number, vec!["sdb".into()])).collect();
@@ -129,7 +129,7 @@ pub fn layers(count: usize) -> Inventory {
     inventory
 }
 
-/// `count` partitions on each of four disks, all with one UUID.
+/// Returns an inventory with `count` partitions on each of two disks. All have the signature of the same filesystem.
 pub fn partitions(count: u32) -> Inventory {
     let mut inventory = disks(&["sda", "sdb", "nvme0n1", "nvme1n1"]);
     for disk in &mut inventory.disks[2..] {
@@ -142,7 +142,7 @@ pub fn partitions(count: u32) -> Inventory {
     inventory
 }
 
-/// `groups` volume groups, each on a disk of its own and on `sdb`, with `volumes` active volumes each.
+/// Returns an inventory with `groups` volume groups. Each lies on a separate disk and on `sdb`, and has `volumes` active volumes.
 pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for group in 0..groups {
@@ -173,7 +173,8 @@ pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     inventory
 }
 
-/// `count` disks with a filesystem, a marker, a read error and failed attempts each, which belong together.
+/// Returns an inventory with `count` disks. Each has a filesystem, an install marker, a read error, failed attempts, and a component of one
+/// filesystem that spans all disks.
 pub fn markers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -204,7 +205,7 @@ pub fn markers(count: usize) -> Inventory {
     inventory
 }
 
-/// Every shape, as large as a registration may be.
+/// Returns an inventory of each shape, as large as a registration may be, with its description.
 pub fn all() -> Vec<(&'static str, Inventory)> {
     vec![
         ("300 stacked devices", towers(300)),

@@ -1,4 +1,4 @@
-//! Identifiers of disks, without placeholders.
+//! Identifiers of disks. Placeholders are treated as missing.
 
 use super::InventoryDisk;
 use crate::device::KernelName;
@@ -6,18 +6,18 @@ use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_seri
 use std::collections::{BTreeMap, BTreeSet};
 
 impl InventoryDisk {
-    /// Serial number in its comparable form; `None` if it is missing or a placeholder.
+    /// Returns the serial number in its comparable form; `None` if it is missing or a placeholder.
     pub fn comparable_serial(&self) -> Option<String> {
         comparable_serial(&self.serial)
     }
 
-    /// World wide name in its comparable form; `None` if it is missing or a placeholder.
+    /// Returns the world wide name in its comparable form; `None` if it is missing or a placeholder.
     pub fn comparable_wwn(&self) -> Option<String> {
         comparable_wwn(&self.wwn)
     }
 }
 
-/// Disks with a serial number, WWN or `by-path` link that is unique in the machine.
+/// Disks of a machine that have a serial number, WWN or `by-path` link that no other disk of the machine has.
 #[derive(Debug, Default)]
 pub struct UniqueIdentifiers {
     serials: BTreeSet<KernelName>,
@@ -26,7 +26,7 @@ pub struct UniqueIdentifiers {
 }
 
 impl UniqueIdentifiers {
-    /// Compares all disks of a machine.
+    /// Finds the identifiers that only one of these disks has.
     pub fn from_disks(disks: &[InventoryDisk]) -> UniqueIdentifiers {
         let mut paths: BTreeMap<&str, usize> = BTreeMap::new();
         disks.iter().for_each(|disk| *paths.entry(&disk.by_path).or_default() += 1);
@@ -47,8 +47,8 @@ impl UniqueIdentifiers {
         self.wwns.contains(&disk.name)
     }
 
-    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk only. A placeholder matches
-    /// no disk.
+    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk, and of no other disk of the machine. A
+    /// placeholder matches no disk.
     pub fn is_named_by(&self, disk: &InventoryDisk, text: &str) -> bool {
         let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
         let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
@@ -56,7 +56,7 @@ impl UniqueIdentifiers {
     }
 }
 
-/// Disks of a machine, indexed by comparable identifiers.
+/// Disks of a machine, indexed by the comparable forms of their identifiers.
 pub struct ComparableDiskIndex<'a> {
     disks: &'a [InventoryDisk],
     serials: BTreeMap<String, Vec<usize>>,
@@ -73,7 +73,7 @@ impl<'a> ComparableDiskIndex<'a> {
         ComparableDiskIndex { disks, serials, wwns }
     }
 
-    /// Returns the first disk that has all given identifiers; `None` if none are given.
+    /// Returns the first disk that has all given identifiers; `None` if there is no such disk, or if no identifier is given.
     pub fn find_disk(&self, serial: Option<&String>, wwn: Option<&String>) -> Option<&'a InventoryDisk> {
         let with = |all: &'_ BTreeMap<String, Vec<usize>>, key: Option<&String>| {
             key.map(|key| all.get(key).cloned().unwrap_or_default())

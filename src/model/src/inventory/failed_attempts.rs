@@ -1,10 +1,11 @@
-//! Failed inspections and unassigned devices. A reinstall is refused if they may cost data.
+//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. A reinstall is refused if data may be lost because
+//! of them.
 
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Failed attempt, with its reason.
+/// Failed attempt to inspect an object, with the reason of the failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
     pub tried: AttemptTarget,
@@ -15,21 +16,21 @@ pub struct FailedAttempt {
 #[serde(rename_all = "snake_case")]
 pub enum AttemptTarget {
     Array(Uuid),
-    /// Logical volume, by LVM's UUID.
+    /// Logical volume, by its LVM UUID.
     Volume(String),
-    /// Filesystem on this device, as in [`super::FilesystemContents::device`].
+    /// Filesystem on this device, whose path is spelled as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
-    /// LUKS container on this device, which is not open, or not with the given key.
+    /// LUKS container on this device. It is not open, or was not opened with the given key.
     Container(DevicePath),
-    /// LUKS container on this device, which the machine's TPM does not unlock. Its second key does.
+    /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks it.
     Sealed(DevicePath),
 }
 
-/// Components of an unknown object.
+/// Components of an object that could not be determined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnassignedDevices {
-    /// Paths as spelled by the disk, partition or stacked device: `/dev/sda1`, `/dev/md127`.
+    /// Device paths, spelled as in the entries of the disks, partitions and stacked devices: `/dev/sda1`, `/dev/md127`.
     pub devices: Vec<DevicePath>,
-    /// Reason, quoted from mdadm or lvm if available.
+    /// Reason why the components cannot be assigned. It is the message of mdadm or lvm, if there is one.
     pub reason: String,
 }

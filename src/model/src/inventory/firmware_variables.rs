@@ -1,21 +1,21 @@
-//! Variables of a UEFI firmware that decide what runs at the next boot. The installed system can write all of them.
+//! Variables of UEFI firmware that determine which program runs at the next boot. The installed system can write all of them.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Vendor of the variables that the UEFI specification defines.
+/// Vendor GUID of the variables that the UEFI specification defines.
 pub const GLOBAL_VENDOR: Uuid = Uuid::from_u128(0x8be4df61_93ca_11d2_aa0d_00e098032b8c);
 
-/// Boot variables of the firmware, at most [`FirmwareVariables::MAXIMUM_LISTED`].
+/// Boot variables of the firmware. At most [`FirmwareVariables::MAXIMUM_LISTED`] of each type are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirmwareVariables {
-    /// Reason why no variable can be read. Then nothing else is known.
+    /// Reason why no variable can be read. If it is set, all other fields are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Number of the boot entry that the firmware started last.
+    /// Number of the boot entry from which the current boot was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_current: Option<u16>,
-    /// Number of the boot entry that the firmware starts next, once.
+    /// Number of the boot entry that the firmware starts at the next boot only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_next: Option<u16>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,7 @@ pub struct FirmwareVariables {
 }
 
 impl FirmwareVariables {
-    /// Maximum number of load options, and of other variables.
+    /// Maximum number of listed load options, and maximum number of other listed variables.
     pub const MAXIMUM_LISTED: usize = 512;
 }
 
@@ -41,7 +41,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// A load option (UEFI specification 3.1.3) with its texts cut to a bounded length.
+/// A load option (UEFI specification 3.1.3). Its texts are truncated to a maximum length.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirmwareLoadOption {
     pub class: LoadOptionClass,
@@ -52,16 +52,16 @@ pub struct FirmwareLoadOption {
     /// Device path as text.
     pub path: String,
     pub target: LoadTarget,
-    /// Arguments of the program, if they are text.
+    /// Arguments of the program; `None` if they are not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
-    /// SHA-256 of the variable's value, in hexadecimal; none if it cannot be read.
+    /// SHA-256 of the variable's value, in hexadecimal; `None` if the value cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
 impl FirmwareLoadOption {
-    /// Name of the variable: `Boot0003`.
+    /// Returns the name of the variable: `Boot0003`.
     pub fn variable_name(&self) -> String {
         format!("{}{:04X}", self.class.prefix(), self.number)
     }
@@ -71,13 +71,13 @@ impl FirmwareLoadOption {
 #[serde(rename_all = "snake_case")]
 pub enum LoadOptionClass {
     Boot,
-    /// Started before any boot entry, and stays in memory.
+    /// Driver that is started before any boot entry, and stays in memory.
     Driver,
-    /// Started before any boot entry.
+    /// Program that is started before any boot entry.
     SysPrep,
-    /// Made by the firmware. Started if no boot entry works.
+    /// Recovery program of the firmware, which is started if no boot entry works.
     PlatformRecovery,
-    /// Made by an operating system. Started if no boot entry works.
+    /// Recovery program of an operating system, which is started if no boot entry works.
     OsRecovery,
 }
 
@@ -90,7 +90,7 @@ impl LoadOptionClass {
         LoadOptionClass::OsRecovery,
     ];
 
-    /// Common prefix of the variable names.
+    /// Returns the prefix of the names of all variables of this class.
     pub fn prefix(self) -> &'static str {
         match self {
             LoadOptionClass::Boot => "Boot",
@@ -101,7 +101,8 @@ impl LoadOptionClass {
         }
     }
 
-    /// Variable with the order in which load options of this class are started.
+    /// Returns the name of the variable that contains the order in which the load options of this class are started; `None` if this class
+    /// has no order.
     pub fn order_variable(self) -> Option<&'static str> {
         match self {
             LoadOptionClass::Boot => Some("BootOrder"),
@@ -112,36 +113,36 @@ impl LoadOptionClass {
     }
 }
 
-/// Location from which a load option is started.
+/// Location from which the firmware loads the program of a load option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadTarget {
-    /// A GPT partition, by its GUID.
+    /// A GPT partition, with its GUID.
     Partition(Uuid),
-    /// A partition of an MBR, which the inventory does not identify.
+    /// A partition of an MBR, which cannot be matched with a partition of the inventory.
     MbrPartition,
     Uri(String),
-    /// The network, at the address that DHCP supplies.
+    /// The network, at an address that DHCP supplies.
     Network,
-    /// A fixed network address: iSCSI, NVMe over Fabrics, a server's IP address or name server.
+    /// A fixed network address: that of an iSCSI or NVMe over Fabrics target, a server, or a name server.
     RemoteAddress,
-    /// A program within the firmware, or a device of its compatibility module.
+    /// A program within the firmware, or a device of its BIOS compatibility module.
     Firmware,
-    /// A whole device, which the firmware starts from its fallback path.
+    /// A whole device, from which the firmware starts the program at the fallback path.
     Device,
     Unknown,
-    /// The value cannot be read, or its device path is malformed.
+    /// The value of the variable cannot be read, or its device path is malformed.
     Malformed,
 }
 
-/// Variable that is not a load option.
+/// Variable that influences a boot but is not a load option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherFirmwareVariable {
     pub name: String,
     pub vendor: Uuid,
     pub purpose: VariablePurpose,
     pub bytes: usize,
-    /// SHA-256 of its value, in hexadecimal; none if it cannot be read.
+    /// SHA-256 of the value, in hexadecimal; `None` if the value cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
@@ -151,14 +152,14 @@ pub struct OtherFirmwareVariable {
 pub enum VariablePurpose {
     /// Hotkey that starts a load option: `Key0001`.
     HotKey,
-    /// A request to the firmware, carried out at the next boot: `OsIndications`.
+    /// A request that the firmware carries out at the next boot: `OsIndications`.
     FirmwareRequest,
     /// A setting of systemd-boot.
     SystemdBoot,
-    /// A request to shim, carried out at the next boot: `MokNew`.
+    /// A request that shim carries out at the next boot: `MokNew`.
     ShimRequest,
-    /// Keys that shim trusts in addition to the firmware's. The running system cannot remove them.
+    /// Keys that shim trusts in addition to the keys of the firmware. The running system cannot remove them.
     ShimKeys,
-    /// A variable of drophammer.
+    /// A variable that drophammer has written.
     Drophammer,
 }

@@ -1,13 +1,13 @@
-//! Hardware other than disks.
+//! Hardware of a machine, except disks.
 
 use super::lldp::LldpNeighbour;
 use crate::machine_identity::is_usb_driver;
 use serde::{Deserialize, Serialize};
 
-/// Machine identification from SMBIOS (`/sys/class/dmi/id`).
+/// Identification of the machine from SMBIOS (`/sys/class/dmi/id`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemInfo {
-    /// SMBIOS UUID in lower case; none if the firmware provides none.
+    /// SMBIOS UUID in lower case; `None` if the firmware provides none.
     #[serde(with = "common::serde_empty")]
     pub uuid: Option<String>,
     #[serde(default)]
@@ -48,13 +48,13 @@ pub struct Nic {
     pub mac: String,
     #[serde(default)]
     pub driver: String,
-    /// Whether it is a USB device.
+    /// Whether the NIC is a USB device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usb: bool,
     /// Whether the link has a carrier.
     #[serde(default)]
     pub link: bool,
-    /// Neighbours at the other end of the cable; empty if LLDP was not received.
+    /// Neighbours at the other end of the cable; empty if no LLDP frame was received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<LldpNeighbour>,
 }

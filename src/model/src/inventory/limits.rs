@@ -1,55 +1,57 @@
-//! Maximum size of an inventory that a server accepts and the planner processes. Within these limits, all
-//! computations are fast; they exceed what storage servers have.
+//! Maximum size of an inventory that a server accepts and the planner processes. All computations are fast within these limits. The limits
+//! exceed the hardware of large storage servers.
 
 mod stacking_depth;
 
 use super::{DeviceSignature, DeviceUse, DiskTable, Inventory, InventoryDisk};
 use std::collections::BTreeSet;
 
-/// Disks, including each path to a multipath device.
+/// Maximum number of disks. Each path to a multipath device counts as a disk.
 const DISKS: usize = 4096;
-/// Disks, partitions, arrays, logical volumes and other mappings.
+/// Maximum number of block devices: disks, partitions, arrays, logical volumes and other mappings.
 const BLOCK_DEVICES: usize = 16_384;
-/// Relations between devices: stacked on another one, member of an array, physical volume of a group.
+/// Maximum number of relations between devices: a device lies on another device, is a member of an array, or is a physical volume of a
+/// group.
 const LINKS: usize = 262_144;
-/// Devices that are referred to but not listed.
+/// Maximum number of devices that other devices refer to but that are not listed.
 const UNLISTED: usize = 4096;
-/// Stacked devices.
+/// Maximum number of levels of stacked devices.
 const NESTED: usize = 1024;
 const GROUPS: usize = 2048;
 const LOGICAL_VOLUMES: usize = 16_384;
-/// Logical volumes of a group times its physical volumes, summed over all groups.
+/// Maximum of the product of the numbers of logical and physical volumes of a group, summed over all groups.
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
-/// Filesystems, components of filesystems that span devices, and failed attempts: about one for each device and type
-/// of attempt.
+/// Maximum number of filesystems, of components of filesystems that span devices, and of failed attempts. A machine has about one of each
+/// for each device.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;
-/// Disks, volumes and digests listed by install markers.
+/// Maximum number of disks, volumes and digests in all install markers.
 const RECORDS: usize = 16_384;
 const SPARSE_FILES: usize = 65_536;
 const NICS: usize = 1024;
 const NEIGHBOURS: usize = 4096;
 const CPUS: usize = 4096;
-/// Bytes of a name, serial number, label or link.
+/// Maximum length of a name, serial number, label or link, in bytes.
 const NAME_BYTES: usize = 1024;
 const LINKS_OF_ONE_DISK: usize = 64;
 
 impl Inventory {
-    /// Returns the first exceeded limit with its remedy, or the inconsistency in how devices are stacked.
+    /// Returns a message about the first exceeded limit, with its remedy, or about devices that are stacked inconsistently; `None` if there
+    /// is no such problem.
     pub fn find_exceeded_limit(&self) -> Option<String> {
         let counts = self.count_devices().into_iter().chain(self.count_findings());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
         if let Some((what, remedy, count, maximum)) = over {
-            return Some(format!("the inventory has {count} {what}, and at most {maximum} are supported: {remedy}"));
+            return Some(format!("the inventory has {count} {what}; at most {maximum} are supported: {remedy}"));
         }
         let long = self.all_names().find(|name| name.len() > NAME_BYTES);
         if let Some(long) = long {
             let start: String = long.chars().filter(|c| !c.is_control()).take(32).collect();
             let length = long.len();
             return Some(format!(
-                "the inventory has a name of {length} bytes ({start}…), and at most {NAME_BYTES} are supported: shorten it on the device"
+                "the inventory has a name of {length} bytes ({start}…); at most {NAME_BYTES} are supported: shorten the name on the device"
             ));
         }
         stacking_depth::find_stacking_problem(self, NESTED)
@@ -84,7 +86,7 @@ impl Inventory {
     }
 
     fn count_findings(&self) -> [LimitCheck; 14] {
-        let erase = "erase what is not needed (wipefs)";
+        let erase = "erase devices that are not needed (wipefs)";
         let markers = || self.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
         let records = markers()
             .map(|marker| marker.disks.len() + marker.supersedes.len() + marker.volumes.as_ref().map_or(0, Vec::len));
@@ -110,7 +112,7 @@ impl Inventory {
             ("links to one disk", "disconnect the disk", links.max().unwrap_or_default(), LINKS_OF_ONE_DISK),
             ("NICs", "remove virtual functions that are not needed", self.nics.len(), NICS),
             ("LLDP neighbours", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
-            ("CPUs", "report this", self.cpus.len(), CPUS),
+            ("CPUs", "report this to the developers of drophammer", self.cpus.len(), CPUS),
             ("physical volumes with free space", erase, self.count_free_spaces(), LINKS),
         ]
     }
@@ -135,7 +137,7 @@ impl Inventory {
         self.all_signatures().map(|(_, signatures)| signatures)
     }
 
-    /// Returns the names of devices that are referred to but not listed.
+    /// Returns the names of devices to which other devices refer but that are not listed.
     fn find_unlisted_devices(&self) -> BTreeSet<&str> {
         let parts = self.all_tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
         let parts: BTreeSet<_> = parts.collect();
@@ -150,7 +152,7 @@ impl Inventory {
         named.map(|name| name.as_str()).collect()
     }
 
-    /// Returns the texts that are compared, looked up or printed in lists.
+    /// Returns all texts that the planner compares, looks up or prints.
     fn all_names(&self) -> impl Iterator<Item = &str> {
         let disks = self.disks.iter().flat_map(disk_names);
         let stacked = self.stacked.iter().flat_map(|stacked| {
@@ -183,7 +185,7 @@ impl Inventory {
     }
 }
 
-/// Name of the counted objects, remedy for the operator, number found, and number supported.
+/// A limit: name of the counted objects, remedy for the operator, number of objects found, and maximum number.
 type LimitCheck = (&'static str, &'static str, usize, usize);
 
 fn disk_names(disk: &InventoryDisk) -> impl Iterator<Item = &str> {
@@ -223,7 +225,7 @@ mod tests {
             ..LvmVolumeGroup::default()
         };
         for (inventory, words) in [
-            (with(&|all| all.disks = vec![crowded::disk("sda"); DISKS + 1]), "4097 disks, and at most 4096"),
+            (with(&|all| all.disks = vec![crowded::disk("sda"); DISKS + 1]), "4097 disks; at most 4096"),
             (with(&|all| all.stacked = vec![StackedDevice::default(); BLOCK_DEVICES]), "16386 block devices"),
             (crowded::towers(900), "links between block devices"),
             (crowded::holders(5000), "5000 devices that are in use and not listed"),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// EtherType of LLDP frames.
 pub const ETHERTYPE: u16 = 0x88cc;
 
-/// Length of an Ethernet header: two addresses and the EtherType.
+/// Length of an Ethernet header in bytes: two addresses and the EtherType.
 const HEADER: usize = 14;
 
 const CHASSIS: u8 = 1;
@@ -18,36 +18,36 @@ const SYSTEM_NAME: u8 = 5;
 /// Maximum length of descriptive text, in characters.
 const TEXT: usize = 255;
 
-/// Port of another machine.
+/// Port at the other end of a cable, usually that of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LldpNeighbour {
-    /// Name of the other machine.
+    /// Name of the neighbour's system.
     pub hostname: String,
-    /// Chassis ID: a MAC with colons, else as sent.
+    /// Chassis ID: a MAC address with colons, or else the text as it was sent.
     pub chassis: String,
-    /// Port ID: a MAC with colons, else as sent.
+    /// Port ID: a MAC address with colons, or else the text as it was sent.
     pub port: String,
-    /// Port description; empty if not sent.
+    /// Port description; empty if the neighbour sends none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Whether the chassis is identified by its MAC, and the port by a MAC or an interface name, as on switches
-    /// managed by metal-stack.
+    /// Whether the neighbour is a leaf switch: it identifies its chassis by a MAC address, and its port by a MAC address or interface name,
+    /// as switches managed by metal-stack do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaf: bool,
 }
 
 impl LldpNeighbour {
-    /// Returns the description of its port, or the port ID if it has none.
+    /// Returns the description of the port, or its port ID if it has no description.
     pub fn display_name(&self) -> &str {
         if self.description.is_empty() { &self.port } else { &self.description }
     }
 }
 
-/// Neighbours received on a NIC.
+/// Neighbours from which a NIC has received LLDP frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NicNeighbours {
     pub nic: String,
-    /// Speed in Mbit/s; 0 if unknown.
+    /// Speed of the NIC in Mbit/s; 0 if unknown.
     pub speed: u32,
     pub neighbours: Vec<LldpNeighbour>,
 }
@@ -55,15 +55,15 @@ pub struct NicNeighbours {
 /// Result of the search for the two leaf switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeafSearch {
-    /// Two leaves, each on its own NIC. Neighbours that are not leaves are omitted.
+    /// Exactly two leaves, each connected to a different NIC. Neighbours that are not leaves are omitted.
     Both(Vec<NicNeighbours>),
-    /// Fewer than two leaves: names of the NICs without a leaf, and of the leaves found.
+    /// Fewer than two leaves. Contains the names of the NICs without a leaf, and the names of the leaves that were found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// Names of all leaves, if there are more than two and the speed of the NICs does not distinguish them.
+    /// More than two leaves, which the speeds of the NICs do not distinguish. Contains the names of all leaves.
     TooMany(Vec<String>),
 }
 
-/// Parses an Ethernet frame; `None` if it is not a complete LLDP frame, or is a shutdown frame.
+/// Parses an Ethernet frame. Returns `None` if it is not a complete LLDP frame, or is a shutdown frame.
 pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
     let is_lldp = frame.get(12..HEADER)? == ETHERTYPE.to_be_bytes();
     let mut rest = frame.get(HEADER..).filter(|_| is_lldp)?;
@@ -73,7 +73,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
         let head = u16::from_be_bytes(*head);
         let (kind, length) = ((head >> 9) as u8, usize::from(head & 0x1ff));
         let (value, after) = after.split_at_checked(length)?;
-        // These three are mandatory and come first, in this order (802.1AB, 8.2).
+        // Chassis ID, port ID and TTL are mandatory and come first, in this order (802.1AB, 8.2).
         match (seen, kind) {
             (0, CHASSIS) => (neighbour.chassis, is_mac) = (parse_id(value, 4)?, value.first() == Some(&4)),
             (1, PORT) => {
@@ -98,7 +98,7 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
     Some(neighbour)
 }
 
-/// Parses an ID: one octet of subtype, then the value. A value of the subtype `mac` is a MAC address.
+/// Parses an ID, which consists of one octet of subtype and a value. The value is a MAC address if the subtype is `mac`.
 fn parse_id(value: &[u8], mac: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     let id = match id {
@@ -115,8 +115,8 @@ fn sanitize_text(value: &[u8]) -> String {
     plain.take(TEXT).collect()
 }
 
-/// Selects the two leaves. Switches of other networks may send LLDP too: of more than two, those on the fastest NICs
-/// are the leaves.
+/// Selects the two leaves. Switches of other networks may send LLDP frames too. So if there are more than two candidates, those on the
+/// fastest NICs are selected.
 pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
     let of = |heard: &NicNeighbours| -> NicNeighbours {
         let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();
@@ -152,7 +152,7 @@ fn leaf_names(cards: &[NicNeighbours]) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Builds a frame as a switch sends it, from TLVs of type and value.
+/// Builds an LLDP frame as a switch sends it. Each TLV is given by its type and value.
 #[cfg(any(test, feature = "testing"))]
 pub fn build_frame(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
     let mut frame = [&[1, 0x80, 0xc2, 0, 0, 0x0e][..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE.to_be_bytes()].concat();

@@ -3,12 +3,13 @@
 use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
-/// Size of all install markers on a machine, as JSON. A previous tenant may have written them, and the registration that contains
-/// them must stay within the limit of the server; a marker with thousands of Kubernetes volumes has less than 1 MiB.
+/// Maximum size of all install markers of a machine as JSON, in bytes. It is limited because a previous tenant may have written the
+/// markers, and the registration that contains them must not exceed the limit of the server. A marker with thousands of Kubernetes volumes
+/// has less than 1 MiB.
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {
-    /// Makes the largest markers unreadable until the others fit into [`MARKER_BYTES`].
+    /// Replaces the largest markers by a reason why they are unreadable, until the other markers fit into [`MARKER_BYTES`].
     pub fn limit_markers(&mut self) {
         let size = |filesystem: &FilesystemContents| {
             let json = serde_json::to_vec(filesystem.marker.as_ref()?);
@@ -24,8 +25,9 @@ impl Inventory {
             }
             total = total.saturating_sub(bytes);
             self.filesystems[index].marker = None;
-            self.filesystems[index].unreadable_marker =
-                Some(format!("it has {bytes} bytes, and all markers of a machine together at most {MARKER_BYTES}"));
+            self.filesystems[index].unreadable_marker = Some(format!(
+                "it has {bytes} bytes; all markers of a machine together must not have more than {MARKER_BYTES} bytes"
+            ));
         }
     }
 }

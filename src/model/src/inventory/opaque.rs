@@ -1,5 +1,5 @@
-//! Objects whose content was not inspected. Each may contain anything: the install marker of an installation, or a
-//! component of a preserved object. The planner, fleet mode and `drophammer inventory` all use this list.
+//! Opaque objects: objects whose content was not inspected. An opaque object may contain an install marker, or a component of a preserved
+//! object. The planner, fleet mode and `drophammer inventory` all use this list.
 //!
 //! | object | opaque unless |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | md array, container of a firmware RAID | it runs |
 //! | encrypted container | it is open |
 //! | bcache device | its bcache runs |
-//! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | never seen |
-//! | RAID member or physical volume that mdadm or lvm cannot assign | never seen |
+//! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | (always opaque) |
+//! | RAID member or physical volume that mdadm or lvm cannot assign | (always opaque) |
 //! | filesystem of a format that may carry `/` | it is in use or was mounted read-only, and its marker is readable or absent |
-//! | region of a disk that cannot be read | never seen |
+//! | region of a disk that cannot be read | (always opaque) |
 
 mod components;
 mod device_index;
@@ -33,14 +33,14 @@ const ROOT_FORMATS: [&str; 5] = ["ext2", "ext3", "ext4", "xfs", "btrfs"];
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpaqueObject {
     pub kind: OpaqueKind,
-    /// Description: `logical volume vg00/root (thin)`, `crypto_LUKS "vault"`.
+    /// Description of the object: `logical volume vg00/root (thin)`, `crypto_LUKS "vault"`.
     pub name: String,
-    /// Underlying devices, spelled as the disks, partitions and stacked devices of the inventory.
+    /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action of the operator that makes the content visible.
+    /// Action by which the operator can make the content visible or the object harmless.
     pub remedy: String,
-    /// Whether no attempt was made to show the content. The agent makes one, which may succeed.
+    /// Whether the agent has not yet tried to show the content. It may succeed when it tries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub untried: bool,
 }
@@ -52,7 +52,7 @@ pub enum OpaqueKind {
     LogicalVolume,
     Array,
     Encrypted,
-    /// Component of an object that neither md nor LVM assembles.
+    /// Component of an object that md and LVM do not assemble.
     Component,
     /// RAID member or physical volume that mdadm or lvm cannot assign.
     Unassigned,
@@ -61,13 +61,13 @@ pub enum OpaqueKind {
 }
 
 impl OpaqueObject {
-    /// Returns whether block devices may be inside: components of arrays, groups, pools and filesystems that span devices.
+    /// Returns whether the object may contain block devices, as components of arrays, groups, pools and filesystems that span devices do.
     pub fn may_contain_devices(&self) -> bool {
         self.kind != OpaqueKind::Filesystem
     }
 }
 
-/// Object and devices, without reason and remedy.
+/// Displays the object and its devices, without reason and remedy.
 impl fmt::Display for OpaqueObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.devices.as_slice() {
@@ -126,7 +126,7 @@ impl DeviceIndex<'_> {
         })
     }
 
-    /// Returns arrays that did not start and whose members can no longer be read.
+    /// Returns arrays that failed to start and whose members have since become unreadable.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
             AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
@@ -152,14 +152,19 @@ impl DeviceIndex<'_> {
         let (reason, remedy) = match (seen, failure) {
             (Some(FilesystemContents { unreadable_marker: None, .. }), _) => return None,
             (Some(FilesystemContents { unreadable_marker: Some(why), .. }), _) => {
-                (format!("its install marker cannot be read: {why}"), "repair or remove that file")
+                (format!("its install marker cannot be read: {why}"), "repair or remove the marker file")
             }
             (None, Some(why)) => (format!("it cannot be mounted: {why}"), "repair the filesystem"),
             (None, None) if is_ambiguous => {
                 let kinds: Vec<&str> = device.signatures.iter().map(|found| found.kind.as_str()).collect();
-                (format!("its device has several signatures: {}", kinds.join(", ")), "remove the stale one (wipefs)")
+                (
+                    format!("its device has several signatures: {}", kinds.join(", ")),
+                    "remove the stale signature (wipefs)",
+                )
             }
-            (None, None) => ("it is not mounted".to_owned(), "mount it read-only to see why this fails"),
+            (None, None) => {
+                ("it is not mounted".to_owned(), "mount it read-only to find out why the agent could not mount it")
+            }
         };
         Some(OpaqueObject {
             kind: OpaqueKind::Filesystem,

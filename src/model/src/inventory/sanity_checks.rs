@@ -1,16 +1,16 @@
-//! Detection of impossible inventories, which were edited by hand or truncated. Code that uses an inventory relies on
-//! these checks.
+//! Detection of impossible inventories, for example because the file was edited by hand or truncated. Code that uses an inventory assumes
+//! that it has passed these checks.
 
 use super::{DiskTable, Inventory, InventoryDisk};
 use std::fmt::Display;
 
-/// Largest byte offset of the kernel, which is signed.
+/// Largest byte offset that the kernel supports. Offsets of the kernel are signed.
 const MAX_BYTES: u64 = i64::MAX as u64;
-/// Upper bound of md's member count (MD_SB_DISKS, and 1.x metadata).
+/// Maximum number of members of an array, not less than the maximum of any metadata version.
 const MAX_MEMBERS: u32 = 4096;
 
 impl Inventory {
-    /// Returns the first impossible property, as a message.
+    /// Returns a message about the first impossible property; `None` if there is none.
     pub fn find_impossible_property(&self) -> Option<String> {
         let disks = self.disks.iter().find_map(find_impossible_disk_property);
         let stacked = self.stacked.iter();

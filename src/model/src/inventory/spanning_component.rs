@@ -1,25 +1,25 @@
-//! Components of objects that span several devices.
+//! Components of filesystems and other objects that span several devices.
 
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
 
-/// Value of [`SpanningComponent::whole`] for an xfs with an external log, and for that log.
+/// Value of [`SpanningComponent::whole`] for an xfs with an external log, and for its log device.
 pub const XFS_LOG: &str = "xfs and its external log";
 
-/// Value of [`SpanningComponent::whole`] for an xfs with a realtime device. Nothing on the realtime device identifies its
+/// Value of [`SpanningComponent::whole`] for an xfs with a realtime device. The realtime device itself contains nothing that identifies its
 /// filesystem.
 pub const XFS_REALTIME: &str = "xfs and its realtime device";
 
-/// Device with a component, as identified by its own superblock.
+/// Device that, according to its superblock, is a component of an object that spans several devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanningComponent {
-    /// Path as spelled by the disk, partition or stacked device: `/dev/sda1`.
+    /// Device path, spelled as in the entry of the disk, partition or stacked device: `/dev/sda1`.
     pub device: DevicePath,
-    /// libblkid's TYPE of its signature.
+    /// Type of its signature as reported by libblkid (TYPE).
     pub kind: String,
     /// Description of the object that the components form.
     pub whole: String,
-    /// Identifier of that object, shared by all its components.
+    /// Identifier of that object. All its components have the same identifier.
     pub id: String,
     pub role: ComponentRole,
 }
@@ -27,11 +27,11 @@ pub struct SpanningComponent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentRole {
-    /// Unusable without a component that serves it.
+    /// Component that is unusable without a component of the role [`ComponentRole::Serves`].
     NeedsAnother,
     Serves,
-    /// Component of an object with an unknown number of components.
+    /// Component of an object whose number of components is unknown.
     Peer,
-    /// Component of an object with this number of components, more than one.
+    /// Component of an object that has this number of components, which is at least two.
     OneOf(u64),
 }

@@ -3,8 +3,8 @@
 use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
-/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. Its content is current, and visible through a
-/// read-only mapping.
+/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a read-only mapping can
+/// show it.
 pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
 
 /// LVM volume group.
@@ -16,34 +16,34 @@ pub struct LvmVolumeGroup {
     pub extent_bytes: u64,
     #[serde(default)]
     pub tags: Vec<String>,
-    /// Size of unallocated extents, in bytes; absent from older inventories.
+    /// Size of all unallocated extents, in bytes; `None` in older inventories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Limits for adding a volume; absent from older inventories.
+    /// Limits for adding a volume; `None` in older inventories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<GroupAllocation>,
     pub physical: Vec<LvmPhysicalVolume>,
     pub volumes: Vec<LvmLogicalVolume>,
-    /// Reason why LVM does not activate the group here: it is exported, or belongs to another host.
+    /// Reason why LVM does not activate the group on this machine: it is exported, or belongs to another host. `None` if LVM activates it.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
 
 impl LvmVolumeGroup {
-    /// Returns the physical volumes that are present.
+    /// Returns the devices of the physical volumes that are present.
     pub fn present_devices(&self) -> impl Iterator<Item = &DevicePath> {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
     }
 }
 
-/// Limits and free space of a group, as they apply to a new volume.
+/// Limits and free space of a group that apply to a new volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupAllocation {
     /// Allocation policy of LVM: `normal`, `contiguous`, `cling`, `cling_by_tags`, `anywhere`.
     pub policy: String,
-    /// Largest number of volumes (`vgchange --maxlogicalvolumes`); 0 without a limit.
+    /// Maximum number of volumes (`vgchange --maxlogicalvolumes`); 0 if there is no limit.
     pub max_volumes: u64,
-    /// Number of volumes that count against the limit.
+    /// Number of existing volumes that count towards this limit.
     pub volumes: u64,
     /// Whether the metadata of the group cannot be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -57,16 +57,16 @@ pub struct GroupAllocation {
 pub struct FreeSpace {
     /// LVM UUID of the physical volume.
     pub physical: String,
-    /// Whether LVM may allocate it (`pvchange --allocatable`).
+    /// Whether LVM may allocate space on the physical volume (`pvchange --allocatable`).
     pub is_allocatable: bool,
     pub bytes: u64,
-    /// Size of the largest contiguous area.
+    /// Size of the largest contiguous free area, in bytes.
     pub largest_bytes: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LvmPhysicalVolume {
-    /// Path such as `/dev/nvme0n1`; none if missing.
+    /// Path such as `/dev/nvme0n1`; `None` if the physical volume is missing.
     #[serde(with = "common::serde_empty")]
     pub device: Option<DevicePath>,
     pub uuid: String,
@@ -81,25 +81,25 @@ pub struct LvmLogicalVolume {
     /// LVM segment type: `linear`, `striped`, `raid1`, `thin-pool`.
     pub kind: String,
     pub stripes: u32,
-    /// Kernel name while it is active, or of a read-only mapping that shows its content.
+    /// Kernel name of the active volume, or of a read-only mapping that shows its content; `None` if there is neither.
     #[serde(default)]
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "VolumeHealth::is_whole")]
     pub health: VolumeHealth,
-    /// Side effect of its activation on other volumes: `is being moved, which would continue`.
+    /// Reason why activating this volume would affect other volumes: `is being moved, which would continue`. `None` if it would not.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }
 
-/// Completeness of a volume's data.
+/// Whether the data of a volume are complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeHealth {
     #[default]
     Whole,
-    /// A copy is missing, but another one is present.
+    /// A copy of the data is missing, but another copy is present.
     Degraded,
-    /// Some data is only on a missing physical volume.
+    /// Some of the data are only on a missing physical volume.
     Lost,
 }
 

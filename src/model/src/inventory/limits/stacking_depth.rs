@@ -1,16 +1,16 @@
-//! Depth of stacked devices, and cycles among them.
+//! Detection of cycles and excessive depth of stacked devices.
 
 use crate::device::KernelName;
 use crate::inventory::{DeviceUse, DiskPartition, DiskTable, Inventory};
 use std::collections::BTreeMap;
 
-/// Devices and those on top of them, by kernel name.
+/// Graph of the devices and the devices that lie on them.
 #[derive(Default)]
 struct StackingLevels {
     numbers: BTreeMap<KernelName, usize>,
     names: Vec<KernelName>,
     above: Vec<Vec<usize>>,
-    /// Number of underlying devices without a level yet, for each device.
+    /// For each device, number of its underlying devices whose level is not known yet.
     waits_for: Vec<usize>,
     disks: Vec<bool>,
 }
@@ -29,7 +29,7 @@ impl StackingLevels {
         number
     }
 
-    /// Records that `upper` lies on `lower`. A disk never lies on another device.
+    /// Records that `upper` lies on `lower`. The link is ignored if `upper` is a disk, since a disk never lies on another device.
     fn add_link(&mut self, lower: usize, upper: usize) {
         if !self.disks[upper] {
             self.above[lower].push(upper);
@@ -55,7 +55,7 @@ impl StackingLevels {
     }
 }
 
-/// Returns a problem with how devices are stacked: a cycle, or more than `maximum` levels.
+/// Returns a message if devices are stacked in a cycle, or in more than `maximum` levels; otherwise `None`.
 pub(crate) fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Option<String> {
     let mut levels = StackingLevels::default();
     for disk in &inventory.disks {
@@ -80,8 +80,8 @@ pub(crate) fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Op
 }
 
 impl StackingLevels {
-    /// Assigns each device its level, starting with those that lie on no other. Devices in or above a cycle never get
-    /// one.
+    /// Determines the level of each device, starting with devices that lie on no other device. Devices in a cycle, and devices on top of a
+    /// cycle, never get a level.
     fn check_levels(mut self, maximum: usize) -> Option<String> {
         let mut level = vec![1; self.names.len()];
         let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();
@@ -100,13 +100,13 @@ impl StackingLevels {
             let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
             let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
             return Some(format!(
-                "the inventory is inconsistent: {name} lies on itself, or on a device that does; read it again on the machine"
+                "the inventory is inconsistent: {name} lies on itself, or on a device that does; read the inventory again on the machine"
             ));
         }
         let highest = level.into_iter().max().unwrap_or_default();
         (highest > maximum).then(|| {
             format!(
-                "the inventory contains {highest} levels of stacked devices, and at most {maximum} are supported: \
+                "the inventory contains {highest} levels of stacked devices; at most {maximum} are supported: \
                  stop or remove arrays, volumes and mappings that are not needed"
             )
         })

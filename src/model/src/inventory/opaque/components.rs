@@ -1,24 +1,26 @@
-//! Encrypted containers, and components of pools and RAIDs that neither md nor LVM assembles.
+//! Opaque encrypted containers, and components of pools and RAIDs that md and LVM do not assemble.
 
 use super::device_index::{DeviceIndex, IndexedDevice};
 use super::{OpaqueKind, OpaqueObject, format_signature};
 use crate::device::DevicePath;
 use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
 
-/// Signature types of usage `raid` that mdadm and lvm report; they are listed as arrays, groups or unassigned.
+/// Signature types of usage `raid` that are not components here. mdadm and lvm report them, so they are listed as arrays, groups or
+/// unassigned devices.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
 
-/// Signature types that hide block devices or filesystems although libblkid does not report them as `raid` or
+/// Signature types of further devices that may contain block devices or filesystems. libblkid reports their usage neither as `raid` nor as
 /// `crypto`.
 const OTHER_COMPONENTS: [&str; 6] = ["bcache", "DM_snapshot_cow", "DM_verity_hash", "drbd", "stratis", "zfs_member"];
 
 const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 
-/// Suffix of firmware RAID types in libblkid.
+/// Suffix of the type names that libblkid gives to firmware RAIDs.
 const RAID_SUFFIX: &str = "_raid_member";
 
 impl DeviceIndex<'_> {
-    /// Returns the components on a device. The content of a running array is listed under the array itself.
+    /// Returns the opaque components on a device. There are none on a member of a running array, because the contents of the array are
+    /// listed under the array.
     pub(super) fn check_components(&self, device: &IndexedDevice) -> Vec<OpaqueObject> {
         if self.is_held_by(device.path, StackedDeviceKind::Array) {
             return Vec::new();
@@ -58,22 +60,23 @@ fn classify_signature(found: &DeviceSignature) -> Option<OpaqueKind> {
 }
 
 fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<&str>) -> (String, &'static str) {
-    let save = "save what is needed in the system that uses it";
+    let save = "back up the data that are needed, in the system that uses it";
     match (kind, found.kind.as_str()) {
         (OpaqueKind::Encrypted, _) => {
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
             (
                 format!("it is encrypted and not open{why}"),
-                "provide its key, or save what is needed in the system that opens it",
+                "provide its key, or back up the data that are needed, in the system that opens it",
             )
         }
         (_, "bcache") => ("its bcache device is not running".to_owned(), save),
-        (_, "zfs_member") => {
-            ("ZFS is not supported here".to_owned(), "import the pool and save what is needed on a system with ZFS")
-        }
+        (_, "zfs_member") => (
+            "drophammer does not support ZFS".to_owned(),
+            "import the pool on a system with ZFS, and back up the data that are needed",
+        ),
         (_, kind) if kind.ends_with(RAID_SUFFIX) => {
             ("md does not support this firmware RAID".to_owned(), "delete the RAID volume in the firmware setup")
         }
-        (_, kind) => (format!("{kind} is not supported here"), save),
+        (_, kind) => (format!("drophammer does not support {kind}"), save),
     }
 }

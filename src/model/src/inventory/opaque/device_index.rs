@@ -1,11 +1,11 @@
-//! Index of an inventory's devices by name and path, with their holders and failed attempts.
+//! Index of an inventory's devices, with their holders, filesystems and failed attempts.
 
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{AttemptTarget, DeviceSignature, DeviceUse, FilesystemContents, Inventory, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Disk, partition or stacked device with its content and users.
+/// Disk, partition or stacked device with its signatures and users.
 pub(crate) struct IndexedDevice<'a> {
     pub path: &'a DevicePath,
     pub signatures: &'a [DeviceSignature],
@@ -24,10 +24,10 @@ pub(crate) fn all_devices(inventory: &Inventory) -> impl Iterator<Item = Indexed
     })
 }
 
-/// Set of device types, one bit each.
+/// Set of [`StackedDeviceKind`]s, one bit each.
 type DeviceKindSet = u8;
 
-/// Index of an inventory. Of several devices with one path, the first one counts.
+/// Index of an inventory. If several devices have the same path, only the first of them is indexed.
 pub(crate) struct DeviceIndex<'a> {
     pub inventory: &'a Inventory,
     names: BTreeMap<&'a DevicePath, &'a KernelName>,
@@ -35,11 +35,11 @@ pub(crate) struct DeviceIndex<'a> {
     filesystems: BTreeMap<&'a DevicePath, &'a FilesystemContents>,
     failures: BTreeMap<&'a AttemptTarget, &'a str>,
     arrays: BTreeSet<Uuid>,
-    /// Running devices with a size.
+    /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types that a holder of that name counts as. An overlay is transparent: its own holders count instead.
+    /// Types of the holder with this name. An overlay has the types of its own holders instead.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
-    /// Types of the devices that list a device of that name below them.
+    /// Types of all devices that list the device with this name as underlying.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> DeviceIndex<'a> {
         for filesystem in &inventory.filesystems {
             seen.filesystems.entry(&filesystem.device).or_insert(filesystem);
         }
-        // The last of several tries counts.
+        // If there were several attempts, the last of them is relevant.
         seen.failures.extend(inventory.failed.iter().map(|failed| (&failed.tried, failed.why.as_str())));
         seen.arrays.extend(inventory.arrays.iter().map(|array| array.uuid));
         seen.index_stacked_devices();
@@ -91,7 +91,7 @@ impl<'a> DeviceIndex<'a> {
         }
     }
 
-    /// Returns whether a device of this type with a nonzero size lies on the device. Inactive arrays have no size.
+    /// Returns whether a device of this type lies on the device. Only devices with a nonzero size count; inactive arrays have size zero.
     pub(crate) fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();
@@ -103,7 +103,7 @@ impl<'a> DeviceIndex<'a> {
         using.fold(listed, |all, kinds| all | kinds) & kind_bit(kind) != 0
     }
 
-    /// Returns whether a running device of that name has a nonzero size.
+    /// Returns whether a running device has this name and a nonzero size.
     pub(crate) fn has_size(&self, name: &KernelName) -> bool {
         self.sized.contains(name)
     }
@@ -116,7 +116,7 @@ impl<'a> DeviceIndex<'a> {
         self.filesystems.get(device).copied()
     }
 
-    /// Returns the same as [`Inventory::find_failure`].
+    /// Returns the result of [`Inventory::find_failure`], without a search.
     pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&'a str> {
         self.failures.get(tried).copied()
     }

@@ -1,14 +1,15 @@
-//! Inactive volume groups and logical volumes.
+//! Opaque volume groups and logical volumes: those that are inactive.
 
 use super::device_index::DeviceIndex;
 use super::{OpaqueKind, OpaqueObject};
 use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
 
-/// Segment types whose content can be shown without writing.
+/// Segment types of volumes whose content can be shown without writing.
 const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
 
 impl DeviceIndex<'_> {
-    /// Returns the inactive volumes of a group; those of a closed group as one object.
+    /// Returns the inactive volumes of a group, each as one opaque object. If LVM does not activate the group here, its inactive volumes
+    /// together are one object.
     pub(super) fn check_volumes(&self, group: &LvmVolumeGroup) -> Vec<OpaqueObject> {
         let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
         match &group.closed {
@@ -60,7 +61,7 @@ impl DeviceIndex<'_> {
             }
             (_, kind, _) => (
                 format!("activating a volume of type {kind} writes to its disks"),
-                elsewhere("save what is needed, and remove the volume,"),
+                elsewhere("back up the data that are needed, and remove the volume,"),
             ),
         };
         OpaqueObject {
@@ -78,14 +79,14 @@ fn activation_remedy(path: &str) -> String {
     format!("activate it in the rescue shell (lvchange -ay {path})")
 }
 
-/// Returns whether the volume can be shown without writing.
+/// Returns whether the content of the volume can be shown without writing.
 fn is_showable(volume: &LvmLogicalVolume) -> bool {
     let is_free =
         volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));
     is_free && volume.health != VolumeHealth::Lost && SHOWABLE.contains(&volume.kind.as_str())
 }
 
-/// Returns whether a read-only mapping can show a volume that LVM refuses to activate.
+/// Returns whether a read-only mapping can show the content of a volume in a group that LVM refuses to activate.
 fn is_showable_in_closed_group(volume: &LvmLogicalVolume) -> bool {
     is_showable(volume) && volume.kind != "striped"
 }

@@ -61,7 +61,7 @@ fn volumes_are_opaque_unless_they_are_shown() {
         ("striped", "LVM did not activate it"),
         ("raid1", "LVM did not activate it"),
         ("snapshot", "activating a snapshot may write to it; remove the snapshot"),
-        ("thin", "activating a volume of type thin writes to its disks; save what is needed"),
+        ("thin", "activating a volume of type thin writes to its disks; back up the data that are needed"),
         ("thin-pool", "type thin-pool"),
         ("cache", "type cache"),
         ("writecache", "type writecache"),
@@ -168,13 +168,13 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
         ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
         ("cs_fvault2", "crypto", Some(Crypt), "it is encrypted and not open"),
         ("bcache", "other", Some(Bcache), "its bcache device is not running"),
-        ("zfs_member", "raid", None, "ZFS is not supported here; import the pool"),
-        ("zfs_member", "filesystem", None, "ZFS is not supported here"),
-        ("stratis", "raid", None, "stratis is not supported here"),
-        ("drbd", "raid", None, "drbd is not supported here"),
-        ("DM_snapshot_cow", "other", None, "DM_snapshot_cow is not supported here"),
+        ("zfs_member", "raid", None, "drophammer does not support ZFS; import the pool"),
+        ("zfs_member", "filesystem", None, "drophammer does not support ZFS"),
+        ("stratis", "raid", None, "drophammer does not support stratis"),
+        ("drbd", "raid", None, "drophammer does not support drbd"),
+        ("DM_snapshot_cow", "other", None, "drophammer does not support DM_snapshot_cow"),
         ("nvidia_raid_member", "raid", None, "md does not support this firmware RAID; delete the RAID volume"),
-        ("VMFS_volume_member", "raid", None, "VMFS_volume_member is not supported here"),
+        ("VMFS_volume_member", "raid", None, "drophammer does not support VMFS_volume_member"),
     ] {
         let found = [signature(kind, usage)];
         let said = printed(&with(&found));
@@ -225,7 +225,12 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
     for kind in ROOT_FORMATS {
         let there = with(&[signature(kind, "filesystem")]);
         let said = printed(&there);
-        assert_eq!(said, [format!("{kind} on /dev/sda2: it is not mounted; mount it read-only to see why this fails")]);
+        assert_eq!(
+            said,
+            [format!(
+                "{kind} on /dev/sda2: it is not mounted; mount it read-only to find out why the agent could not mount it"
+            )]
+        );
         for filesystem in [seen(None, None), seen(None, Some(InstallMarker::default()))] {
             assert_eq!(printed(&Inventory { filesystems: vec![filesystem], ..there.clone() }), [""; 0], "{kind}");
         }
