@@ -1,8 +1,9 @@
-//! Software arrays in Ironic's format (`logical_disks`), and the layout that they imply on a machine. No I/O.
+//! Software arrays in Ironic's format (`logical_disks`), and the layout for a machine that is derived from them. No I/O.
 //!
-//! A list is processed in two steps: parsing ([`RaidConfig::parse_config`]), which does not depend on a machine, and selection of disks
-//! ([`RaidConfig::build_layout`]). With `controller: software` it is a `target_raid_config` as Ironic's agent accepts it, with the same restrictions.
-//! Without, it has the format of the proposal for deploy templates, which does not specify controllers.
+//! A list is processed in two steps. Parsing ([`RaidConfig::parse_config`]) does not depend on a machine; building the layout
+//! ([`RaidConfig::build_layout`]) selects disks of a machine. A list with `controller: software` is a `target_raid_config` of Ironic's
+//! agent, and has the same restrictions. A list without it has the format of the proposal for deploy templates, which does not specify
+//! controllers.
 
 mod config;
 mod members;

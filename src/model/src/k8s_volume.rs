@@ -1,4 +1,4 @@
-//! Kubernetes volumes prepared on a machine: MetalK8s' `Volume` resources with their storage classes. No I/O.
+//! Kubernetes volumes that are prepared on a machine. They are specified by MetalK8s' `Volume` resources and storage classes. No I/O.
 
 mod parser;
 mod persistent_volume;
@@ -16,23 +16,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Directory of the backing files of sparse volumes in the installed system, each named by its UUID.
+/// Directory that contains the backing files of sparse volumes in the installed system. The name of each file is the UUID of its volume.
 pub const SPARSE: &str = "/var/lib/metalk8s/storage/sparse";
 
-/// `Volume` of a node, combined with its storage class.
+/// `Volume` resource of a node, combined with its storage class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct K8sVolume {
     pub name: String,
-    /// `metadata.uid`, which identifies the prepared object: UUID of a filesystem, or GUID of a partition.
+    /// `metadata.uid`. The prepared object has the same identifier, as the UUID of its filesystem or the GUID of its partition.
     pub uid: Uuid,
     /// `spec.nodeName`.
     pub node: String,
     pub source: VolumeSource,
     pub content: VolumeContent,
     pub class: StorageClass,
-    /// `spec.template` for the PersistentVolume; null if absent.
+    /// `spec.template`, from which the PersistentVolume is created; null if absent.
     pub template: Value,
-    /// Whether it is marked for deletion (`metadata.deletionTimestamp`).
+    /// Whether the resource is marked for deletion (`metadata.deletionTimestamp`).
     pub deleted: bool,
 }
 
@@ -41,9 +41,9 @@ pub struct K8sVolume {
 pub enum VolumeSource {
     /// `rawBlockDevice.devicePath`: a disk, or a partition, array or logical volume.
     Raw(LayoutPath),
-    /// `rawBlockDevice.discover`: any blank disk that matches these hints and is not named otherwise.
+    /// `rawBlockDevice.discover`: any blank disk that matches these hints and that neither the layout nor another volume names.
     Discover(BTreeMap<String, String>),
-    /// `lvmLogicalVolume`: a separate volume in this group, named after the resource.
+    /// `lvmLogicalVolume`: a logical volume that is created in this group, and has the name of the resource.
     Logical { group: String, size_bytes: u64 },
     /// `sparseLoopDevice`: a file in the installed system.
     Sparse { size_bytes: u64 },
@@ -55,17 +55,17 @@ pub enum VolumeContent {
     Filesystem {
         /// ext4 or xfs.
         format: FilesystemFormat,
-        /// Options of mkfs, one argument each.
+        /// Options of mkfs, one word per item.
         options: Vec<String>,
     },
     Block,
 }
 
-/// Properties that the PersistentVolume inherits from the storage class.
+/// Properties of the storage class that are copied to the PersistentVolume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StorageClass {
     pub name: String,
-    /// `parameters.fsType`; none for a block volume whose class is not in the list.
+    /// `parameters.fsType`; `None` for a block volume whose class is not in the list.
     pub fs_type: Option<FilesystemFormat>,
     pub mount_options: Vec<String>,
 }
@@ -76,13 +76,13 @@ impl K8sVolume {
         format!("{SPARSE}/{}", self.uid)
     }
 
-    /// Returns whether the volume belongs to the host. Kubernetes names nodes by hostname, with or without domain; at
-    /// an operator's workstation there may be none.
+    /// Returns whether the volume belongs to the host with this name. Kubernetes names nodes by their hostnames, with or without domain. If
+    /// the hostname is empty, as at an operator's workstation, all volumes belong to the host.
     pub fn belongs_to_host(&self, hostname: &str) -> bool {
         hostname.is_empty() || is_node(&self.node, hostname)
     }
 
-    /// Returns a short description: `rawBlockDevice ext4`.
+    /// Returns a short description of the volume's type: `rawBlockDevice ext4`.
     pub fn describe_kind(&self) -> String {
         let source = match self.source {
             VolumeSource::Raw(_) | VolumeSource::Discover(_) => "rawBlockDevice",
@@ -93,7 +93,7 @@ impl K8sVolume {
     }
 }
 
-/// Returns whether a hostname denotes that node. Either may lack its domain.
+/// Returns whether the node has this hostname. The domain is ignored if one of the two names has none.
 pub fn is_node(node: &str, hostname: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     match node.contains('.') && hostname.contains('.') {

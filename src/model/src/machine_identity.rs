@@ -1,8 +1,9 @@
-//! Identity of machines: UUIDs, MAC addresses and serial numbers that identify a machine, for boot, registration,
-//! `machine add`, management controllers, fleet files, metal-stack and Ironic. No I/O.
+//! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine add`, management
+//! controllers, fleet files, metal-stack and Ironic. No I/O.
 //!
-//! Identifiers are claims: firmware ships with defaults, NICs move between machines, and controllers expose the same
-//! MAC on all machines of a model. A placeholder counts as missing. `matching` contains the decision table.
+//! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines, and management
+//! controllers of some models expose the same MAC on all machines. A placeholder is treated as missing. `matching` contains the decision
+//! table.
 
 mod matching;
 
@@ -13,15 +14,15 @@ pub use matching::{
 
 use uuid::Uuid;
 
-/// Vendor defaults without a pattern, recognized in the byte order of RFC 4122 and of SMBIOS.
+/// Default UUIDs of vendors that do not follow a pattern. They are recognized in the byte orders of RFC 4122 and of SMBIOS.
 const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x12345678_1234_5678_90ab_cddeefaabbcc),
     // LX2160A boards.
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID if it identifies a machine: it is neither "not present" nor "not set" (SMBIOS 7.2.1), nor a
-/// default that a vendor shipped on all boards of a model.
+/// Returns the UUID if it identifies a machine. It does not if it is "not present" or "not set" (SMBIOS 7.2.1), or is a default value that
+/// a vendor shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
@@ -29,30 +30,31 @@ pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     (!is_default(uuid) && !is_default(swap_byte_order(uuid))).then_some(uuid)
 }
 
-/// Parses a UUID reported by firmware: 36 characters in any case, if it is [usable](usable_uuid).
+/// Parses a UUID that firmware has reported, of 36 characters in upper or lower case. Returns `None` if it is invalid or not
+/// [usable](usable_uuid).
 pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
     let text = text.trim();
     Uuid::try_parse(text).ok().filter(|_| text.len() == 36).and_then(usable_uuid)
 }
 
-/// Returns the UUID with its first three fields in the other byte order, as SMBIOS before 2.6 and some management
-/// controllers report it.
+/// Returns the UUID with the bytes of each of its first three fields reversed. SMBIOS before 2.6 and some management controllers report it
+/// in this byte order.
 pub(crate) fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
-/// Returns a machine ID in the other byte order, if it is a UUID.
+/// Returns a machine ID in the other byte order; `None` if it is not a UUID.
 pub fn swap_id_byte_order(id: &str) -> Option<String> {
     Uuid::try_parse(id).ok().map(|uuid| swap_byte_order(uuid).to_string())
 }
 
-/// Returns whether two UUIDs are the same in either byte order.
+/// Returns whether two UUIDs are equal, possibly in different byte orders.
 pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
     one == other || swap_byte_order(one) == other
 }
 
-/// Returns whether bytes, 16-bit words or digits form an arithmetic progression: all equal, ascending or descending. It covers
-/// zeros, ones, 00010203-…, 00020003-0004-… and 00112233-….
+/// Returns whether the bytes, 16-bit words or digits of the UUID are an arithmetic progression: all equal, ascending or descending.
+/// Examples are zeros, ones, 00010203-…, 00020003-0004-… and 00112233-….
 fn is_progression(uuid: &Uuid) -> bool {
     let bytes = uuid.as_bytes();
     let step = |values: &[u32], modulus: u32| {
@@ -68,14 +70,14 @@ fn is_progression(uuid: &Uuid) -> bool {
         || (is_decimal && step(&digits, 10))
 }
 
-/// Returns whether a pattern of at most four bytes fills the UUID.
+/// Returns whether the UUID consists of repetitions of the same one, two or four bytes.
 fn is_repetition(uuid: &Uuid) -> bool {
     let bytes = uuid.as_bytes();
     [1, 2, 4].iter().any(|length| bytes.chunks_exact(*length).all(|chunk| chunk == &bytes[..*length]))
 }
 
-/// Returns whether this is Dell's form (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`) with a service tag of one repeated character: a
-/// board that was replaced and never got its tag.
+/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one repeated character.
+/// Such a board is a replacement whose service tag was never set.
 fn is_blank_service_tag(uuid: &Uuid) -> bool {
     let [b'L', b'L', b'E', b'D', 0, a, b, 0x10, 0x80, c, d, 0xc0, 0x4f, e, f, g] = *uuid.as_bytes() else {
         return false;
@@ -83,10 +85,10 @@ fn is_blank_service_tag(uuid: &Uuid) -> bool {
     [b, c, d & 0x7f, e, f, g].iter().all(|character| *character == a)
 }
 
-/// Returns a MAC address in lower case with colons.
+/// Parses a MAC address, and returns it in lower case with colons.
 ///
 /// # Errors
-/// The text is not a MAC address.
+/// Fails if the text is not a MAC address.
 pub fn parse_mac(text: &str) -> Result<String, String> {
     let pairs: Vec<&str> = text.split([':', '-']).collect();
     let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -96,19 +98,19 @@ pub fn parse_mac(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns whether a MAC address, as returned by [`parse_mac`], is the address of a group.
+/// Returns whether a MAC address, in the form that [`parse_mac`] returns, is a multicast address.
 pub fn is_group_mac(mac: &str) -> bool {
     matches!(mac.as_bytes(), [_, b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f', ..])
 }
 
-/// Returns the MAC address in lower case with colons if it can belong to a single NIC: neither multicast nor all
-/// zeros or ones.
+/// Parses a MAC address. Returns it in lower case with colons if a single NIC can have it, and `None` if it is invalid, a multicast
+/// address, or consists of zeros or ones.
 pub fn usable_mac(text: &str) -> Option<String> {
     parse_mac(text.trim()).ok().filter(|mac| !is_group_mac(mac) && mac != "00:00:00:00:00:00")
 }
 
-/// Drivers of NICs on USB: adapters and docks, which move between machines, and the interfaces of management controllers, whose MAC
-/// is the same on all machines of some models.
+/// Drivers of USB NICs. These are adapters and docks, which are moved between machines, and interfaces of management controllers, which on
+/// some models have the same MAC on all machines.
 const USB_DRIVERS: [&str; 27] = [
     "aqc111",
     "asix",
@@ -139,20 +141,20 @@ const USB_DRIVERS: [&str; 27] = [
     "sr9800",
 ];
 
-/// Returns whether the driver is one of NICs on USB.
+/// Returns whether the driver is one of [`USB_DRIVERS`].
 pub(crate) fn is_usb_driver(driver: &str) -> bool {
     USB_DRIVERS.contains(&driver)
 }
 
-/// Drivers of the network interfaces that management controllers expose to the host over USB.
+/// Drivers of the network interfaces by which management controllers communicate with the host over USB.
 const CONTROLLER_DRIVERS: [&str; 5] = ["cdc_eem", "cdc_ether", "cdc_ncm", "cdc_subset", "rndis_host"];
 
-/// Returns whether the driver is one of the interfaces that management controllers expose to the host.
+/// Returns whether the driver is one of [`CONTROLLER_DRIVERS`].
 pub fn is_controller_driver(driver: &str) -> bool {
     CONTROLLER_DRIVERS.contains(&driver)
 }
 
-/// Serial numbers that firmware reports if the vendor has set none, in lower case, letters and digits only.
+/// Serial numbers that firmware reports if the vendor has set none. They are in lower case, and reduced to letters and digits.
 const PLACEHOLDER_SERIALS: [&str; 24] = [
     "baseboardserialnumber",
     "chassisserialnumber",
@@ -180,8 +182,8 @@ const PLACEHOLDER_SERIALS: [&str; 24] = [
     "unspecified",
 ];
 
-/// Returns the serial number, trimmed, if it identifies a machine: it is neither a placeholder, nor one repeated character, nor an
-/// ascending row of digits.
+/// Returns the serial number without surrounding blanks if it identifies a machine. It does not if it is a placeholder, one repeated
+/// character, or an ascending sequence of digits.
 pub fn usable_serial(text: &str) -> Option<&str> {
     let text = text.trim();
     let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();

@@ -1,5 +1,6 @@
-//! Description of a migrated machine: its filesystems, and the ids by which the system refers to its partitions and arrays. The source
-//! machine reports it, the control plane passes it on, and the plan of the target machine uses it.
+//! Messages about migrations, and the description of a migrated machine: its filesystems, and the ids by which the system refers to its
+//! partitions and arrays. The source machine reports this description, the control plane passes it to the target machine, and the plan of
+//! the target machine uses it.
 
 use crate::device::LayoutPath;
 use crate::install_marker::{InstallMarker, RecordedDisk};
@@ -8,7 +9,7 @@ use common::encoding::format_sha256;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Role of a machine in a migration, as sent by the control plane.
+/// Role of a machine in a migration, with everything that it needs for it. The control plane sends it in the allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationOffer {
@@ -18,18 +19,18 @@ pub struct MigrationOffer {
     /// Whether the target machine has passed its point of no return, so that data may be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// Whether the certificate of at least one of the two machines is not approved yet: neither by the operator, nor by a secret that the
-    /// peer has. The target machine must not start.
+    /// Whether the certificate of at least one of the two machines is not yet approved. It can be approved by the operator, or by a secret
+    /// that the ramdisk of the peer contains. While it is set, the target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
-    /// The other machine, as it is running in its ramdisk now. It has a new certificate after each boot.
+    /// The other machine of the migration, if it is running in its ramdisk. It has a new certificate after each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<MigrationPeer>,
     /// Description of the migrated data; only sent to the target machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Disk of the target machine for each name in the layout; only sent to that machine.
+    /// Disk of the target machine for each disk of the layout; only sent to the target machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
 }
@@ -44,7 +45,8 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// The latest migration of a machine, and its state. The absence of a role does not mean that a migration has ended; this does.
+/// Latest migration of a machine, and its state. A machine without a role in a migration learns only from this whether the migration has
+/// ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -54,23 +56,23 @@ pub struct MigrationStatus {
     pub state: String,
 }
 
-/// State of a migration for a machine that waits in its ramdisk, as derived from a response of the control plane.
+/// State of a migration, from the point of view of a machine that waits in its ramdisk. It is derived from a response of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationAnswer<'m> {
-    /// The migration continues, and this is the role of the machine.
+    /// The migration continues, and the machine has this role.
     Part(&'m MigrationOffer),
-    /// The migration is in this state, and the machine has nothing to do now.
+    /// The migration continues in this state, and the machine currently has no role.
     Waits(&'m str),
-    /// The system runs on the target machine.
+    /// The migration has succeeded: the system runs on the target machine.
     Done,
-    /// The migration was cancelled or refused, or is followed by another one.
+    /// The migration was cancelled or refused, or another migration was ordered after it.
     Over,
-    /// The response does not mention the migration: the control plane has an earlier version, or has lost the order. The migration has not
-    /// ended.
+    /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. This does not
+    /// mean that the migration has ended.
     Nothing,
 }
 
-/// Derives the state of the migration with that id. The end of a migration takes precedence, because it is final.
+/// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because it is final.
 pub fn interpret_answer<'m>(
     order: &str,
     part: Option<&'m MigrationOffer>,
@@ -91,52 +93,53 @@ pub fn interpret_answer<'m>(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationPeer {
-    /// Certificate in PEM, preceded by a signature if both ramdisks have a secret.
+    /// Certificate in PEM. If both ramdisks have a secret, a signature precedes the certificate.
     pub certificate: String,
-    /// `HOST:PORT` on which the machine listens; empty for the source machine.
+    /// `HOST:PORT` on which the target machine listens; empty if this is the source machine.
     #[serde(default)]
     pub address: String,
-    /// Whether the operator approved this certificate, or ordered the migration without approvals. An agent without the secret uses no
-    /// other.
+    /// Whether the operator has approved this certificate, or has ordered the migration without approvals. An agent without the secret
+    /// trusts only approved certificates.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
 }
 
 impl MigrationPeer {
-    /// Returns the digest of the certificate, which identifies this boot of the machine.
+    /// Returns the digest of the certificate. It identifies the current boot of the machine.
     pub fn digest(&self) -> String {
         certificate_digest(&self.certificate)
     }
 }
 
-/// Returns `sha256:HEX` of a certificate as it is passed on.
+/// Returns `sha256:HEX` of a certificate, in the form in which the control plane passes it to the peer.
 pub fn certificate_digest(certificate: &str) -> String {
     format_sha256(certificate)
 }
 
-/// Report of a machine in a migration, sent after each boot.
+/// Report of a machine about a migration, which it sends after each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationReport {
     /// Id of the order.
     pub order: String,
     pub certificate: String,
-    /// Port on which the target machine listens; its address is that from which it sends the report.
+    /// Port on which the target machine listens. Its address is the one from which it sends the report.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Description of the migrated data, from the source machine.
+    /// Description of the migrated data; only sent by the source machine.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Problem that does not stop the migration; empty when it is resolved.
+    /// Problem that delays but does not stop the migration; `None` when it is resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
-    /// Whether the ramdisk has the secret of both machines, so that this machine verifies its peer without the operator.
+    /// Whether the ramdisk contains the secret that both machines share. The machine can then verify its peer without an approval of the
+    /// operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_secret: bool,
 }
 
-/// All data of the source machine's layout, as found on its disks.
+/// All data of the source machine that belong to its layout, as found on its disks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedMachine {
     /// Install marker of the installed system.
@@ -152,7 +155,8 @@ pub struct MigratedMachine {
 }
 
 impl MigratedMachine {
-    /// Returns whether both have the same filesystems, arrays and partitions, by ids and sizes, so that a plan for one fits the other.
+    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan for one of them
+    /// then also fits the other.
     pub fn has_same_content(&self, other: &MigratedMachine) -> bool {
         is_same_set(&self.filesystems, &other.filesystems)
             && is_same_set(&self.arrays, &other.arrays)
@@ -160,18 +164,18 @@ impl MigratedMachine {
     }
 }
 
-/// Compares two lists regardless of order.
+/// Returns whether two lists have the same items in any order.
 fn is_same_set<T: PartialEq>(some: &[T], others: &[T]) -> bool {
     some.len() == others.len() && some.iter().all(|one| others.contains(one))
 }
 
-/// Content of a device of the layout.
+/// Filesystem or other content of a device of the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedFilesystem {
     /// Name of the device in the layout.
     pub device: LayoutPath,
     pub format: FilesystemFormat,
-    /// UUID in the notation of blkid; empty if there is none.
+    /// UUID of the content in the notation of blkid; empty if it has none.
     #[serde(default)]
     pub uuid: String,
     /// Size of the device in bytes.
@@ -180,14 +184,14 @@ pub struct MigratedFilesystem {
     pub sector_bytes: u32,
 }
 
-/// An array of the migrated system, by its name in the layout.
+/// Array of the migrated system. `device` is its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedArray {
     pub device: LayoutPath,
     pub uuid: Uuid,
 }
 
-/// A partition of the migrated system, by its name in the layout.
+/// Partition of the migrated system. `device` is its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedPartition {
     pub device: LayoutPath,

@@ -1,7 +1,6 @@
-//! OS definitions in Ganeti's format: a directory with parameters, variants, and a `verify` program that rejects
-//! invalid parameters before anything is erased. `directory` parses a definition, `parameters` resolves the values of
-//! its parameters, and `environment` builds the environment of its programs. Reading the files and running the programs
-//! is done elsewhere.
+//! OS definitions in Ganeti's format. A definition is a directory with parameters, variants, and a program `verify` that rejects invalid
+//! parameters before anything is erased. `directory` parses a definition, `parameters` resolves the values of its parameters, and
+//! `environment` builds the environment variables of its programs. Other crates read the files and run the programs.
 
 mod directory;
 mod environment;
@@ -18,14 +17,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-/// Ganeti's `DEFAULT_PATH` of programs that it starts.
+/// `PATH` of the programs of a definition. It is the `DEFAULT_PATH` of Ganeti.
 pub const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 
 /// OS definition and variant: `NAME` or `NAME+VARIANT`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OsSelector {
     pub name: String,
-    /// Empty if no variant is named.
+    /// Name of the variant; empty if none is given.
     pub variant: String,
 }
 
@@ -33,7 +32,7 @@ impl OsSelector {
     /// Parses `NAME` or `NAME+VARIANT`.
     ///
     /// # Errors
-    /// Returns an error if it cannot be the name of a definition.
+    /// Fails if the name cannot be that of a definition, or if the variant is invalid.
     pub fn parse(text: &str) -> Result<OsSelector, String> {
         let (name, variant) = text.split_once('+').map_or((text, None), |(name, variant)| (name, Some(variant)));
         if !is_name(name) {
@@ -60,7 +59,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
-/// OS definition selected for an allocation, with everything that its programs need. The agent receives it.
+/// OS definition that is selected for an allocation, with everything that its programs need. The control plane sends it to the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct SelectedDefinition {
@@ -71,10 +70,10 @@ pub struct SelectedDefinition {
     pub variant: String,
     /// Version of Ganeti's OS interface: 10, 15 or 20.
     pub api: u32,
-    /// Values by parameter name. A parameter that is missing here has the definition's default.
+    /// Values of parameters, by parameter name. A parameter without a value here has the default of the definition.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
-    /// Files by path in the definition's directory, including `verify` if the definition has one.
+    /// Files of the definition, by their paths in its directory. They include `verify` if the definition has one.
     #[serde(default)]
     pub files: DefinitionFiles,
 }
@@ -84,7 +83,7 @@ impl SelectedDefinition {
         OsSelector { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Returns why this cannot come from a valid definition, if so.
+    /// Returns the reason why this is not the result of selecting a valid definition; `None` if it may be.
     pub fn find_problem(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -96,7 +95,7 @@ impl SelectedDefinition {
         name.or(parameter).or(outside).or(self.required_programs().err())
     }
 
-    /// Returns whether the definition has a `create` program. If not, it refers to an image.
+    /// Returns whether the definition has a `create` program. Otherwise it refers to an image.
     pub fn has_create(&self) -> bool {
         self.files.contains_key(directory::CREATE)
     }

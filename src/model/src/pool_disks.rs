@@ -1,19 +1,19 @@
-//! Disks of a pool machine: those that earlier boots have seen, and those that were connected after the others were erased.
+//! Disks of a machine in a pool: disks that earlier boots have recorded, and disks that were connected after the other disks were erased.
 //!
-//! A disk that is absent cannot be erased, and may contain the install marker. So its absence is reported.
+//! A disk that is absent cannot be erased, and may contain an install marker. So its absence is reported.
 
 use crate::device::KernelName;
 use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of absent disks that are recorded.
+/// Maximum number of recorded disks that are absent and written off.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
 /// Maximum length of a recorded serial number or WWN, in bytes.
 const MAXIMUM_NAME_BYTES: usize = 128;
 
-/// A disk that an earlier boot has seen. Serial number and WWN are empty if only the size is known.
+/// Disk that an earlier boot has recorded. Serial number and WWN are empty if only the size is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -21,7 +21,8 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Whether the machine was erased without this disk. Its absence is still reported, but no longer prevents anything.
+    /// Whether the machine was erased while this disk was absent. Its absence is still reported, but no longer prevents the machine from
+    /// being used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
 }
@@ -50,8 +51,8 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A disk counts as present if a disk with its identifiers and size is found, or else another disk
-/// of its size that was not known: its replacement.
+/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. It is considered
+/// replaced, not absent, if a disk with the same size is found that matches no known disk.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
@@ -63,7 +64,7 @@ pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDi
     missing.cloned().collect()
 }
 
-/// Returns the disks to record: the present ones, and the missing ones.
+/// Returns the disks that are recorded for later boots: all present disks, and the missing ones.
 pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
@@ -72,7 +73,8 @@ pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<Kn
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
 
-/// A connected disk. A disk that is disconnected and connected again counts as a different one.
+/// Identity of a connected disk. A disk that is disconnected and connected again is considered a different one, because its sequence number
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedDisk {
     name: KernelName,
@@ -94,8 +96,8 @@ impl From<&InventoryDisk> for ConnectedDisk {
     }
 }
 
-/// Returns the inventory with only those disks that were connected after the others were erased; `None` if there are none. Removable disks
-/// are ignored.
+/// Returns the inventory reduced to the disks that were connected after the disks in `erased` were erased; `None` if there are none.
+/// Removable disks are ignored.
 pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option<Inventory> {
     let is_new = |disk: &&InventoryDisk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
     let disks: Vec<InventoryDisk> = inventory.disks.iter().filter(is_new).cloned().collect();

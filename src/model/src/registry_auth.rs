@@ -1,5 +1,4 @@
-//! Credentials for registries: user and password, or an identity token, from an image's file or from Docker's
-//! `config.json`.
+//! Credentials for registries: user name and password, or an identity token. They come from an image's file or from Docker's `config.json`.
 
 mod docker_config;
 
@@ -8,7 +7,7 @@ pub use docker_config::DockerConfig;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Secret text, which is passed on but never printed.
+/// Secret text. It is serialized, but never printed.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
@@ -39,28 +38,28 @@ impl fmt::Debug for SecretText {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PullSecret {
-    /// Host of the registry as in the image's URL, including its port if there is one: `registry.example.org:5000`. The
-    /// credentials are sent to no other registry.
+    /// Host of the registry as in the image's URL, with the port if the URL contains one: `registry.example.org:5000`. The credentials are
+    /// not sent to any other registry.
     pub registry: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub username: String,
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub password: SecretText,
-    /// Identity token, which `docker login` stores if the registry issues one instead of the password.
+    /// Identity token. `docker login` stores it instead of the password if the registry issues one.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub identitytoken: SecretText,
-    /// Host of the registry's token service, `gitlab.example.org`, with its port if that is not the one of https.
-    /// Without it, only the registry's own host and port receive the password.
+    /// Host of the registry's token service, such as `gitlab.example.org`, with its port unless it is that of HTTPS. If it is not set, the
+    /// password is sent only to the host and port of the registry itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token_service: String,
 }
 
-/// Registries whose token services are on other hosts.
+/// Registries whose token services are on other hosts, with the hosts of these services.
 const KNOWN_TOKEN_SERVICES: [(&str, &str); 2] =
     [("docker.io", "auth.docker.io"), ("registry.gitlab.com", "gitlab.com")];
 
 impl PullSecret {
-    /// Returns the host of the token service that may receive the password in addition to the registry itself.
+    /// Returns the host of the token service to which the password may be sent in addition to the registry itself.
     pub fn token_service(&self) -> Option<&str> {
         let registry = canonical_host(&self.registry);
         let known = KNOWN_TOKEN_SERVICES.iter().find(|(known, _)| *known == registry).map(|(_, service)| *service);
@@ -68,13 +67,13 @@ impl PullSecret {
     }
 }
 
-/// Returns the registry in an image's URL, in canonical form; `None` if there is none.
+/// Returns the canonical host of the registry in an image's URL; `None` if the image is not in a registry.
 pub fn registry_of(url: &str) -> Option<String> {
     let rest = url.strip_prefix("oci://").or_else(|| url.strip_prefix("oci+http://"))?;
     Some(canonical_host(rest.split('/').next().unwrap_or_default()))
 }
 
-/// Returns the canonical name of a registry. Docker's own registry has several names.
+/// Returns the canonical host of a registry, because Docker's own registry has several host names.
 fn canonical_host(host: &str) -> String {
     match host.to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
@@ -82,7 +81,7 @@ fn canonical_host(host: &str) -> String {
     }
 }
 
-/// Returns the credentials for the registry in this URL.
+/// Returns the credentials for the registry in this URL; `None` if there are none.
 pub fn find_for_url<'a>(secrets: &'a [PullSecret], url: &str) -> Option<&'a PullSecret> {
     let registry = registry_of(url)?;
     secrets.iter().find(|secret| canonical_host(&secret.registry) == registry)

@@ -5,7 +5,7 @@ use common::diagnostic::Diagnostic;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Requested arrays, in order.
+/// Requested arrays, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaidConfig {
     pub logical_disks: Vec<LogicalDisk>,
@@ -14,12 +14,12 @@ pub struct RaidConfig {
 /// Array to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalDisk {
-    /// Size of the partition on each member.
+    /// Size of the partition on each member, which `size_gb` specifies.
     pub size: RequestedSize,
     pub level: RaidLevel,
     pub volume_name: Option<String>,
     pub is_root_volume: bool,
-    /// Hints for each member. Empty for all disks of the machine.
+    /// Hints that select each member. If the list is empty, all disks of the machine are members.
     pub physical_disks: Vec<BTreeMap<String, String>>,
 }
 
@@ -33,7 +33,7 @@ const LEVELS: [(&str, RaidLevel); 5] = [
     ("1+0", RaidLevel::Raid10),
 ];
 const MIB_OF_GIB: u64 = 1024;
-/// Size limit, larger than any disk.
+/// Maximum of `size_gb`, larger than any disk.
 const LARGEST_GIB: u64 = 1 << 30;
 /// Maximum number of arrays that Ironic's agent supports.
 const MOST_OF_SOFTWARE: usize = 2;
@@ -66,13 +66,13 @@ impl RaidConfig {
         }
     }
 
-    /// Returns the index of the array that contains `/`.
+    /// Returns the index of the array that contains the root filesystem.
     pub(crate) fn root_index(&self) -> usize {
         self.logical_disks.iter().position(|disk| disk.is_root_volume).unwrap_or(0)
     }
 }
 
-/// Checks constraints between logical disks.
+/// Checks rules that concern several logical disks.
 fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     let mut say = |index: usize, field: &str, message: String| {
@@ -82,7 +82,11 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
         listed.iter().enumerate().filter(|(_, disk)| is(disk)).map(|(index, _)| index).collect()
     };
     for index in places(&|disk| disk["size_gb"] == "MAX").into_iter().skip(1) {
-        say(index, "size_gb", "only one logical disk can have the remaining space".to_owned());
+        say(
+            index,
+            "size_gb",
+            "only one logical disk can have size_gb: MAX, which takes the remaining space".to_owned(),
+        );
     }
     for index in places(&|disk| disk["is_root_volume"] == true).into_iter().skip(1) {
         say(index, "is_root_volume", "only one logical disk can be the root volume".to_owned());
@@ -98,13 +102,14 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
         return problems;
     }
     for index in places(&|disk| disk.get("controller").is_none()) {
-        say(index, "controller", format!("required for each logical disk if one has controller: {SOFTWARE}"));
+        say(index, "controller", format!("missing: if one logical disk has controller: {SOFTWARE}, all must have it"));
     }
     if listed[0]["raid_level"] != "1" {
-        say(0, "raid_level", format!("the first logical disk must have level 1 with controller: {SOFTWARE}"));
+        say(0, "raid_level", format!("the first logical disk must have level 1 if any has controller: {SOFTWARE}"));
     }
     for index in MOST_OF_SOFTWARE..listed.len() {
-        let message = format!("at most {MOST_OF_SOFTWARE} logical disks are supported with controller: {SOFTWARE}");
+        let message =
+            format!("at most {MOST_OF_SOFTWARE} logical disks are supported if they have controller: {SOFTWARE}");
         say(index, "controller", message);
     }
     problems
@@ -160,7 +165,7 @@ fn parse_size(value: Option<&Value>) -> Option<RequestedSize> {
     }
 }
 
-/// Reads the hints. Strings, numbers and booleans are all expressions in the form of strings.
+/// Reads the hints. Expressions are strings; numbers and booleans are converted to strings.
 fn read_hints(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -> Vec<BTreeMap<String, String>> {
     let Some(given) = fields.get("physical_disks") else { return Vec::new() };
     let Some(listed) = given.as_array().filter(|listed| listed.len() >= 2) else {

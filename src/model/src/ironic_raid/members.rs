@@ -6,7 +6,7 @@ use crate::layout::hints;
 use common::diagnostic::Diagnostic;
 use std::collections::BTreeMap;
 
-/// Returns the members of each logical disk, in the order of the list. Returns a problem for each hint without a match.
+/// Selects the members of each logical disk, in the order of the list. Returns a problem for each hint that no disk matches.
 pub(crate) fn select_members<'a>(
     config: &RaidConfig,
     inventory: &'a Inventory,
@@ -35,7 +35,7 @@ pub(crate) fn select_members<'a>(
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
-/// Returns a hint that matches only this disk, even if kernel names have changed. Empty if the disk has no unique attribute.
+/// Returns a hint that matches only this disk, even after kernel names have changed. Empty if the disk has no unique attribute.
 pub(crate) fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeMap<String, String> {
     let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
     let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);

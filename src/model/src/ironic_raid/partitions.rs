@@ -1,5 +1,5 @@
-//! Layout for arrays: on each disk a partition for each array of which it is a member, preceded by a mirrored EFI system partition on the
-//! disks of the root volume.
+//! Layout for a list of arrays. Each disk has one partition for each array of which it is a member. On the disks of the root volume, a
+//! mirrored EFI system partition precedes these.
 
 use super::RaidConfig;
 use super::members::{select_members, unique_hint};
@@ -11,15 +11,15 @@ use crate::layout::{
 };
 use common::diagnostic::Diagnostic;
 
-/// Size of an EFI system partition, for which the agent of Ironic reserves this space.
+/// Size of an EFI system partition in MiB. Ironic's agent reserves the same size.
 const ESP_MIB: u64 = 550;
 const ESP: &str = "/dev/md/esp";
 
 impl RaidConfig {
-    /// Returns the layout for this machine. A reinstall recreates its disks.
+    /// Builds the layout for this machine. A reinstall with this layout recreates its disks.
     ///
     /// # Errors
-    /// Returns all reasons, each with its path, if the arrays are not possible with these disks.
+    /// Returns all reasons why the arrays are not possible with these disks, each with its path.
     pub fn build_layout(&self, id: &str, inventory: &Inventory) -> Result<Layout, Vec<Diagnostic>> {
         let members = select_members(self, inventory)?;
         let order = self.creation_order();
@@ -71,7 +71,8 @@ impl RaidConfig {
         }
     }
 
-    /// Returns the indices of the arrays, with the one that takes the remaining space last.
+    /// Returns the indices of the arrays in the order in which their partitions are created. The array that takes the remaining space is
+    /// the last one.
     fn creation_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
         order.sort_by_key(|index| self.logical_disks[*index].size == RequestedSize::Rest);

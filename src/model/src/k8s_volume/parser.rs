@@ -1,5 +1,4 @@
-//! Parser of the list of resources: `Volume`s and the `StorageClass`es that they refer to. All problems are reported
-//! at once.
+//! Parser for a list of resources: `Volume`s, and the `StorageClass`es to which they refer. All problems are reported at once.
 
 use super::{K8sVolume, StorageClass, VolumeContent, VolumeSource, quantity};
 use crate::layout::{FilesystemFormat, FilesystemSpec, LvmType, explain_excessive_name, hints};
@@ -8,20 +7,21 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum length of volume, storage class and node names, which are DNS subdomain names in Kubernetes.
+/// Maximum length of the names of volumes, storage classes and nodes, which are DNS subdomain names in Kubernetes.
 const NAME_BYTES: usize = 253;
 /// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;
-/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3); names here are ASCII.
+/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3). The names in Kubernetes are ASCII, so this is also
+/// their maximum length in bytes.
 const PARTITION_NAME_BYTES: usize = 36;
 
-/// Parses a list of resources and returns its volumes in order. Null is an empty list.
+/// Parses a list of resources, and returns its volumes in the same order. Null is parsed as an empty list.
 ///
-/// A resource without a kind is a volume, as in MetalK8s' own pillar. A storage class may be an item of the list, or
-/// be embedded in the volume as `spec.storageClass`, as in that pillar.
+/// A resource without a kind is a volume, as in MetalK8s' own pillar (Salt). A storage class may be an item of the list, or may be embedded
+/// in the volume as `spec.storageClass`, as in that pillar.
 ///
 /// # Errors
-/// All problems, each with its path: `volumes[2].spec.mode`.
+/// Returns all problems, each with its path, such as `volumes[2].spec.mode`.
 pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     let mut reading = ResourceParser::default();
     let items = match list {
@@ -48,10 +48,10 @@ pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
 
 const VOLUME: &str = "Volume";
 const CLASS: &str = "StorageClass";
-/// Required prefix of `apiVersion`.
+/// Required prefix of `apiVersion`, by kind of resource.
 const GROUPS: [(&str, &str); 2] = [(VOLUME, "storage.metalk8s.scality.com/"), (CLASS, "storage.k8s.io/")];
 
-/// Value and its path.
+/// Value with its path in the document.
 #[derive(Debug, Clone)]
 struct LocatedValue<'a> {
     place: String,
@@ -80,7 +80,7 @@ struct ResourceParser {
     classes: BTreeMap<String, ListedClass>,
 }
 
-/// Storage class as listed.
+/// Storage class of the list, with its properties that determine how a filesystem is created.
 #[derive(Debug, Clone)]
 struct ListedClass {
     class: StorageClass,
@@ -109,7 +109,7 @@ impl ResourceParser {
         (at, kind)
     }
 
-    /// Returns a required name.
+    /// Parses a required name. Reports a name that is missing or invalid.
     fn parse_name(&mut self, at: Option<&LocatedValue>, parent: &str, field: &str) -> Option<String> {
         let place = format!("{parent}.{field}");
         let Some(text) = at.and_then(|at| at.get_text(field)).filter(|text| !text.is_empty()) else {
@@ -121,7 +121,7 @@ impl ResourceParser {
         if !starts || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
             self.add_problem(
                 place,
-                format!("must be a name of small letters, digits, hyphens and dots, found {text:?}"),
+                format!("must be a name of lower-case letters, digits, hyphens and dots, found {text:?}"),
             );
             return None;
         }
@@ -154,11 +154,14 @@ impl ResourceParser {
         ListedClass { class: StorageClass { name, fs_type: format, mount_options }, format, options }
     }
 
-    /// Parses mkfs options from JSON in a string: Kubernetes allows only strings in `parameters`.
+    /// Parses mkfs options. They are a JSON list within a string, because Kubernetes allows only strings in `parameters`.
     fn parse_mkfs_options(&mut self, at: &LocatedValue, format: Option<FilesystemFormat>) -> Vec<String> {
         let read = at.value.as_str().and_then(|text| serde_json::from_slice::<Vec<String>>(text.as_bytes()).ok());
         let Some(options) = read else {
-            self.add_problem(&at.place, format!("must be a list of words as JSON in a string, found {}", at.value));
+            self.add_problem(
+                &at.place,
+                format!("must be a string that contains a JSON list of words, found {}", at.value),
+            );
             return Vec::new();
         };
         let Some(format) = format else { return options };
@@ -228,7 +231,7 @@ impl ResourceParser {
         let given: Vec<LocatedValue> = kinds.iter().filter_map(|kind| spec.get(kind)).collect();
         let [one] = given.as_slice() else {
             let found = if given.is_empty() { "none" } else { "several" };
-            self.add_problem(&spec.place, format!("must have one of {}, found {found}", kinds.join(", ")));
+            self.add_problem(&spec.place, format!("must have exactly one of {}, found {found}", kinds.join(", ")));
             return None;
         };
         if one.place.ends_with(kinds[0]) {
@@ -330,7 +333,7 @@ impl ResourceParser {
         Some((VolumeContent::Filesystem { format, options }, class))
     }
 
-    /// Checks that the name fits where it becomes the name of an object on the disk.
+    /// Checks that the name of a volume is not too long for the object on the disk that will have this name.
     fn check_name_length(&mut self, place: &str, name: &str, source: &VolumeSource, content: &VolumeContent) {
         let most = match (source, content) {
             (VolumeSource::Logical { .. }, _) => LVM_NAME_BYTES,
@@ -345,10 +348,10 @@ impl ResourceParser {
         {
             self.add_problem(
                 place,
-                format!("has with vg:{group} {why}: choose shorter names, or names with fewer hyphens"),
+                format!("together with vg:{group}, has {why}: choose shorter names, or names with fewer hyphens"),
             );
         }
-        // Names reserved by LVM (lvm(8)).
+        // Prefixes of names that LVM reserves (lvm(8)).
         let reserved = name.starts_with("snapshot") || name.starts_with("pvmove");
         if matches!(source, VolumeSource::Logical { .. }) && reserved {
             self.add_problem(place, format!("{name} is a name reserved by LVM"));

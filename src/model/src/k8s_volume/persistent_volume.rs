@@ -1,19 +1,19 @@
-//! PersistentVolumes for prepared volumes, as created by MetalK8s' operator, but without its finalizer, which nothing
-//! would remove.
+//! PersistentVolumes for prepared volumes. They are equal to those that MetalK8s' operator creates, but lack its finalizer, since without
+//! the operator nothing would remove the finalizer.
 
 use super::{K8sVolume, VolumeContent};
 use serde_json::{Map, Value, json};
 
-/// Volume with its backing storage.
+/// Volume with its device on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackedVolume<'a> {
     pub volume: &'a K8sVolume,
-    /// Persistent path: `/dev/disk/by-uuid/…`.
+    /// Persistent device path: `/dev/disk/by-uuid/…`.
     pub path: &'a str,
     pub size_bytes: u64,
 }
 
-/// Returns input for `kubectl apply -f`: a single list in JSON, which is also valid YAML.
+/// Formats input for `kubectl apply -f`: a single list in JSON, which is also valid YAML.
 pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>) -> String {
     let items: Vec<Value> = volumes.into_iter().map(|backed| build_persistent_volume(&backed)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -21,7 +21,7 @@ pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>)
     format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
 }
 
-/// Builds a PersistentVolume: the template, overridden by the volume's own properties.
+/// Builds a PersistentVolume from the template of the volume. The properties of the volume take precedence over the template.
 fn build_persistent_volume(BackedVolume { volume, path, size_bytes }: &BackedVolume) -> Value {
     let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
     let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));

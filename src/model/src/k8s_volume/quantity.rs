@@ -1,9 +1,9 @@
-//! Kubernetes quantities as accepted by MetalK8s: a positive integer with a unit.
+//! Kubernetes quantities that MetalK8s accepts: positive integers, optionally with a unit.
 
-/// Parses a quantity in bytes.
+/// Parses a quantity, and returns it in bytes.
 ///
 /// # Errors
-/// The text is not such a quantity, or it exceeds 2⁶³ bytes.
+/// Fails if the text is not such a quantity, or if it exceeds 2⁶³ bytes.
 pub(crate) fn parse_quantity(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -21,7 +21,7 @@ pub(crate) fn parse_quantity(text: &str) -> Result<u64, String> {
         "P" => Some(1_000_000_000_000_000),
         _ => None,
     };
-    let wrong = || format!("must be a whole number with a unit, as 10Gi or 500M, found {text:?}");
+    let wrong = || format!("must be a whole number with a unit, such as 10Gi or 500M, found {text:?}");
     let factor = factor.filter(|_| !number.is_empty() && !number.starts_with('0')).ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_| wrong())?;
     // File offsets are signed.

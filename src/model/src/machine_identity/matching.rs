@@ -1,4 +1,4 @@
-//! Selection of the machine file that applies to a machine that boots or registers.
+//! Selection of the machine file that applies when a machine boots or registers.
 //!
 //! | UUID reported by the firmware | file with this `id` | files with the MAC of the boot | known about that file's machine | result |
 //! |---|---|---|---|---|
@@ -14,9 +14,9 @@
 //! | not usable | | several | | nothing is served: ambiguous |
 //! | not usable | | none | | nothing is served: no identity |
 //!
-//! UUIDs are compared in either byte order; of two files, the one with the identical spelling applies. At
-//! registration, the file of the boot applies, and all MACs of the machine are known: one of them must be in `macs`
-//! of the file, or in an earlier registration.
+//! UUIDs are equal if they match in either byte order. If two files match, the one with the identical spelling applies. When a machine
+//! registers, the file of its boot applies, and all its MACs are known: at least one of them must be in `macs` of the file, or in an
+//! earlier registration.
 
 use super::is_same_uuid;
 use uuid::Uuid;
@@ -24,20 +24,20 @@ use uuid::Uuid;
 /// Identity that a machine presents when it requests a boot script.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BootIdentity {
-    /// UUID of the firmware, if it is usable.
+    /// UUID that the firmware reports; `None` if it is not usable.
     pub uuid: Option<Uuid>,
-    /// MAC of the NIC that it boots from.
+    /// MAC of the NIC from which the machine boots.
     pub mac: Option<String>,
 }
 
-/// Identity of a machine according to the operator's file and its registration.
+/// Identity of a machine according to the operator's file and the machine's registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownMachine {
-    /// UUID of the file, in lower case.
+    /// `id` of the file, in lower case.
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
-    /// UUID reported by the firmware according to the operator's file, if it differs from the id.
+    /// `smbios_uuid` of the file: UUID that the firmware reports, if it differs from the id.
     pub smbios_uuid: Option<Uuid>,
     pub registered: RegisteredIdentity,
 }
@@ -45,41 +45,42 @@ pub struct KnownMachine {
 /// Identity with which a machine has registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredIdentity {
-    /// Last usable UUID reported by its firmware.
+    /// Last usable UUID that its firmware has reported.
     pub uuid: Option<Uuid>,
     /// MACs of the last registration.
     pub macs: Vec<String>,
 }
 
-/// Relation between a machine's UUID and the known identity that it claims.
+/// Result of comparing the UUID of a machine with the identity of a known machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
-    /// The UUID is that of the file, or there is none on either side.
+    /// The UUID is that of the known machine, or neither of them has a UUID.
     Proven,
-    /// The UUID neither proves nor contradicts the identity. Contains a message with both identities and the remedy.
+    /// The UUID neither proves nor contradicts that it is the known machine. Contains a message with both identities and the remedy.
     Unproven(String),
-    /// It is another machine. Contains a message with both UUIDs and the remedies.
+    /// It is a different machine. Contains a message with both UUIDs and the remedies.
     Contradicted(String),
 }
 
-/// Machine file that applies to a machine that boots.
+/// Result of the selection of a machine file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MachineMatch {
-    /// The machine with this id, and a warning if another file lists its MAC.
+    /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.
     Proven { id: String, warning: Option<String> },
-    /// The machine with this id, identified only by a MAC, and a message about the limits of that.
+    /// The file with this id applies, but the machine is identified only by a MAC. Contains a message about the resulting restrictions.
     Unproven { id: String, why: String },
-    /// No file; the machine registers under its UUID and waits.
+    /// No file applies. The machine registers under its UUID and waits.
     Unknown(Uuid),
-    /// The boot belongs to another machine and is not served.
+    /// The file with this id contradicts the identity of the machine, so nothing is served. Contains the reason.
     Withheld { id: String, why: String },
-    /// Several files list the MAC.
+    /// Several files list the MAC, so nothing is served. Contains a message with these files.
     Ambiguous(String),
-    /// Neither a usable UUID nor a known MAC.
+    /// The machine has neither a usable UUID nor a known MAC, so nothing is served.
     Unidentified,
 }
 
-/// Decides which file applies. `by_uuid` is the machine whose id is the UUID; `by_mac` are all machines with the MAC.
+/// Selects the file that applies. `by_uuid` is the machine whose id is the UUID of the boot; `by_mac` are all machines whose files list the
+/// MAC of the boot.
 pub fn match_machine(asking: &BootIdentity, by_uuid: Option<&KnownMachine>, by_mac: &[KnownMachine]) -> MachineMatch {
     if let Some(machine) = by_uuid {
         return match_by_uuid(asking, machine, by_mac);
@@ -113,12 +114,12 @@ fn match_by_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownM
     MachineMatch::Proven { id, warning }
 }
 
-/// Returns the message for a machine with a known UUID and MACs that its file does not list.
+/// Returns the message for a machine with the UUID of a file that does not list its MAC. `seen` is this MAC.
 pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the message of [`describe_other_macs`] for the fields of a machine.
+/// Returns the message of [`describe_other_macs`] for a machine that is given by its id, name and listed MACs.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \
@@ -138,13 +139,13 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     )
 }
 
-/// Compares the UUID reported by a machine's firmware with the known identity that the machine claims.
+/// Compares the UUID that the firmware of a machine reports with the identity of the known machine that it claims to be.
 pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     let id = Uuid::try_parse(&machine.id).ok();
     let expected = machine.smbios_uuid.or(machine.registered.uuid);
     let KnownMachine { id: own, name, .. } = machine;
     let Some(reported) = reported else {
-        // The firmware never reported a UUID.
+        // If the firmware has never reported a UUID, the absence of one is expected.
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
                 "a machine whose firmware reports no usable UUID matches {own} ({name:?}) by a MAC, but that machine \

@@ -1,4 +1,4 @@
-//! Parser for the directory of an OS definition, by Ganeti's rules.
+//! Parser for the directory of an OS definition, which follows the rules of Ganeti.
 
 use super::parameters::variable_name;
 use super::{OsSelector, ParameterChange, SelectedDefinition, is_name};
@@ -11,24 +11,24 @@ const API: &str = "ganeti_api_version";
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
-/// File that lists the programs that `create` calls. It extends Ganeti's OS interface: a Ganeti node has all programs
-/// installed, but the ramdisk has only a few, and a missing one must be found before the first write.
+/// Name of the file that lists the programs that `create` calls. It extends Ganeti's OS interface, because the ramdisk contains far fewer
+/// programs than a Ganeti node, and a missing program must be detected before the first write.
 pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
 
-/// Programs that a definition with its own `create` must also have.
+/// Programs that Ganeti also requires if a definition has a `create` program.
 const OTHERS: [&str; 3] = ["import", "export", "rename"];
 
-/// Supported versions of the OS interface: those of Ganeti 3.0.
+/// Supported versions of the OS interface, newest first. Ganeti 3.0 supports the same versions.
 const VERSIONS: [u32; 3] = [20, 15, 10];
 
-/// First version of the interface with variants.
+/// First version of the interface that supports variants.
 const WITH_VARIANTS: u32 = 15;
-/// First version of the interface with parameters and `verify`.
+/// First version of the interface that supports parameters and `verify`.
 const WITH_PARAMETERS: u32 = 20;
 
-/// Files by their paths in the directory.
+/// Files of a definition, by their paths in its directory.
 pub type DefinitionFiles = BTreeMap<String, DefinitionFile>;
 
 /// File of an OS definition.
@@ -55,12 +55,12 @@ pub struct OsDefinition {
     pub files: DefinitionFiles,
 }
 
-/// Origin of the system's files.
+/// Origin of the files of the installed system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SystemSource {
-    /// The definition's `create` program.
+    /// The files are created by the definition's `create` program.
     Create,
-    /// Id of an image.
+    /// The files come from the image with this id.
     Image(String),
 }
 
@@ -112,10 +112,11 @@ impl OsDefinition {
         }
     }
 
-    /// Returns the named variant, or the first one if none is named.
+    /// Returns the variant that `os` names. If `os` names none, returns the first variant, or an empty string if the definition has no
+    /// variants.
     ///
     /// # Errors
-    /// Returns an error if the variant does not exist.
+    /// Fails if the variant does not exist.
     pub fn resolve_variant(&self, os: &OsSelector) -> Result<&str, String> {
         if os.variant.is_empty() {
             return Ok(self.variants.first().map_or("", String::as_str));
@@ -130,7 +131,7 @@ impl OsDefinition {
     /// Returns the parameter that a change sets or removes.
     ///
     /// # Errors
-    /// Returns an error that lists the existing parameters if it does not exist.
+    /// Fails if the parameter does not exist. The message lists the existing parameters.
     pub fn find_parameter(&self, change: &ParameterChange) -> Result<&OsParameter, String> {
         let wanted = variable_name(change.key());
         self.parameters.iter().find(|parameter| variable_name(&parameter.name) == wanted).ok_or_else(|| {
@@ -195,7 +196,7 @@ fn find_program_problem(files: &DefinitionFiles, name: &str) -> Option<String> {
     }
 }
 
-/// Returns the lines of a list without blank lines and comments, as Ganeti does.
+/// Returns the lines of a list. Like Ganeti, it ignores blank lines and comments.
 pub(crate) fn parse_list(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
@@ -204,7 +205,7 @@ fn parse_variants(files: &DefinitionFiles) -> Vec<String> {
     files.get(VARIANTS).map(|file| parse_list(&file.text).into_iter().map(str::to_owned).collect()).unwrap_or_default()
 }
 
-/// Parses `parameters.list`: one parameter a line, its name, whitespace and its description.
+/// Parses `parameters.list`. Each line contains a parameter's name, whitespace, and the parameter's description.
 fn parse_parameters(files: &DefinitionFiles) -> Result<Vec<OsParameter>, Vec<String>> {
     let Some(file) = files.get(PARAMETERS) else { return Err(vec![format!("{PARAMETERS} is missing")]) };
     let (mut all, mut wrong) = (Vec::<OsParameter>::new(), Vec::new());

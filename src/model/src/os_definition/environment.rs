@@ -1,16 +1,16 @@
-//! Environment variables of the programs of a definition, exactly as Ganeti 3.0 sets them. `testdata/definitions` has
-//! the environments that Ganeti itself builds (`scripts/compare-ganeti`).
+//! Environment variables of the programs of a definition, exactly as Ganeti 3.0 sets them. `testdata/definitions` contains the environments
+//! that Ganeti itself builds (`scripts/compare-ganeti`).
 
 use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
 use std::collections::BTreeMap;
 
-/// The machine as `create` sees it: a Ganeti instance.
+/// The machine as it is described to `create`: as a Ganeti instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiInstance {
     pub name: String,
     pub uuid: String,
-    /// Seconds since 1970, with a fraction.
+    /// Time of creation in seconds since 1970, with a fraction.
     pub created: String,
     pub changed: String,
     pub primary_node: String,
@@ -45,7 +45,8 @@ pub struct GanetiNic {
 type EnvironmentVariables = BTreeMap<String, String>;
 
 impl SelectedDefinition {
-    /// Returns the environment of `verify`. It contains nothing about the machine, because defaults are verified too.
+    /// Returns the environment of `verify`. It does not describe a machine, because `verify` also checks default values that apply to all
+    /// machines.
     pub fn verify_environment(&self) -> EnvironmentVariables {
         let own = [
             ("OS_API_VERSION", self.api.to_string()),

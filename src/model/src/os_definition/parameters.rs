@@ -1,9 +1,9 @@
-//! Parameters of an OS definition: syntax and precedence.
+//! Parameters of an OS definition: their syntax, and the precedence of their values.
 
 use super::OsDefinition;
 use std::collections::BTreeMap;
 
-/// Maximum length of a value. Linux limits one environment variable to 128 KiB with its name.
+/// Maximum length of a value, in bytes. Linux limits an environment variable to 128 KiB, including its name.
 const MOST_BYTES: usize = 64 << 10;
 
 /// Change of one parameter.
@@ -11,15 +11,15 @@ const MOST_BYTES: usize = 64 << 10;
 pub enum ParameterChange {
     /// `KEY=VALUE`.
     Set(String, String),
-    /// `-KEY`: discards the value set at the levels before.
+    /// `-KEY`: discards the value that an earlier level has set.
     TakeAway(String),
 }
 
 impl ParameterChange {
-    /// Parses `KEY=VALUE` or `-KEY`, the syntax of Ganeti's `--os-parameters`. Any text is a valid value.
+    /// Parses `KEY=VALUE` or `-KEY`, which is the syntax of Ganeti's `--os-parameters`. The value may be any text.
     ///
     /// # Errors
-    /// Returns an error if it is neither.
+    /// Fails if the text has another form, or if name or value are invalid.
     pub fn parse(text: &str) -> Result<ParameterChange, String> {
         match (text.split_once('='), text.strip_prefix('-')) {
             (None, Some(key)) => check_parameter_name(key).map(|()| ParameterChange::TakeAway(key.to_owned())),
@@ -46,7 +46,7 @@ impl ParameterChange {
 /// Checks name and value of a parameter.
 ///
 /// # Errors
-/// Returns an error if no parameter can have this name or this value.
+/// Fails if the name or the value is not valid for any parameter.
 pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
     check_parameter_name(key)?;
     if value.contains('\0') || value.len() > MOST_BYTES {
@@ -59,7 +59,7 @@ pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
 /// Checks the name of a parameter.
 ///
 /// # Errors
-/// Returns an error if no parameter can have this name.
+/// Fails if the name is not valid for any parameter.
 pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !name.is_empty() && !name.starts_with('-') {
@@ -68,24 +68,24 @@ pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     Err(format!("{name:?} is not a valid parameter name; use letters, digits, _ and -"))
 }
 
-/// Returns the name of the environment variable for a parameter.
+/// Returns the name of the environment variable that contains the value of a parameter.
 pub fn variable_name(name: &str) -> String {
     format!("OSP_{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// Changes of parameters by level. Later levels take precedence.
+/// Changes of parameters, by level. A later level takes precedence over an earlier one.
 #[derive(Debug, Clone, Default)]
 pub struct ParameterLevels<'a> {
-    /// Changes for all machines with the definition.
+    /// Changes for all machines that use the definition.
     pub site: &'a [ParameterChange],
-    /// Changes for all machines with the variant.
+    /// Changes for all machines that use the variant.
     pub variant: &'a [ParameterChange],
     pub allocation: &'a [ParameterChange],
 }
 
 impl ParameterLevels<'_> {
-    /// Returns the values to pass to the definition, by parameter name. Parameters that no level sets are left out: the
-    /// definition has defaults for them.
+    /// Returns the values that are passed to the definition's programs, by parameter name. Parameters that no level sets are omitted,
+    /// because the definition has defaults for them.
     pub fn resolve(&self, definition: &OsDefinition) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();
         for change in [self.site, self.variant, self.allocation].into_iter().flatten() {

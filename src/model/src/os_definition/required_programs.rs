@@ -1,14 +1,14 @@
-//! Programs that the `create` of a definition requires, checked before anything is written.
+//! Programs that the `create` program of a definition requires. The agent checks that they exist before it writes anything.
 
 use super::SelectedDefinition;
 use super::directory::{CREATE, NEEDS, parse_list};
 
 impl SelectedDefinition {
-    /// Returns the required programs: the interpreter of `create` by its path, and the programs that `create` calls by
-    /// name. Empty if the definition has no `create`.
+    /// Returns the required programs: the path of the interpreter of `create`, and the names of the programs that `create` calls. The list
+    /// is empty if the definition has no `create`.
     ///
     /// # Errors
-    /// Returns an error if the definition does not declare them.
+    /// Fails if the definition does not declare them.
     pub fn required_programs(&self) -> Result<Vec<String>, String> {
         let Some(create) = self.files.get(CREATE) else { return Ok(Vec::new()) };
         let os = self.selector();
@@ -20,7 +20,7 @@ impl SelectedDefinition {
         };
         let named = parse_list(&needs.text);
         if let Some(wrong) = named.iter().find(|name| name.contains(|c: char| c == '/' || c.is_whitespace())) {
-            return Err(format!("{NEEDS} of {os}: {wrong:?} is not the name of a program; write one name a line"));
+            return Err(format!("{NEEDS} of {os}: {wrong:?} is not the name of a program; write one name per line"));
         }
         let first = create.text.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default();
         let mut words = first.split_whitespace();

@@ -1,11 +1,11 @@
-//! Docker's `config.json`, and the similar file of Podman.
+//! Docker's `config.json`, and Podman's similar file.
 
 use super::{PullSecret, SecretText, canonical_host, registry_of};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The registry credentials in `~/.docker/config.json`.
+/// Registry credentials as stored in `~/.docker/config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct DockerConfig {
     #[serde(default)]
@@ -27,26 +27,26 @@ struct DockerAuth {
     password: SecretText,
     #[serde(default)]
     identitytoken: SecretText,
-    /// Extension; Docker ignores it.
+    /// Host of the token service. This is an extension, which Docker ignores.
     #[serde(default)]
     token_service: String,
 }
 
 impl DockerConfig {
-    /// Parses the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// Returns an error with only the position if the file is invalid, because it contains passwords.
+    /// Fails if the text is invalid. The message contains only the position of the problem, because the text contains passwords.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
         serde_json::from_str(text)
             .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
     }
 
-    /// Returns the credentials for the registry of an image. If several entries match, the longest is used (entries of
-    /// Podman may contain a repository).
+    /// Returns the credentials for the registry of an image. If several entries match, the longest one is used, because Podman's entries
+    /// may contain a repository.
     ///
     /// # Errors
-    /// Returns an error if the entry cannot be used.
+    /// Fails if the entry cannot be used.
     pub fn find_credentials(&self, url: &str) -> Result<Option<PullSecret>, String> {
         let (Some(registry), Some((_, path))) = (registry_of(url), url.split_once("://")) else { return Ok(None) };
         let path = path.split_once('/').map_or("", |(_, path)| path);
@@ -91,7 +91,7 @@ impl DockerAuth {
     }
 }
 
-/// Returns the canonical form of a key: `https://index.docker.io/v1/` is the registry docker.io.
+/// Returns the registry, and the repository if there is one, of an entry's key: `docker.io` for `https://index.docker.io/v1/`.
 fn canonical_key(key: &str) -> String {
     let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
