@@ -1,20 +1,21 @@
-//! The devices of an inventory by name, for lookups without a search. If several have the same name, the first counts.
+//! Index of the devices of an inventory by name, for lookups without a search. If several devices have the same name, the first of them is
+//! found.
 
 use super::device_stack::{StackUnit, all_units};
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray};
 use std::collections::BTreeMap;
 
-/// Devices, arrays and volumes of an inventory, by name or path.
+/// Devices, arrays and volumes of an inventory, each indexed by its name or path.
 #[derive(Default)]
 pub(crate) struct InventoryIndex<'a> {
     stacked: BTreeMap<&'a DevicePath, &'a KernelName>,
     units: BTreeMap<&'a DevicePath, StackUnit<'a>>,
-    /// Disks and stacked devices by the partitions in their tables.
+    /// Disks and stacked devices, indexed by the partitions in their tables.
     wholes: BTreeMap<&'a DevicePath, StackUnit<'a>>,
     arrays: BTreeMap<&'a KernelName, &'a MdArray>,
     volumes: BTreeMap<&'a KernelName, (&'a LvmVolumeGroup, &'a LvmLogicalVolume)>,
-    /// Arrays by their members, in the order of the inventory, each once.
+    /// Arrays, indexed by their members. For each member, the arrays are in the order of the inventory, and each is listed once.
     arrays_on: BTreeMap<&'a DevicePath, Vec<&'a MdArray>>,
     groups_on: BTreeMap<&'a DevicePath, Vec<&'a LvmVolumeGroup>>,
 }

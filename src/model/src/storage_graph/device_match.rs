@@ -7,21 +7,21 @@ use crate::layout::graph::{LayoutGraph, LayoutItem};
 use crate::layout::{self, Layout};
 use std::collections::BTreeSet;
 
-/// A layout and an inventory, with the disks of the one matched to those of the other.
+/// A layout and an inventory, with the disks of the machine that match the disks of the layout.
 pub struct LayoutMatch<'a> {
     pub graph: LayoutGraph<'a>,
     pub inventory: &'a Inventory,
-    /// Matching disks, in the order of `Layout::disks`.
+    /// Disks of the machine that match the disks of the layout, in the order of `Layout::disks`; `None` for a disk without a match.
     disks: Vec<Option<&'a inventory::InventoryDisk>>,
 }
 
 impl<'a> LayoutMatch<'a> {
-    /// Matches disks by the names and hints of the layout.
+    /// Matches disks by the names and hints in the layout.
     pub fn new(layout: &'a Layout, inventory: &'a Inventory) -> LayoutMatch<'a> {
         LayoutMatch::with_disks(layout, inventory, |listed| lookup::find_disk(listed, inventory).ok())
     }
 
-    /// Matches disks with the given function.
+    /// Matches disks with the given function, which returns the disk of the machine for a disk of the layout.
     pub fn with_disks(
         layout: &'a Layout,
         inventory: &'a Inventory,
@@ -34,24 +34,25 @@ impl<'a> LayoutMatch<'a> {
         }
     }
 
-    /// Returns the disk by its index in the layout.
+    /// Returns the disk of the machine that matches the disk with this index in the layout.
     pub fn matched_disk(&self, listed: usize) -> Option<&'a inventory::InventoryDisk> {
         self.disks.get(listed).copied().flatten()
     }
 
-    /// Returns the entry of a disk in the layout.
+    /// Returns the disk of the layout that matches this disk of the machine.
     pub fn layout_entry(&self, disk: &KernelName) -> Option<&'a layout::DiskSpec> {
         let listed = self.disks.iter().position(|found| found.is_some_and(|found| found.name == *disk))?;
         self.graph.layout.disks.get(listed)
     }
 
-    /// Returns the disks below `/`.
+    /// Returns the disks of the machine below the root filesystem.
     pub fn root_disks(&self) -> BTreeSet<KernelName> {
         let disks = self.graph.objects_below_root().disks.into_iter();
         disks.filter_map(|listed| self.matched_disk(listed)).map(|disk| disk.name.clone()).collect()
     }
 
-    /// Returns the present path of a device of the layout; `None` for an inactive array or volume.
+    /// Returns the path that a device of the layout currently has on the machine; `None` if it does not exist, or is an inactive array or
+    /// volume.
     pub fn present_path(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.find_device(device)?;
         match self.graph.nodes[node].item {
@@ -88,7 +89,8 @@ impl<'a> LayoutMatch<'a> {
         Some(stacked.device.clone())
     }
 
-    /// Returns the present physical volumes of a group. Those of an encrypted group are in containers, which must be open.
+    /// Returns the paths of a group's physical volumes that are present. The physical volumes of an encrypted group are in containers; only
+    /// those in open containers are returned.
     fn physical_volumes(&self, group: usize) -> Vec<DevicePath> {
         let group = &self.graph.nodes[group];
         let on = self.present_paths(&group.below);
@@ -102,7 +104,8 @@ impl<'a> LayoutMatch<'a> {
         }
     }
 
-    /// Returns the present paths. The recursion terminates, because the graph of a layout has no cycles.
+    /// Returns the paths that these nodes currently have on the machine. The recursion terminates, because the graph of a layout has no
+    /// cycles.
     fn present_paths(&self, nodes: &[usize]) -> Vec<DevicePath> {
         nodes.iter().filter_map(|node| self.present_path_of_node(*node)).collect()
     }
@@ -113,21 +116,21 @@ impl<'a> LayoutMatch<'a> {
     }
 }
 
-/// Returns the arrays with one of these devices as a member, running or not.
+/// Returns the arrays, whether running or not, that have one of these devices as a member.
 pub fn find_arrays_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a MdArray> {
     let devices: BTreeSet<&DevicePath> = devices.iter().collect();
     let is = |array: &&MdArray| array.members.iter().any(|member| devices.contains(&member.device));
     inventory.arrays.iter().filter(is).collect()
 }
 
-/// Returns the groups with one of these devices as a physical volume, active or not.
+/// Returns the groups, whether active or not, that have one of these devices as a physical volume.
 pub fn find_groups_on<'a>(inventory: &'a Inventory, devices: &[DevicePath]) -> Vec<&'a LvmVolumeGroup> {
     let devices: BTreeSet<&DevicePath> = devices.iter().collect();
     let is = |group: &&LvmVolumeGroup| group.present_devices().any(|device| devices.contains(device));
     inventory.groups.iter().filter(is).collect()
 }
 
-/// Returns the mapping of the open container on this device.
+/// Returns the mapping of the encrypted container on this device; `None` if the container is not open.
 pub fn find_mapping_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> Option<&'a StackedDevice> {
     let below = inventory.resolve_kernel_name(device);
     inventory.stacked.iter().find(|is| is.kind == StackedDeviceKind::Crypt && is.below.contains(&below))

@@ -1,10 +1,10 @@
-//! Names of block devices in mount options, fstab and systemd, and the devices that match them.
+//! Names by which mount options, fstab and systemd refer to block devices, and the devices that these names denote.
 
 use super::{DeviceStack, StackUnit};
 use crate::device::DevicePath;
 use crate::inventory::format_array_uuid;
 
-/// Tags of fstab, and the directories of udev with the same names.
+/// Tags of fstab, each with the directory of the corresponding udev links.
 const TAGS: [(&str, &str); 5] = [
     ("UUID=", "by-uuid/"),
     ("LABEL=", "by-label/"),
@@ -15,8 +15,8 @@ const TAGS: [(&str, &str); 5] = [
 
 const LINKS: &str = "/dev/disk/";
 
-/// Returns the path of the device that the value of an option names: `UUID=…` as `/dev/disk/by-uuid/…`, a systemd unit `dev-sda3.device` as
-/// `/dev/sda3`. `None` if it does not name a device.
+/// Returns the path of the device to which the value of an option refers: `/dev/disk/by-uuid/…` for `UUID=…`, and `/dev/sda3` for the
+/// systemd unit `dev-sda3.device`. Returns `None` if the value does not refer to a device.
 pub fn device_name(value: &str) -> Option<String> {
     let value = value.trim().trim_matches('"');
     let tagged = TAGS.iter().find_map(|(tag, links)| Some((links, value.strip_prefix(tag)?)));
@@ -29,7 +29,7 @@ pub fn device_name(value: &str) -> Option<String> {
     value.starts_with("/dev/").then(|| decode_escapes(value))
 }
 
-/// Decodes `\x2d`, the notation of udev and systemd for special characters.
+/// Decodes escapes such as `\x2d`, by which udev and systemd write special characters.
 fn decode_escapes(text: &str) -> String {
     let mut pieces = text.split("\\x");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -48,7 +48,7 @@ fn decode_escapes(text: &str) -> String {
     plain
 }
 
-/// Returns whether the device matches this path, which was returned by [`device_name`].
+/// Returns whether `wanted`, a path that [`device_name`] has returned, denotes this device.
 pub fn has_name(stack: &DeviceStack, device: &DevicePath, unit: StackUnit, wanted: &str) -> bool {
     let matches = |name: String| match wanted.starts_with("/dev/disk/by-uuid/") || wanted.contains("/by-partuuid/") {
         true => name.eq_ignore_ascii_case(wanted),
@@ -66,7 +66,7 @@ fn udev_link(directory: &str, name: &str) -> Option<String> {
     (!name.is_empty()).then(|| format!("{LINKS}{directory}/{name}"))
 }
 
-/// Returns the links that depend on the type of the device.
+/// Returns the udev links that only this type of device has.
 fn udev_links(stack: &DeviceStack, device: &DevicePath, unit: StackUnit) -> Vec<String> {
     match unit {
         StackUnit::Disk(disk) => {

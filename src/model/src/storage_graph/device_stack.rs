@@ -1,4 +1,4 @@
-//! Stacking of the block devices of a machine: disks, partitions and the devices on them, by kernel name.
+//! Graph of the block devices of a machine: disks, partitions, and the devices that lie on them. Nodes are named by kernel names.
 
 use super::device_index::InventoryIndex;
 use super::graph::reachability::{DistinctNodes, Reachability};
@@ -12,13 +12,13 @@ use crate::inventory::{
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
-/// A node of the machine.
+/// A block device of the machine.
 #[derive(Debug, Clone, Copy)]
 pub enum StackUnit<'a> {
     Disk(&'a InventoryDisk),
     Partition(&'a DiskPartition),
     Stacked(&'a StackedDevice),
-    /// A device that other devices refer to, without further information.
+    /// A device to which other devices refer, but which the inventory does not list.
     Unknown,
 }
 
@@ -68,7 +68,7 @@ impl<'a> StackUnit<'a> {
     }
 }
 
-/// Returns all disks, partitions and stacked devices, with partitions after their whole device.
+/// Returns all disks, partitions and stacked devices. Partitions follow the device that contains them.
 pub fn all_units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, StackUnit<'_>)> {
     let disks = inventory.disks.iter().map(|disk| (&disk.device, StackUnit::Disk(disk)));
     let stacked = inventory.stacked.iter().map(|device| (&device.device, StackUnit::Stacked(device)));
@@ -78,13 +78,13 @@ pub fn all_units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, St
     })
 }
 
-/// The block devices of a machine, and which of them lie on which.
+/// Block devices of a machine, with the relations which device lies on which.
 pub struct DeviceStack<'a> {
     index: InventoryIndex<'a>,
     graph: LayerGraph<KernelName, StackUnit<'a>>,
-    /// Disks and unknown devices at the bottom of each node.
+    /// Disks and unknown devices that are reached by going down from each node.
     bottoms: OnceCell<Reachability>,
-    /// Topmost holders of each node, except partitions.
+    /// Topmost holders that are reached by going up from each node. Partitions are not holders.
     tops: OnceCell<Reachability>,
     steps: StepBudget,
 }
@@ -94,7 +94,7 @@ impl<'a> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::unlimited())
     }
 
-    /// Returns a stack with a limited number of steps. Its answers may be incomplete once they are exhausted.
+    /// Returns a stack whose number of computation steps is limited. Once [`DeviceStack::steps`] is exhausted, results may be incomplete.
     pub fn bounded(inventory: &'a Inventory) -> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::bounded())
     }
@@ -116,7 +116,7 @@ impl<'a> DeviceStack<'a> {
                 stack.graph.link(whole, part);
             }
         }
-        // Both sides list the relation, and either may be more complete.
+        // Both the lower and the upper device list the relation. Either list may be incomplete.
         for node in 0..stack.graph.nodes.len() {
             let unit = stack.graph.nodes[node].item;
             for usage in unit.uses() {
@@ -139,12 +139,12 @@ impl<'a> DeviceStack<'a> {
         self.graph.find(name).unwrap_or_else(|| self.graph.add_named(name.clone(), StackUnit::Unknown))
     }
 
-    /// Returns the counter of steps for answers about disks and pairs of devices.
+    /// Returns the counter of computation steps. Steps are counted for disks in results, and for compared pairs of devices.
     pub fn steps(&self) -> &StepBudget {
         &self.steps
     }
 
-    /// Returns the kernel name of a device path of the inventory: `/dev/sda1` → `sda1`, `/dev/mapper/vg00-root` → `dm-0`.
+    /// Returns the kernel name of a device path of the inventory: `sda1` for `/dev/sda1`, `dm-0` for `/dev/mapper/vg00-root`.
     pub fn kernel_name(&self, device: &DevicePath) -> KernelName {
         self.index.kernel_name(device)
     }
@@ -158,7 +158,7 @@ impl<'a> DeviceStack<'a> {
         self.index.unit(device)
     }
 
-    /// Returns the disk or stacked device that has the partition in its table.
+    /// Returns the disk or stacked device whose partition table contains the partition.
     pub fn whole_of(&self, partition: &DevicePath) -> Option<StackUnit<'a>> {
         self.index.whole_of(partition)
     }
@@ -170,27 +170,28 @@ impl<'a> DeviceStack<'a> {
         }
     }
 
-    /// Returns the array that runs under that name.
+    /// Returns the array that runs under this kernel name.
     pub fn find_array(&self, name: &KernelName) -> Option<&'a MdArray> {
         self.index.array(name)
     }
 
-    /// Returns the logical volume that is active under that name, and its group.
+    /// Returns the logical volume that is active under this kernel name, and its group.
     pub fn find_volume(&self, name: &KernelName) -> Option<(&'a LvmVolumeGroup, &'a LvmLogicalVolume)> {
         self.index.volume(name)
     }
 
-    /// Returns the arrays with the device as a member, running or not.
+    /// Returns the arrays, whether running or not, that have the device as a member.
     pub fn arrays_on(&self, device: &DevicePath) -> &[&'a MdArray] {
         self.index.arrays_on(device)
     }
 
-    /// Returns the groups with the device as a physical volume, active or not.
+    /// Returns the groups, whether active or not, that have the device as a physical volume.
     pub fn groups_on(&self, device: &DevicePath) -> &[&'a LvmVolumeGroup] {
         self.index.groups_on(device)
     }
 
-    /// Returns `GROUP/VOLUME` of a logical volume, from LVM or from the name of the mapping, in which LVM doubles each dash of a name.
+    /// Returns `GROUP/VOLUME` of a logical volume. If LVM does not report the volume, the names are decoded from the name of the mapping,
+    /// in which LVM doubles each hyphen.
     pub fn volume_name(&self, device: &StackedDevice) -> Option<String> {
         match self.find_volume(&device.name) {
             Some((group, volume)) => Some(format!("{}/{}", group.name, volume.name)),
@@ -198,13 +199,13 @@ impl<'a> DeviceStack<'a> {
         }
     }
 
-    /// Returns the direct holders of the device. Its partitions are parts of it, not holders.
+    /// Returns the devices that lie directly on the device. Its partitions are part of the device, and are not returned.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).collect()
     }
 
-    /// Returns the sorted names of the direct holders that the inventory does not list as stacked devices.
+    /// Returns the names of the direct holders that the inventory does not list as stacked devices, sorted.
     pub fn unknown_holders(&self, name: &KernelName) -> Vec<&KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
         let unknown =
@@ -215,7 +216,7 @@ impl<'a> DeviceStack<'a> {
         names
     }
 
-    /// Returns whether the device has a direct holder.
+    /// Returns whether another device lies directly on the device.
     pub fn is_held(&self, name: &KernelName) -> bool {
         self.graph.find(name).is_some_and(|node| self.direct_holders(node).next().is_some())
     }
@@ -225,12 +226,14 @@ impl<'a> DeviceStack<'a> {
         above.filter(|upper| !matches!(self.graph.nodes[*upper].item, StackUnit::Partition(_)))
     }
 
-    /// Returns the device and everything on it or on its partitions, in the order in which it is taken down: itself last.
+    /// Returns the device and everything that lies on it or on its partitions, in the order in which it is stopped. The device itself is
+    /// the last one.
     pub fn topmost_first(&self, name: &KernelName) -> Vec<KernelName> {
         self.topmost_first_except(&BTreeSet::new(), name)
     }
 
-    /// Like [`DeviceStack::topmost_first`], without `known` devices and everything on them.
+    /// Returns the same as [`DeviceStack::topmost_first`], but without the devices in `known` and everything that is reached only through
+    /// them.
     pub fn topmost_first_except(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
         traversal::order_farthest_first_except(known, name.clone(), |name| {
             let partitions = self.find_unit(name).table().into_iter().flat_map(|table| &table.partitions);
@@ -240,7 +243,7 @@ impl<'a> DeviceStack<'a> {
 
     fn bottoms(&self) -> &Reachability {
         let below = |node: &LayerNode<KernelName, StackUnit>| match node.item {
-            // A disk is the bottom, even if it is listed above another device.
+            // The walk ends at a disk, even if the inventory lists the disk above another device.
             StackUnit::Disk(_) => Vec::new(),
             _ => node.below.clone(),
         };
@@ -252,12 +255,12 @@ impl<'a> DeviceStack<'a> {
         self.tops.get_or_init(|| Reachability::new(nodes.map(|node| self.direct_holders(node).collect()).collect()))
     }
 
-    /// Returns the names of the disks at the bottom of a device. An unknown device stands for itself.
+    /// Returns the names of the disks below a device. A device that the inventory does not contain is returned itself.
     pub fn disks_below(&self, name: &KernelName) -> BTreeSet<KernelName> {
         self.disks_below_all([name])
     }
 
-    /// Returns the names of the disks at the bottom of any of these devices.
+    /// Returns the names of the disks below any of these devices.
     pub fn disks_below_all<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> BTreeSet<KernelName> {
         let (mut nodes, mut disks) = (Vec::new(), BTreeSet::new());
         for name in names {
@@ -273,17 +276,17 @@ impl<'a> DeviceStack<'a> {
         disks
     }
 
-    /// Combines the values of the disks at the bottom of each device.
+    /// Combines, for each device, the values of the disks below it by a bitwise OR.
     pub fn combine_values(&self, value: impl Fn(&KernelName) -> u8) -> CombinedValues {
         CombinedValues(self.bottoms().combine_values(|end| value(&self.graph.nodes[end].name)))
     }
 
-    /// Returns the combined value of a device; `None` if the inventory does not contain it.
+    /// Returns the combined value of a device; `None` if the stack does not contain the device.
     pub fn combined_value(&self, combined: &CombinedValues, name: &KernelName) -> Option<u8> {
         combined.0.get(self.graph.find(name)?).copied()
     }
 
-    /// Returns whether one of them lies on the other, or a third device on both.
+    /// Returns whether one of two devices lies on the other, or a third device lies on both.
     pub fn is_one_object(&self, name: &KernelName, other: &KernelName) -> bool {
         let (Some(one), Some(two)) = (self.graph.find(name), self.graph.find(other)) else { return name == other };
         self.steps.take_steps(1);
@@ -291,7 +294,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the devices that share nothing with those before them.
+    /// Counts the devices that belong to different objects: a device is not counted if it and a previously counted device lie on one
+    /// another or have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {
@@ -302,10 +306,10 @@ impl<'a> DeviceStack<'a> {
     }
 }
 
-/// A value for each device, combined from the disks at its bottom.
+/// One value for each device, combined from the values of the disks below it.
 pub struct CombinedValues(Vec<u8>);
 
-/// Decodes the name of a mapping: `vg0-lv--0` → `vg0/lv-0`.
+/// Decodes the name of a mapping of LVM: `vg0/lv-0` for `vg0-lv--0`.
 fn decode_mapping_name(mapping: &str) -> Option<String> {
     // Names contain no slash, so it can temporarily replace a dash.
     let (group, volume) =

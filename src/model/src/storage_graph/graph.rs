@@ -1,4 +1,4 @@
-//! Graph of named items and the items that lie on them, independent of its source.
+//! Graph of named items that lie on each other. It is used for layouts and for machines.
 
 pub(crate) mod reachability;
 pub mod traversal;
@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A node of a [`LayerGraph`].
 #[derive(Debug, Clone)]
 pub struct LayerNode<N, T> {
-    /// Name of the item in the source of the graph.
+    /// Name of the item in the layout or inventory.
     pub name: N,
     pub item: T,
-    /// Nodes below this one, in the order in which they were linked.
+    /// Indices of the nodes on which this node lies, in the order in which they were linked.
     pub below: Vec<usize>,
-    /// Nodes on this one.
+    /// Indices of the nodes that lie on this node.
     pub above: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ pub struct LayerNode<N, T> {
 pub struct LayerGraph<N, T> {
     pub nodes: Vec<LayerNode<N, T>>,
     named: BTreeMap<N, usize>,
-    /// Pairs of all linked nodes, lower and upper.
+    /// Pairs of lower and upper node, one for each link.
     links: BTreeSet<(usize, usize)>,
 }
 
@@ -39,7 +39,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         self.nodes.len() - 1
     }
 
-    /// Adds a node that can be found by name. If a name is used repeatedly, its first node is found.
+    /// Adds a node that can be found by name. If several nodes have the same name, the first of them is found.
     pub fn add_named(&mut self, name: N, item: T) -> usize {
         let node = self.add_unnamed(name.clone(), item);
         self.named.entry(name).or_insert(node);
@@ -50,7 +50,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         self.named.get(name).copied()
     }
 
-    /// Links `upper` as lying on `lower`.
+    /// Records that `upper` lies on `lower`.
     pub fn link(&mut self, lower: usize, upper: usize) {
         if self.links.insert((lower, upper)) {
             self.nodes[lower].above.push(upper);
@@ -63,12 +63,12 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         traversal::reach_all(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Returns the bottommost nodes below these.
+    /// Returns the nodes that are reached from these nodes by going down, and that lie on no other node.
     pub fn find_bottoms(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         traversal::find_ends(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Returns the nodes without a node below them.
+    /// Returns the nodes that lie on no other node.
     pub fn roots(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].below.is_empty())
     }

@@ -1,4 +1,4 @@
-//! Lookup of the disk of the machine that matches a disk of the layout.
+//! Lookup of the disk of a machine that matches a disk of the layout.
 
 use super::multipath;
 use crate::device::identifiers::names_placeholder;
@@ -6,9 +6,12 @@ use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 use common::format::format_bytes;
 
-/// Returns the matching disk: by its kernel name or `/dev/disk/by-*` path, or the only one that matches its hints.
+/// Returns the disk of the machine that matches a disk of the layout. It has the kernel name or `/dev/disk/by-*` path of the layout, or is
+/// the only disk that matches the hints of the layout.
 ///
-/// # Errors No disk matches, or more than one: the message lists the disks, and how they differ.
+/// # Errors
+/// Fails if no disk matches, or if several disks match. The message lists the disks, and how they differ from the layout or from each
+/// other.
 pub fn find_disk<'a>(
     wanted: &layout::DiskSpec,
     inventory: &'a Inventory,
@@ -26,8 +29,8 @@ pub fn find_disk<'a>(
     }
 }
 
-/// Returns whether no disk matches. A disk that is present twice is not absent, nor is one that is selected by a placeholder, because it
-/// may be any disk.
+/// Returns whether no disk of the machine matches. A disk that is present twice is not absent. A disk that the layout selects by a
+/// placeholder is not absent either, because it may be any disk.
 pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,
@@ -36,7 +39,8 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     }
 }
 
-/// Returns why the disk of the layout cannot be identified in any machine.
+/// Returns the reason why the disk of the layout cannot be identified on any machine: the layout selects it by a placeholder. Returns
+/// `None` otherwise.
 fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::find_placeholder(&wanted.hints) {
@@ -84,7 +88,7 @@ fn describe_ambiguity(
     )
 }
 
-/// Describes all properties that hints can use.
+/// Describes the disk with all properties by which hints can select it.
 fn describe_attributes(disk: &inventory::InventoryDisk) -> String {
     let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("tran", &disk.transport), ("by_path", &disk.by_path)];
     let known = known.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));

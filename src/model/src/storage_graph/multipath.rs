@@ -1,10 +1,11 @@
-//! Detection of disks that are visible through two paths: a write through one of them is visible through the other.
+//! Detection of disks that are visible through two paths. Data that are written through one path are then visible through the other.
 
 use crate::device::identifiers::is_same_wwn;
 use crate::inventory::{Inventory, InventoryDisk};
 
-/// Returns another path to the same disk. A serial number alone is not sufficient: cheap bridges all have the same one, and so have the
-/// namespaces of an NVMe controller. Disks with a placeholder as WWN are different disks.
+/// Returns another path to the same disk; `None` if there is none. Equal serial numbers are not sufficient, because all bridges of a cheap
+/// model, and all namespaces of an NVMe controller, have the same serial number. Disks whose WWN is a placeholder are considered different
+/// disks.
 pub fn find_other_path<'a>(disk: &InventoryDisk, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
     let is_same = |other: &&InventoryDisk| {
         other.name != disk.name

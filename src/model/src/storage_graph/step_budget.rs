@@ -1,12 +1,13 @@
-//! Budget of steps for a computation. It is deterministic, so the same input stops at the same step on every machine.
+//! Limit on the number of steps of a computation. The number of steps depends only on the input, so a computation is aborted at the same
+//! step on every machine.
 
 use std::cell::Cell;
 
-/// Maximum number of steps: disks that are listed for devices, and pairs of devices that are compared. A machine with 800 disks below each
-/// of 300 volumes needs about 2 million.
+/// Maximum number of steps. Each disk in a result, and each compared pair of devices, is a step. A machine with 800 disks below each of 300
+/// volumes needs about 2 million steps.
 const MAXIMUM: usize = 4_000_000;
 
-/// Counter of steps with a maximum. Results that were computed after it was exceeded are incomplete and must not be used.
+/// Counter of steps, with a maximum. Results that are computed after the maximum was exceeded are incomplete and must not be used.
 #[derive(Debug)]
 pub struct StepBudget {
     taken: Cell<usize>,
@@ -22,7 +23,7 @@ impl StepBudget {
         StepBudget { taken: Cell::new(0), maximum: usize::MAX }
     }
 
-    /// Returns whether this number of further steps is permitted.
+    /// Counts further steps. Returns whether the maximum is not yet exceeded.
     pub(crate) fn take_steps(&self, count: usize) -> bool {
         self.taken.set(self.taken.get().saturating_add(count));
         !self.is_exhausted()

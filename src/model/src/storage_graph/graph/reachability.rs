@@ -1,27 +1,27 @@
-//! The ends of all walks through a graph, computed once for all nodes.
+//! Reachable ends of each node of a graph, computed once for all nodes.
 //!
-//! [`super::traversal`] answers the same for one node at a time, and visits everything below it each time. Nodes of one cycle lead to the
-//! same ends, so a component of the graph (Tarjan) has one set of them.
+//! [`super::traversal`] computes the same for a single node, and visits everything below this node each time. All nodes of a cycle reach
+//! the same ends, so these are computed once for each strongly connected component (Tarjan).
 
 use std::rc::Rc;
 
-/// Terminals of each node. A terminal is a component that leads nowhere else: a node without successors, or a cycle.
+/// Terminals that each node reaches. A terminal is a component that leads to no other component: a node without successors, or a cycle.
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
-    /// Component of each node. Components have smaller numbers than those that lead to them.
+    /// Number of the component of each node. If a component leads to another one, the other one has the smaller number.
     component: Vec<usize>,
-    /// Nodes in the order of their components.
+    /// Nodes sorted by the numbers of their components.
     order: Vec<usize>,
-    /// Terminals of each component.
+    /// Set of the terminals that each component reaches.
     sets: Vec<Rc<BitSet>>,
-    /// Node without successors for each terminal; `None` for a cycle.
+    /// For each terminal, its node without successors; `None` if the terminal is a cycle.
     ends: Vec<Option<usize>>,
-    /// Terminal number of each component that is a terminal.
+    /// For each component, the number of its terminal; `None` if the component is not a terminal.
     terminal: Vec<Option<usize>>,
 }
 
-/// A set of small numbers, as words from `first` on.
+/// A set of numbers as bits. `first` is the index of the first stored word; all words before it are zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BitSet {
     first: usize,
@@ -73,7 +73,7 @@ impl BitSet {
 
 const UNSEEN: usize = usize::MAX;
 
-/// Tarjan's algorithm with an explicit path instead of recursion.
+/// State of Tarjan's algorithm, which uses an explicit path instead of recursion.
 struct ComponentSearch<'a> {
     next: &'a [Vec<usize>],
     index: Vec<usize>,
@@ -118,7 +118,7 @@ impl ComponentSearch<'_> {
         }
     }
 
-    /// Closes the component that consists of all nodes opened since `node`.
+    /// Closes a component. It consists of `node` and all nodes that were opened after it.
     fn close_component(&mut self, node: usize) {
         while let Some(member) = self.open.pop() {
             self.is_open[member] = false;
@@ -133,7 +133,7 @@ impl ComponentSearch<'_> {
 }
 
 impl Reachability {
-    /// Computes the components. `next` lists the successors of each node.
+    /// Computes components and terminals. `next` contains the successors of each node.
     pub fn new(next: Vec<Vec<usize>>) -> Reachability {
         let nodes = next.len();
         let mut found = ComponentSearch {
@@ -198,25 +198,25 @@ impl Reachability {
         &self.sets[self.component[node]]
     }
 
-    /// Returns the ends of several nodes, each once.
+    /// Returns the ends that any of these nodes reaches, each once. An end is a node without successors.
     pub(crate) fn ends_of(&self, nodes: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let mut set = BitSet::default();
         nodes.into_iter().for_each(|node| set.insert_all(self.terminals_of(node)));
         set.iter_numbers().filter_map(|terminal| self.ends[terminal]).collect()
     }
 
-    /// Returns whether `node` leads to `end`, a node without successors.
+    /// Returns whether `node` reaches `end`, which must be a node without successors.
     pub(crate) fn leads_to(&self, node: usize, end: usize) -> bool {
         let terminal = self.terminal[self.component[end]].filter(|terminal| self.ends[*terminal] == Some(end));
         terminal.is_some_and(|terminal| self.terminals_of(node).contains(terminal))
     }
 
-    /// Returns whether there is a node to which both lead.
+    /// Returns whether there is a node that both nodes reach.
     pub(crate) fn lead_to_common(&self, one: usize, other: usize) -> bool {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }
 
-    /// Combines the values of all ends of each node.
+    /// Combines, for each node, the values of all ends that it reaches by a bitwise OR.
     pub fn combine_values(&self, value: impl Fn(usize) -> u8) -> Vec<u8> {
         let mut values = vec![0; self.sets.len()];
         for &node in &self.order {
@@ -231,7 +231,7 @@ impl Reachability {
     }
 }
 
-/// Nodes that were counted because they share nothing with previous ones.
+/// Nodes that were counted because each of them belongs to a different object than all nodes before it.
 #[derive(Debug, Default)]
 pub(crate) struct DistinctNodes {
     above: BitSet,
@@ -240,8 +240,8 @@ pub(crate) struct DistinctNodes {
 }
 
 impl DistinctNodes {
-    /// Returns whether the node is distinct from previous ones: they have no node above in common, and none is an end of another. A distinct
-    /// node is added.
+    /// Returns whether the node is distinct from all previously added nodes, and adds it if so. Two nodes are distinct if they have no
+    /// common holder and neither of them lies on the other.
     pub(crate) fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));

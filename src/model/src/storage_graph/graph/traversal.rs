@@ -1,8 +1,8 @@
-//! Walks through a graph. Each terminates, even with cycles, and visits every node once.
+//! Walks through a graph. Each walk visits every node once, and terminates even if the graph has cycles.
 
 use std::collections::BTreeSet;
 
-/// Returns these nodes and all that can be reached from them.
+/// Returns these nodes, and all nodes that can be reached from them.
 pub(crate) fn reach_all<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
     let (mut seen, mut open) = (BTreeSet::new(), from.into_iter().collect::<Vec<N>>());
     while let Some(node) = open.pop() {
@@ -14,19 +14,20 @@ pub(crate) fn reach_all<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next:
     seen
 }
 
-/// Returns the nodes of [`reach_all`] from which no other is reached.
+/// Returns the nodes of [`reach_all`] that have no successors.
 pub fn find_ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl Fn(&N) -> Vec<N>) -> BTreeSet<N> {
     let mut reached = reach_all(from, &next);
     reached.retain(|node| next(node).is_empty());
     reached
 }
 
-/// Returns the order in which a stack is taken down: all of [`reach_all`] from `from`, each after everything that is reached from it.
+/// Returns all nodes that can be reached from `from`, including `from` itself, in the order in which a stack is stopped: each node follows
+/// all nodes that can be reached from it.
 pub fn order_farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
     order_farthest_first_except(&BTreeSet::new(), from, next)
 }
 
-/// Like [`order_farthest_first`], without `known` nodes and those that are reached through them.
+/// Returns the same as [`order_farthest_first`], but without the nodes in `known` and the nodes that are reached only through them.
 pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
     known: &BTreeSet<N>,
     from: N,
@@ -36,7 +37,7 @@ pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
         return Vec::new();
     }
     let (mut seen, mut order) = (BTreeSet::from([from.clone()]), Vec::new());
-    // A node with the rest of its successors in reverse order.
+    // A node with its successors that have not been visited yet, in reverse order.
     let open = |node: N| {
         let rest: Vec<N> = next(&node).into_iter().rev().collect();
         (node, rest)
