@@ -1,4 +1,5 @@
-//! Filesystem layouts: parsing of all spellings in use, validation that reports all problems at once, and canonical output.
+//! Filesystem layouts: parsing of all spellings that are in use, validation that reports all problems at once, and output in canonical
+//! form.
 
 mod advice;
 mod arrays;

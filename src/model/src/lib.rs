@@ -1,10 +1,10 @@
 //! Data types that describe a machine and its installation, with their parsers and checks, without I/O.
 //!
-//! [`layout`] is what an operator writes, [`inventory`] what the agent finds, [`storage_graph`] how its objects depend on
-//! each other, [`allocation`] what a control plane assigns, [`install_marker`] what an installation leaves on disk, and
-//! [`install_report`] what it reports.
+//! [`layout`] describes the disks that an operator wants, [`inventory`] the hardware and disks that the agent finds, and [`storage_graph`]
+//! which devices lie on which. [`allocation`] describes what a control plane assigns to a machine, [`install_marker`] what an installation
+//! records on disk, and [`install_report`] what it reports.
 //!
-//! Everything that a document, disk, or network can contain is checked here, once, and has a type afterwards. Start with
+//! Everything that is read from a document, disk, or network is checked here, once, and is represented by a type afterwards. Start with
 //! [`layout`] and [`inventory`].
 
 pub mod allocation;

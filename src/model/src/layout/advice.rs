@@ -1,5 +1,5 @@
-//! Advice about valid but probably unintended settings: layouts that can never be reinstalled or that UEFI machines cannot boot, sizes in
-//! the wrong unit, and impossible disk names.
+//! Advice about settings that are valid but probably not intended: layouts that can never be reinstalled or that UEFI machines cannot boot,
+//! sizes in the wrong unit, and impossible disk names.
 
 use super::graph::LayoutGraph;
 use super::hints::advice;
@@ -8,15 +8,15 @@ use crate::device::LayoutPath;
 use crate::device::identifiers::names_placeholder;
 use common::diagnostic::Diagnostic;
 
-/// 64 TiB: larger than any disk so far.
+/// Size in MiB that no disk has so far: 64 TiB.
 const HUGE_MIB: u64 = 64 << 20;
-/// Size of an ESP from which the author may have written KiB: 512 MiB in KiB look like 512 GiB.
+/// Size of an ESP in MiB from which on the author probably wrote KiB: 512 MiB written in KiB would be 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Size of a root filesystem below which the author may have written GiB: no image fits on less.
+/// Size of a root filesystem in MiB below which the author probably wrote GiB, because no image fits into it.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
-    /// Returns advice for the author. The layout must be valid.
+    /// Returns advice for the author of the layout, which must be valid.
     pub(crate) fn collect_advice(&self) -> Vec<Diagnostic> {
         let mut said = Vec::new();
         self.advise_reinstall(&mut said);
@@ -62,7 +62,8 @@ impl Layout {
         said.extend(self.find_missing_esp());
     }
 
-    /// Returns the reason why UEFI machines cannot boot this layout, if any. A raw image contains its own EFI system partition.
+    /// Returns the reason why UEFI machines cannot boot this layout; `None` if they can. A raw image is not checked, because it contains
+    /// its own EFI system partition.
     pub fn find_missing_esp(&self) -> Option<Diagnostic> {
         if self.disks.iter().any(|disk| disk.image) {
             return None;
@@ -181,11 +182,11 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     Some(message)
 }
 
-/// Prefixes of disk names that end in letters.
+/// Prefixes of the kernel names of disks that continue with letters.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 
-/// Returns whether the kernel gives such names to disks. Names of partitions do not count.
+/// Returns whether this can be the kernel name of a disk. The names of partitions are not names of disks.
 pub(super) fn is_kernel_disk(name: &str) -> bool {
     let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
     let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());
@@ -197,7 +198,7 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
         || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
 }
 
-/// Returns the path that was probably intended by the name of a nonexistent disk: `/dev/nvmne0n1` → `/dev/nvme0n1`.
+/// Returns the path that the author probably intended instead of the name of a nonexistent disk: `/dev/nvme0n1` for `/dev/nvmne0n1`.
 pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
     let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();

@@ -1,4 +1,4 @@
-//! Create options of arrays: the metadata version, and the other options for mdadm.
+//! Create options of arrays: the metadata version, and all other options of mdadm.
 
 mod mdadm_options;
 
@@ -6,8 +6,8 @@ use super::{ArraySpec, FilesystemFormat, Layout};
 use mdadm_options::{MdadmArgument, OptionPolicy::Metadata};
 
 impl ArraySpec {
-    /// Returns the metadata version of the create options as mdadm prints it (`0.90`, `1.0`), an unknown one as written; `None` if there is
-    /// none.
+    /// Returns the metadata version that the create options specify, in the spelling of mdadm (`0.90`, `1.0`). An unknown version is
+    /// returned as written. Returns `None` if the options specify none.
     pub(crate) fn requested_metadata(&self) -> Option<String> {
         let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
         // mdadm refuses a second one; validation reports it first.
@@ -32,7 +32,7 @@ impl ArraySpec {
         rest.map(|(_, word)| word.clone()).collect()
     }
 
-    /// Returns the problems of the create options.
+    /// Returns all problems of the create options.
     pub(super) fn check_options(&self) -> Vec<String> {
         let mut metadata = false;
         let mut problem = |given: Result<MdadmArgument, String>| match given {
@@ -52,8 +52,8 @@ impl ArraySpec {
 }
 
 impl Layout {
-    /// Returns the metadata version of the array. Firmware reads a member of an ESP as a plain partition, so the superblock must be at the
-    /// end of the member.
+    /// Returns the metadata version of the array. The default depends on the contents: firmware reads a member of an ESP as a plain
+    /// partition, so the superblock of such an array must be at the end of the member.
     pub fn effective_metadata(&self, raid: &ArraySpec) -> String {
         let usual = if self.is_esp(raid) { "1.0" } else { "1.2" };
         raid.requested_metadata().unwrap_or_else(|| usual.to_owned())

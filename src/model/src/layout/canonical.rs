@@ -1,7 +1,7 @@
-//! Output of layouts as canonical YAML: metal-api's names, in the order from disks to filesystems.
+//! Output of layouts as canonical YAML. It uses the names of metal-api, and lists disks first and filesystems last.
 //!
-//! serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor quotes text that only YAML 1.1 parses
-//! as a number. Layouts need only a small part of YAML.
+//! The YAML is written here because serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor
+//! quotes text that only YAML 1.1 parses as a number. Layouts need only a small part of YAML.
 
 use super::{
     ArraySpec, DiskSpec, EncryptionSpec, FilesystemSpec, Layout, LogicalVolumeSpec, OnReinstall, PartitionSpec,
@@ -12,7 +12,7 @@ use common::yaml::{format_scalar, quote_string};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Returns YAML that parses to an equal layout, without notes.
+/// Formats the layout as YAML that is parsed as an equal layout, without notes about its spelling.
 pub fn canonical_yaml(layout: &Layout) -> String {
     let mut yaml = format!("id: {}\n", format_scalar(&layout.id));
     for (name, value) in [("name", &layout.name), ("description", &layout.description)] {
@@ -35,12 +35,12 @@ pub fn canonical_yaml(layout: &Layout) -> String {
     yaml
 }
 
-/// Returns `sha256:HEX` of [`canonical_yaml`], which identifies the layout independent of its spelling.
+/// Returns `sha256:HEX` of [`canonical_yaml`]. It identifies the layout, whatever its original spelling was.
 pub fn compute_digest(layout: &Layout) -> String {
     format_sha256(canonical_yaml(layout))
 }
 
-/// Lines of one item: name and value.
+/// Names and values of the fields of an item, one per line.
 type YamlLines = Vec<(&'static str, String)>;
 
 fn write_items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut String, &T)) {
@@ -53,7 +53,7 @@ fn write_items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut Str
     }
 }
 
-/// Writes an item of a list at the top level.
+/// Writes an item of a list at the top level of the document.
 fn write_item(yaml: &mut String, lines: YamlLines) {
     let mut indent = "  - ";
     for (name, value) in lines {

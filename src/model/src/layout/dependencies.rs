@@ -1,11 +1,11 @@
-//! Devices that a device of the layout depends on, down to the disks.
+//! Objects of a layout that a device depends on, down to the disks.
 
 use super::graph::LayoutGraph;
 use crate::device::LayoutPath;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Indices into the layout's lists.
+/// Disks, arrays and groups below a device, as indices into the lists of the layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnderlyingObjects {
     pub disks: BTreeSet<usize>,
@@ -14,7 +14,8 @@ pub struct UnderlyingObjects {
 }
 
 impl LayoutGraph<'_> {
-    /// Returns all objects below these devices. Devices that the layout does not provide are ignored.
+    /// Returns the disks, arrays and groups on which these devices lie, including the devices themselves. Devices that the layout does not
+    /// provide are ignored.
     pub fn objects_below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> UnderlyingObjects {
         let beneath = self.reach_below(devices.into_iter().filter_map(|device| self.find_device(device)));
         let of = |list: &Range<usize>| {
@@ -24,7 +25,7 @@ impl LayoutGraph<'_> {
         UnderlyingObjects { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
     }
 
-    /// Returns all objects below the root filesystem.
+    /// Returns the disks, arrays and groups on which the root filesystem lies.
     pub fn objects_below_root(&self) -> UnderlyingObjects {
         let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
         self.objects_below(root.map(|root| &root.device))
@@ -32,7 +33,7 @@ impl LayoutGraph<'_> {
 }
 
 impl super::LogicalVolumeSpec {
-    /// Returns the path by which the rest of the layout refers to the volume.
+    /// Returns the path by which other parts of the layout refer to the volume.
     pub fn device_path(&self) -> LayoutPath {
         format!("/dev/{}/{}", self.volumegroup, self.name).into()
     }

@@ -1,4 +1,4 @@
-//! LUKS encryption of filesystems and of physical volumes, and the source of the key.
+//! LUKS encryption of filesystems and physical volumes, and the sources of their keys.
 
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use super::parser::read_one_of;
@@ -9,11 +9,11 @@ use std::fmt;
 
 const ENCRYPTED: [FieldNames; 1] = [FieldNames { name: "key", also: &[] }];
 
-/// LUKS2 container that occupies the whole device, below a filesystem or a physical volume.
+/// LUKS2 container below a filesystem or a physical volume. It occupies the whole device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct EncryptionSpec {
-    /// Source of the key.
+    /// Source of the container's key.
     pub key: KeySource,
 }
 
@@ -22,13 +22,13 @@ pub struct EncryptionSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeySource {
-    /// The control plane, together with the allocation.
+    /// The control plane, which supplies the key for the allocation.
     Server,
-    /// `/etc/drophammer/disk.key` of the ramdisk.
+    /// The file `/etc/drophammer/disk.key` of the ramdisk.
     File,
-    /// A random key that the machine's TPM 2 seals; it is not known elsewhere.
+    /// A random key that is sealed by the machine's TPM 2 and stored nowhere else.
     Tpm2,
-    /// A passphrase that is typed at the console, during the installation and at each boot.
+    /// A passphrase that is typed at the console during the installation and at each boot.
     Prompt,
 }
 
@@ -52,13 +52,13 @@ impl fmt::Display for KeySource {
 }
 
 impl Layout {
-    /// Returns the encryption of all filesystems and groups that have one.
+    /// Returns the encryption of each filesystem and group that is encrypted.
     pub fn encryption_specs(&self) -> impl Iterator<Item = EncryptionSpec> {
         let groups = self.volumegroups.iter().filter_map(|group| group.encrypted);
         self.filesystems.iter().filter_map(|filesystem| filesystem.encrypted).chain(groups)
     }
 
-    /// Returns the encrypted group that this logical volume belongs to.
+    /// Returns the group of this logical volume if the group is encrypted.
     pub fn find_encrypted_group(&self, device: &LayoutPath) -> Option<&VolumeGroupSpec> {
         let volume = self.logicalvolumes.iter().find(|volume| volume.device_path() == *device)?;
         self.volumegroups.iter().find(|group| group.name == volume.volumegroup && group.encrypted.is_some())
@@ -68,7 +68,7 @@ impl Layout {
 pub(super) fn read_encryption(reader: &mut LayoutReader, fields: &LayoutFields) -> Option<EncryptionSpec> {
     let (node, place) = (fields.get("encrypted")?, fields.path_of("encrypted"));
     let fields = reader.read_fields(node, &place, &ENCRYPTED)?;
-    // Substitute that violates no rule; the path is in `unread`.
+    // If the key source could not be read, its path is in `unread`, and the substitute violates no rule.
     let key = read_one_of(reader, &fields, "key", "key", &KeySource::ALL.map(|key| (key.name(), key)));
     Some(EncryptionSpec { key: key.unwrap_or(KeySource::Server) })
 }

@@ -1,4 +1,4 @@
-//! Field-by-field access to a document: alternative names, value types, and a list of problems.
+//! Field-by-field access to a document. It supports alternative names of fields, checks the types of values, and collects all problems.
 
 use super::text::{convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words};
 use super::text_edits::{EditReplacement, SpellingEdit};
@@ -7,31 +7,31 @@ use common::diagnostic::{Diagnostic, child_path};
 use std::collections::HashMap;
 use std::str::FromStr;
 
-/// Field with its canonical name and its alternative names.
+/// Canonical name and alternative names of a field.
 pub(super) struct FieldNames {
     pub name: &'static str,
     pub also: &'static [&'static str],
 }
 
-/// Reader that collects problems, notes and edits.
+/// Reader of a document that collects problems, notes about the spelling, and edits.
 #[derive(Default)]
 pub(super) struct LayoutReader {
     pub problems: Vec<Diagnostic>,
     pub notes: Vec<Diagnostic>,
-    /// Edits that make the spelling canonical.
+    /// Edits that change the spelling of the document to the canonical one.
     pub edits: Vec<SpellingEdit>,
-    /// Canonical paths of values that could not be read; the types contain a substitute there.
+    /// Canonical paths of values that could not be read. The parsed layout contains substitutes for these values.
     pub unread: Vec<String>,
     pub places: SourceMap,
 }
 
-/// Mapping of the document, with its fields under their canonical names.
+/// Mapping of the document, with its fields indexed by their canonical names.
 pub(super) struct LayoutFields<'a> {
-    /// Canonical path, as used by the rules.
+    /// Canonical path of the mapping, which is used in the validation.
     pub place: String,
     node: &'a DocumentNode,
     found: Vec<(&'static str, &'a DocumentNode)>,
-    /// Canonical names that an unknown field was probably meant to be.
+    /// Canonical names of the fields for which unknown fields were probably intended.
     misspelt: Vec<&'static str>,
 }
 
@@ -47,12 +47,12 @@ impl<'a> LayoutFields<'a> {
     }
 }
 
-/// Path, line and column in the document of the value at each canonical path.
+/// Path in the document, line and column of each value, by its canonical path.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
 
 impl SourceMap {
-    /// Returns the problem of a rule with its path, line and column in the document.
+    /// Converts a problem with a canonical path to a problem with the path in the document, line and column.
     pub(crate) fn locate_problem(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         loop {
@@ -73,7 +73,7 @@ impl SourceMap {
 }
 
 impl LayoutReader {
-    /// Creates a reader that already has the problems of the document itself.
+    /// Creates a reader whose list of problems starts with the syntax problems of the document.
     pub fn new(problems: Vec<Diagnostic>) -> LayoutReader {
         LayoutReader { problems, ..LayoutReader::default() }
     }
@@ -82,7 +82,7 @@ impl LayoutReader {
         self.problems.push(node.make_problem(message));
     }
 
-    /// Records an unusual spelling and its canonical form.
+    /// Records a note about a spelling that is not canonical, and the edit that changes it.
     pub(crate) fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
         self.notes.push(node.make_problem(message));
         let old = match &node.value {
@@ -93,7 +93,7 @@ impl LayoutReader {
         self.edits.extend(SpellingEdit::at_location(node.mark, old, new));
     }
 
-    /// Reports a problem that leaves the value at the canonical `place` unknown.
+    /// Reports a problem because of which the value at the canonical path `place` is not known.
     pub(crate) fn report_unreadable(&mut self, node: &DocumentNode, place: &str, message: impl Into<String>) {
         if !matches!(node.value, NodeValue::Unreadable) {
             self.report(node, message);
@@ -101,12 +101,12 @@ impl LayoutReader {
         self.unread.push(place.to_owned());
     }
 
-    /// Records the location in the document of the value at a canonical path.
+    /// Records where the document contains the value at a canonical path.
     pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
         self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
 
-    /// Returns the fields of a mapping, and reports each name that is not in `known`.
+    /// Returns the fields of a mapping. Reports each field whose name is not in `known`.
     pub(crate) fn read_fields<'a>(
         &mut self,
         node: &'a DocumentNode,
@@ -116,7 +116,8 @@ impl LayoutReader {
         self.read_fields_with_ignored(node, place, known, &[])
     }
 
-    /// Returns the fields of a mapping. `unread` lists descriptive fields of metal-stack's v2 API, which are ignored with a note.
+    /// Returns the fields of a mapping, as [`LayoutReader::read_fields`] does. Fields in `unread` are ignored, with a note; these are
+    /// descriptive fields of metal-stack's v2 API.
     pub(crate) fn read_fields_with_ignored<'a>(
         &mut self,
         node: &'a DocumentNode,
@@ -181,7 +182,7 @@ impl LayoutReader {
         self.problems.push(located_problem(&entry.node.place, entry.mark, message));
     }
 
-    /// Returns a required field. A missing field is not reported if a misspelt name has been reported for it.
+    /// Returns a required field. If it is missing, reports that, unless a field with a misspelt name was already reported for it.
     pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,
@@ -199,7 +200,7 @@ impl LayoutReader {
         found
     }
 
-    /// Returns a scalar as written, and whether it is unquoted.
+    /// Returns the text of a scalar, and whether it is written without quotes.
     pub(crate) fn read_scalar<'a>(&mut self, node: &'a DocumentNode, place: &str) -> Option<(&'a str, bool)> {
         match &node.value {
             NodeValue::Scalar { text, plain } => Some((text, *plain)),
@@ -221,19 +222,19 @@ impl LayoutReader {
         Some(text.to_owned())
     }
 
-    /// Returns optional text; empty text counts as missing.
+    /// Returns an optional text; `None` if it is missing or empty.
     pub(crate) fn read_optional_text(&mut self, fields: &LayoutFields, name: &str) -> Option<String> {
         let node = fields.get(name)?;
         self.read_text(node, &fields.path_of(name)).filter(|text| !text.is_empty())
     }
 
-    /// Returns required text; if it is missing, reports that and returns an empty string.
+    /// Returns a required text. If it is missing, reports that and returns an empty string.
     pub(crate) fn read_required_text(&mut self, fields: &LayoutFields, name: &str) -> String {
         let node = self.read_required(fields, name, &format!("{name} is missing"));
         node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
     }
 
-    /// Returns a non-negative integer.
+    /// Returns a non-negative integer. Reports any other value.
     pub(crate) fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
         let (text, plain) = self.read_scalar(node, place)?;
         match parse_integer(text) {
@@ -280,7 +281,7 @@ impl LayoutReader {
         }
     }
 
-    /// Returns the items of a list, each read by `read`; a missing list is empty.
+    /// Reads each item of a list with `read`, and returns the results. The result is empty if the list is missing.
     pub(crate) fn read_items<T>(
         &mut self,
         fields: &LayoutFields,
@@ -295,7 +296,7 @@ impl LayoutReader {
         };
         let mut values = Vec::new();
         for item in items {
-            // Numbered as in the types, which the rules refer to: items that could not be read are not in them.
+            // Items are numbered as in the parsed layout, to which the rules refer. It lacks items that could not be read.
             let place = format!("{place}[{}]", values.len());
             self.record_location(&place, item);
             match read(self, item, &place) {
@@ -306,7 +307,8 @@ impl LayoutReader {
         values
     }
 
-    /// Records that an item of the list could not be read: rules for the whole list no longer apply. The path belongs to the next item.
+    /// Records that an item of a list could not be read, so that rules for the whole list are skipped. The path of this item is not marked
+    /// as unread, because the next item gets the same path.
     fn mark_incomplete(&mut self, fields: &LayoutFields, name: &str, place: &str) {
         self.unread.retain(|unread| unread != place);
         self.unread.push(format!("{}[]", fields.path_of(name)));
@@ -316,7 +318,7 @@ impl LayoutReader {
         self.read_items(fields, name, |reader, node, place| reader.read_text(node, place))
     }
 
-    /// Splits a string that is written instead of a list; `None` if the value is not a string.
+    /// Splits a string that the document contains instead of a list; `None` if the value is not a string.
     pub(crate) fn split_string(
         &mut self,
         fields: &LayoutFields,
@@ -337,7 +339,7 @@ impl LayoutReader {
     }
 }
 
-/// Returns the field with that name. metal-stack's v2 API writes `mount_options` and `mountOptions`.
+/// Returns the field with this name. Names of metal-stack's v2 API, such as `mount_options` and `mountOptions`, are normalized.
 fn find_field<'k>(name: &str, known: &'k [FieldNames]) -> Option<&'k FieldNames> {
     let exact = known.iter().find(|field| field.name == name || field.also.contains(&name));
     exact.or_else(|| known.iter().find(|field| field.name == normalize_name(name) && name.len() <= 40))

@@ -1,6 +1,6 @@
-//! Fuzz tests: mutated documents and constraints of `testdata`.
+//! Fuzz tests with mutated layouts and version constraints of `testdata`.
 //!
-//! A failing input is minimized and stored in `testdata/fuzz`; every run starts with the stored inputs.
+//! A failing input is minimized and stored in `testdata/fuzz`. Every run starts with the inputs that are stored there.
 
 mod mutate;
 
@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Number of inputs of a run without DROPHAMMER_FUZZ_SECONDS, which always uses the same inputs.
+/// Number of inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always uses the same inputs.
 const FEW: u64 = 600;
-/// Maximum CPU time of an input. Without optimization, the largest inputs take a second on a usual host.
+/// Maximum CPU time for an input. In a build without optimization, the largest inputs need one second on a usual host.
 const SLOW: Duration = Duration::from_secs(60);
-/// Elapsed time after which an input counts as hanging, even on a busy host.
+/// Elapsed time after which an input is considered to hang, even if the host is busy.
 const HANGS: Duration = Duration::from_secs(240);
 
-/// `DROPHAMMER_FUZZ_SECONDS` sets the duration, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz).
+/// `DROPHAMMER_FUZZ_SECONDS` sets the duration of the run, `DROPHAMMER_FUZZ_SEED` repeats a previous run (scripts/fuzz).
 #[test]
 fn fuzz_layouts_and_constraints() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
@@ -66,7 +66,7 @@ fn run(seed: u64, time: Option<Duration>, current: &Mutex<(u64, String, Instant)
     (number, accepted)
 }
 
-/// Returns all documents of `testdata/layouts`; the valid ones several times, because most of their mutations are invalid.
+/// Returns all documents of `testdata/layouts`. The valid ones are returned several times, because most of their mutations are invalid.
 fn corpus() -> Vec<String> {
     let layouts = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/layouts");
     let good = ["", "good"].map(|folder| texts(&layouts.join(folder))).concat();
@@ -82,7 +82,7 @@ fn texts(folder: &Path) -> Vec<String> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Returns whether the input is accepted. Fails with a minimized input if it panics or takes too long.
+/// Returns whether the input is accepted. Fails with a minimized input if the parser panics or takes too long.
 fn judge(input: &str) -> bool {
     let began = processor_time();
     let Ok(accepted) = catch_unwind(|| check_document(input)) else {
@@ -93,7 +93,7 @@ fn judge(input: &str) -> bool {
     accepted
 }
 
-/// Returns the input without the lines that are not needed for the panic.
+/// Returns the input without the lines that are not needed to cause the panic.
 fn shortened(input: &str) -> String {
     let mut lines: Vec<&str> = input.lines().collect();
     let began = Instant::now();
@@ -113,7 +113,7 @@ fn panics(input: &str) -> bool {
     catch_unwind(|| check_document(input)).is_err()
 }
 
-/// Returns the CPU time of this thread.
+/// Returns the CPU time that this thread has used.
 fn processor_time() -> Duration {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
@@ -157,7 +157,7 @@ fn notes_are_fit_to_print(problems: &[Diagnostic]) {
     }
 }
 
-/// Asserts the properties of an accepted layout.
+/// Asserts properties that every accepted layout must have.
 fn check_layout(layout: &Layout) {
     assert_eq!(validate_layout(layout), [], "accepted though it is not valid");
     let canonical = canonical_yaml(layout);
@@ -173,7 +173,7 @@ fn check_layout(layout: &Layout) {
     }
 }
 
-/// Asserts that the set of versions agrees with the rules for a single version.
+/// Asserts that the set of versions that a constraint accepts agrees with the rules of metal-api for single versions.
 fn check_constraint(text: &str) {
     let accepted = VersionSet::from_constraint(text);
     let (operator, version) = text.split_once(' ').unwrap_or(("=", text));

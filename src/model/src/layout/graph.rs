@@ -1,7 +1,7 @@
-//! Graph of a layout: disks, the devices built on them, and the filesystems on top.
+//! Graph of a layout: disks, the devices that lie on them, and the filesystems on top.
 //!
-//! The module does no I/O and accepts any layout: a device that the layout does not provide becomes a node of its own, and a cycle of
-//! arrays is broken, so that every traversal ends.
+//! The module does no I/O and accepts any layout. A device that the layout does not provide becomes a separate node. A cycle of arrays is
+//! broken, so that every traversal terminates.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -22,13 +22,15 @@ pub enum LayoutItem<'a> {
     Group(&'a VolumeGroupSpec),
     Volume(&'a LogicalVolumeSpec),
     Filesystem(&'a FilesystemSpec),
-    /// Device that is used but not provided by the layout.
+    /// Device that the layout uses but does not provide.
     Missing,
 }
 
-/// Graph whose nodes are named by device path; groups by their name, filesystems by their mount point or an empty name.
+/// Graph of a layout. Nodes are named by device paths, except groups, which are named by their names, and filesystems, which are named by
+/// their mount points or have an empty name.
 ///
-/// The nodes are ordered: disks, partitions, arrays, groups, volumes, filesystems, missing devices, each in the layout's order.
+/// The nodes are in this order: disks, partitions, arrays, groups, volumes, filesystems, missing devices. Within each type, they are in the
+/// order of the layout.
 #[derive(Debug, Clone)]
 pub struct LayoutGraph<'a> {
     pub layout: &'a Layout,
@@ -58,7 +60,7 @@ impl<'a> LayoutGraph<'a> {
         graph.groups = graph.add_all(&layout.volumegroups, |graph, group| {
             graph.inner.add_unnamed(group.name.as_str().into(), LayoutItem::Group(group));
         });
-        // Before devices are assigned to groups, so that no group can end up on its own volume.
+        // Volumes are added before devices are assigned to groups, so that no group can lie on its own volume.
         graph.add_volumes();
         for (raid, array) in layout.raid.iter().zip(graph.arrays.clone()) {
             raid.devices.iter().for_each(|device| graph.place_on_device(array, device));
@@ -70,7 +72,7 @@ impl<'a> LayoutGraph<'a> {
         graph
     }
 
-    /// Returns whether `member` is a spare of `array`: mdadm uses the last devices as spares.
+    /// Returns whether `member` is a spare of `array`. mdadm uses the last devices of the list as spares.
     pub fn is_spare(&self, array: usize, member: usize) -> bool {
         let LayoutItem::Array(raid) = self.nodes[array].item else { return false };
         let active = raid.devices.len().saturating_sub(raid.spares as usize);
@@ -141,7 +143,7 @@ impl<'a> LayoutGraph<'a> {
         }
     }
 
-    /// Places a node on a device.
+    /// Links a node to the device on which it lies.
     fn place_on_device(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.find_device(device) {
             Some(lower) if !self.reach_below([lower]).contains(&upper) => lower,

@@ -1,10 +1,10 @@
-//! Root device hints as in Ironic: selection of a disk of the machine by its attributes.
+//! Root device hints of Ironic, which select a disk of the machine by its attributes.
 //!
-//! Each hint is an attribute with an expression: a value, or an operator and its operands. Numbers of `size` are whole GiB. Expressions
-//! that Ironic documents but does not support (ranges, `<or>` on sizes, `<all-in>`) work here; `size: smallest` and `removable` are
-//! extensions.
+//! Each hint is an attribute with an expression. The expression is a value, or an operator with its operands. Numbers of `size` are whole
+//! GiB. Some expressions that Ironic documents but does not support are supported here: ranges, `<or>` on sizes, `<all-in>`. `size:
+//! smallest` and `removable` are extensions.
 //!
-//! USB sticks and virtual media of a management controller are disks too. A hint selects them only if it does so explicitly.
+//! USB sticks and virtual media of a management controller are disks too. They are selected only by hints that do so explicitly.
 
 pub(super) mod advice;
 mod expression;
@@ -20,10 +20,10 @@ use common::format;
 use expression::{ComparisonOperator, FlagCondition, HintCondition, SizeCondition, TextCondition};
 use std::collections::BTreeMap;
 
-/// Expressions by attribute, as in the layout.
+/// Expressions of the hints, keyed by attribute.
 type DiskHints = BTreeMap<String, String>;
 
-/// Ironic's hints, and `removable`.
+/// Names of Ironic's hints, and `removable`.
 const KNOWN: [&str; 13] = [
     "size",
     "model",
@@ -41,28 +41,29 @@ const KNOWN: [&str; 13] = [
 ];
 const REMOVABLE: &str = "removable";
 const USB: &str = "usb";
-/// Hints that identify exactly one disk.
+/// Hints that can identify a single disk.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
-/// Hints that identify the hardware of one disk, independent of its slot.
+/// Hints that can identify the hardware of a single disk, whatever slot it is in.
 const HARDWARE: [&str; 3] = ["serial", "wwn", "wwn_with_extension"];
 const GIB: u128 = 1 << 30;
-/// Hexadecimal digits of a world wide name without the vendor extension (NAA 6).
+/// Number of hexadecimal digits of a world wide name without the vendor extension (NAA 6).
 const WWN_DIGITS: usize = 16;
-/// Smallest disk in bytes among those that match all other hints.
+/// Expression of `size` that selects the smallest of the disks that match all other hints.
 const SMALLEST: &str = "smallest";
-/// Disks of the same nominal capacity differ by less than this between manufacturers and series, so none of them counts as the smallest.
+/// Difference in size, in percent, up to which disks are considered equally small. Disks of the same nominal capacity differ by less
+/// between manufacturers and series.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
-/// Treatment of placeholders in a disk's identifiers.
+/// Treatment of identifiers that are placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdentifierSource {
-    /// Identifiers without placeholders, which select no disk.
+    /// Placeholders are treated as missing, so that they select no disk.
     Usable,
-    /// Identifiers as the hardware reports them, placeholders included.
+    /// Placeholders are treated as identifiers, as the hardware reports them.
     Reported,
 }
 
-/// Returns the problems of hints that do not depend on a machine, each with the name of the hint.
+/// Returns the problems of hints, each with the name of the hint. They do not depend on a machine.
 pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     let problem = |(hint, text): (&String, &String)| match HintCondition::parse(hint, text) {
         Err(why) => Some((hint.clone(), why)),
@@ -71,9 +72,10 @@ pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     hints.iter().filter_map(problem).collect()
 }
 
-/// Returns the hints that the disk does not match, each with the actual value; empty if the disk is a candidate.
+/// Returns the hints that the disk does not match, each with the actual value of the attribute. The list is empty if the disk is a
+/// candidate.
 ///
-/// `smallest` depends on other disks: see [`find_candidates`].
+/// `smallest` is not compared, because it depends on other disks; see [`find_candidates`].
 pub fn explain_differences(hints: &DiskHints, disk: &InventoryDisk) -> Vec<String> {
     explain_differences_by(hints, disk, IdentifierSource::Usable)
 }
@@ -97,7 +99,7 @@ fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Returns whether this hint explicitly selects the portable disk. A condition that is true for most disks does not.
+/// Returns whether this hint explicitly selects the portable disk. A condition that most disks satisfy does not.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,
@@ -109,7 +111,7 @@ fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: I
     }
 }
 
-/// Returns whether a hint is a serial number or WWN of this disk in full.
+/// Returns whether a hint requires exactly the serial number or WWN of this disk.
 pub fn identify_hardware(hints: &DiskHints, disk: &InventoryDisk) -> bool {
     hints.iter().filter(|(hint, _)| HARDWARE.contains(&hint.as_str())).any(|(hint, text)| {
         let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return false };
@@ -119,13 +121,13 @@ pub fn identify_hardware(hints: &DiskHints, disk: &InventoryDisk) -> bool {
     })
 }
 
-/// Returns the disks that match all hints, in their order. With `smallest`, all disks of nearly the same size are returned.
+/// Returns the disks that match all hints, in the order of `disks`. With `smallest`, returns all disks of nearly the smallest size.
 pub fn find_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec<&'a InventoryDisk> {
     find_candidates_by(hints, disks, IdentifierSource::Usable)
 }
 
-/// Returns the disks that match all hints, comparing identifiers as the hardware reports them, including placeholders. It is used for disks
-/// that must not be touched: a placeholder then protects all disks that report it.
+/// Returns the disks that match all hints, where placeholders are compared like other identifiers. It is used for disks that must not be
+/// touched: a placeholder then protects all disks that report it.
 pub fn find_reported_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec<&'a InventoryDisk> {
     find_candidates_by(hints, disks, IdentifierSource::Reported)
 }
@@ -151,7 +153,7 @@ fn find_candidates_by<'a>(
     found
 }
 
-/// Returns the actual value of the attribute, for messages.
+/// Describes the actual value of the attribute, for messages.
 fn describe_actual(hint: &str, disk: &InventoryDisk) -> String {
     match hint {
         "size" => {
@@ -172,7 +174,7 @@ fn describe_actual(hint: &str, disk: &InventoryDisk) -> String {
     }
 }
 
-/// Returns the identifier that the hint compares, as the hardware reports it.
+/// Returns the identifier of the disk that the hint compares, as the hardware reports it.
 fn reported_identifier<'a>(hint: &str, disk: &'a InventoryDisk) -> &'a str {
     match hint {
         "serial" => &disk.serial,
@@ -181,7 +183,7 @@ fn reported_identifier<'a>(hint: &str, disk: &'a InventoryDisk) -> &'a str {
     }
 }
 
-/// Returns every spelling of a text attribute of the disk; empty if it is not known.
+/// Returns all spellings of a text attribute of the disk. The list is empty if the attribute is not known.
 fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> Vec<String> {
     let is_placeholder = match hint {
         "serial" => is_placeholder_serial(&disk.serial),
@@ -209,7 +211,7 @@ fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierS
     values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect()
 }
 
-/// Splits a world wide name as udev does: the first 64 bits, and the vendor extension if there is one.
+/// Splits a world wide name as udev does, into the first 64 bits and the vendor extension, if there is one.
 fn split_wwn(wwn: &str) -> (&str, Option<&str>) {
     let cut = "0x".len() + WWN_DIGITS;
     match wwn.strip_prefix("0x") {
@@ -240,8 +242,8 @@ impl HintCondition {
     }
 }
 
-/// Returns whether the only spelling of the attribute differs from the requested one. Most disks differ; for these, no attributes are
-/// copied.
+/// Returns whether the attribute has only one spelling, and it differs from the requested value. It avoids copying the attributes of these
+/// disks, which are most of the disks of a machine.
 fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let value = match hint {
         "serial" => &disk.serial,
@@ -254,7 +256,7 @@ fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
     value.is_ascii() && !value.eq_ignore_ascii_case(wanted)
 }
 
-/// Compares sizes exactly, without rounding to GiB: a disk of 894.25 GiB does not match 894.
+/// Returns whether a size satisfies the condition. Sizes are not rounded to GiB: a disk of 894.25 GiB does not match 894.
 fn matches_size(number: &SizeCondition, size_bytes: u64) -> bool {
     let size = u128::from(size_bytes);
     let bytes = |gib: &u64| u128::from(*gib) * GIB;

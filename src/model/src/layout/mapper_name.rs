@@ -1,24 +1,25 @@
-//! Maximum lengths of the names of logical volumes. lvcreate fails if they are exceeded, and LVM would not activate the volume.
+//! Maximum lengths of the names of logical volumes. If they are exceeded, lvcreate fails, or LVM cannot activate the volume.
 
 use super::LvmType;
 
-/// DM_NAME_LEN of the kernel, without the closing NUL. LVM's UUIDs have at most 85 bytes, and DM_UUID_LEN is 129.
+/// Maximum length of a device mapper name: DM_NAME_LEN of the kernel, without the closing NUL. The limit for UUIDs (DM_UUID_LEN, 129)
+/// cannot be exceeded, because LVM's UUIDs have at most 85 bytes.
 const MAX_MAPPER_NAME_BYTES: usize = 127;
 
 /// Maximum length of group name and volume name together: NAME_LEN without three separators and the closing NUL (vg_validate in lvm2's
-/// lib/metadata/metadata.c). Hyphens count once.
+/// lib/metadata/metadata.c). Unlike in device mapper names, a hyphen counts as one byte.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Longest suffix that LVM appends to the name of a mirror. A mirror with a longer name can be created, but LVM fails to deactivate it,
-/// because it looks for temporary mappings of this name.
+/// Length of the longest suffix that LVM appends to the name of a mirror. A mirror whose name is too long for this suffix can be created,
+/// but LVM fails to deactivate it, because it looks for temporary mappings with this suffix.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
-/// Returns the name in /dev/mapper, with each hyphen of both names doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
+/// Returns the name in /dev/mapper, in which each hyphen of the two names is doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
 pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns the reason why the names of a group and a volume are too long; the text continues "has …".
+/// Returns the reason why the names of a group and a volume are too long, as a text that continues "has …"; `None` if they are not.
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());

@@ -1,16 +1,17 @@
-//! Validation of mkfs options, parsed as the tool itself parses them: getopt's clusters (`-Fn`), values (`-b 4096`, `-b4096`, `--label=x`),
-//! abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
+//! Validation of mkfs options. They are parsed as the tool itself parses them: clusters of getopt (`-Fn`), values (`-b 4096`, `-b4096`,
+//! `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
 //!
-//! The tool would only report an invalid option after the disks were wiped, and some options use devices or files outside of the layout.
+//! The options are validated here because the tool would report an invalid option only after the disks were wiped, and because some options
+//! use devices or files that are not in the layout.
 
 mod option_tables;
 
 use super::{FilesystemFormat, FilesystemSpec};
 use option_tables::{MkfsOption, MkfsTool, OptionArity, OptionRule};
 
-/// Parsed option.
+/// Parsed option with its value.
 struct MkfsArgument<'a> {
-    /// Word of the list: `-Fn`, `--uuid=x`.
+    /// Word of the list that contains the option: `-Fn`, `--uuid=x`.
     word: &'a str,
     /// Name of the option: `-n`, `--uuid`.
     name: String,
@@ -21,14 +22,14 @@ struct MkfsArgument<'a> {
 type ParsedArgument<'a> = Result<MkfsArgument<'a>, String>;
 
 impl FilesystemSpec {
-    /// Returns the problems of the create options.
+    /// Returns all problems of the create options.
     pub(crate) fn check_options(&self) -> Vec<String> {
         let words = &self.createoptions;
         let read = parse_arguments(self.format, words).into_iter();
         let mut problems: Vec<String> = read
             .flat_map(|given| given.map_or_else(|why| vec![why], |given| given.find_problems(self.format)))
             .collect();
-        // No value of these tools is a device, so such a word is refused.
+        // A word that contains the path of a device is refused: no valid value of these tools does.
         for word in words.iter().filter(|word| word.contains("/dev/")) {
             let problem = describe_refusal(word, option_tables::DEVICE);
             if !problems.contains(&problem) {
@@ -38,7 +39,7 @@ impl FilesystemSpec {
         problems
     }
 
-    /// Returns the value of a short option that the tool will use: the last one.
+    /// Returns the value of a short option. If the option is specified several times, the tool uses the last value, which is returned.
     pub fn find_option_value(&self, letter: char) -> Option<&str> {
         let read = parse_arguments(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()
@@ -71,8 +72,8 @@ impl MkfsArgument<'_> {
     }
 }
 
-/// Returns the option name in one item of a comma-separated value, in lower case. mke2fs parses the number of a feature with strtol(3):
-/// `FEATURE_I+03` is `FEATURE_I3`.
+/// Returns the name in an item such as `NAME=VALUE` of a comma-separated value, in lower case. mke2fs parses the number of a feature with
+/// strtol(3), so `FEATURE_I+03` is returned as `feature_i3`.
 fn normalize_name(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());
@@ -83,7 +84,7 @@ fn describe_refusal(option: &str, why: &str) -> String {
     format!("the create option {option} is not allowed: {why}")
 }
 
-/// Parses the options. The result is empty for a format that no tool creates.
+/// Parses the options. The result is empty for a format that no mkfs tool creates.
 fn parse_arguments(format: FilesystemFormat, words: &[String]) -> Vec<ParsedArgument<'_>> {
     let Some(tool) = option_tables::find_tool(format) else { return Vec::new() };
     let mut found = Vec::new();
@@ -102,7 +103,8 @@ fn parse_arguments(format: FilesystemFormat, words: &[String]) -> Vec<ParsedArgu
 }
 
 impl MkfsTool {
-    /// Parses a cluster of letters after one `-`. The first option that requires a value uses the rest of the word, or the next word.
+    /// Parses a cluster of letters after one `-`. The first option that requires a value ends the cluster: its value is the rest of the
+    /// word, or the next word.
     fn parse_cluster<'a>(
         &self,
         word: &'a str,
@@ -151,7 +153,7 @@ impl MkfsTool {
         Ok(MkfsArgument { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// Returns the option with this name or unambiguous abbreviation.
+    /// Returns the option that has this name, or whose name has this unambiguous abbreviation.
     fn find_long_option(&self, name: &str) -> Option<&'static MkfsOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));

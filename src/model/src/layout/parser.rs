@@ -1,7 +1,7 @@
-//! Parser for layouts that converts every spelling in use to the canonical types.
+//! Parser for layouts. It converts all spellings that are in use to the canonical types.
 //!
-//! The canonical names and values are those of metal-api. The tables of this module list the alternatives; each use of one is reported as a
-//! note.
+//! The canonical names and values are those of metal-api. The tables in this module list alternative spellings. Each use of an alternative
+//! spelling is reported as a note.
 
 mod disks;
 mod filesystems;
@@ -31,13 +31,13 @@ const LAYOUT: [FieldNames; 10] = [
     plain_field("constraints"),
     plain_field("cleanfirmware"),
 ];
-/// Fields of metal-stack's v2 API without effect on disks: creation time, names and descriptions.
+/// Fields of metal-stack's v2 API that have no effect on disks: creation time, names and descriptions.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
 const CONSTRAINTS: [FieldNames; 2] = [FieldNames { name: "sizes", also: &["size"] }, plain_field("images")];
 const SIZE_MISSING: &str = "size is missing: specify MiB, or 0 for the remaining space";
 
-/// Key of the list of layouts in metal-stack's Ansible roles.
+/// Key under which metal-stack's Ansible roles list layouts.
 const ANSIBLE_KEY: &str = "metal_api_filesystemlayouts";
 
 /// Valid layout, with notes about its spelling.
@@ -50,26 +50,26 @@ pub struct ParsedLayout {
 }
 
 impl ParsedLayout {
-    /// Returns a problem that was found later, for example on this machine, with its line and column in the file.
+    /// Adds line and column in the file to a problem that was found after parsing, for example on a machine.
     pub fn locate_problem(&self, problem: Diagnostic) -> Diagnostic {
         self.places.locate_problem(problem)
     }
 
-    /// Returns advice about settings that are valid but probably not intended, with line and column in the file.
+    /// Returns advice about settings that are valid but probably not intended, each with line and column in the file.
     pub fn collect_advice(&self) -> Vec<Diagnostic> {
         sort_problems(self.layout.collect_advice().into_iter().map(|problem| self.locate_problem(problem)).collect())
     }
 
-    /// Returns whether the whole document is spelt canonically.
+    /// Returns whether the document uses only canonical spellings.
     pub fn is_canonical(&self) -> bool {
         self.edits.is_empty()
     }
 }
 
-/// Parses and validates a layout in YAML or JSON. Problems have line and column.
+/// Parses and validates a layout in YAML or JSON. Each problem has line and column.
 ///
 /// # Errors
-/// All problems of the document: spelling, types, unknown fields, and the rules of [`super::validate`].
+/// Returns all problems of the document: spelling, types, unknown fields, and violated rules of [`super::validate`].
 pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
     let layouts = split_layouts(text).map_err(|problem| vec![sanitize_problem(problem)])?;
     match &layouts[..] {
@@ -81,7 +81,8 @@ pub fn read_yaml(text: &str) -> Result<ParsedLayout, Vec<Diagnostic>> {
     }
 }
 
-/// Parses all layouts of a file: several YAML documents, a list, or the list under the key of metal-stack's Ansible roles.
+/// Parses all layouts of a file. The file consists of several YAML documents, of a list, or of a list under the key of metal-stack's
+/// Ansible roles.
 pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>> {
     match split_layouts(text) {
         Ok(layouts) if layouts.is_empty() => vec![Err(vec![Diagnostic::new("", "the list contains no layout")])],
@@ -90,8 +91,8 @@ pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>
     }
 }
 
-/// Returns the text with canonical spelling; comments, order and line endings are preserved. `None` if the text cannot be edited in this
-/// way.
+/// Returns the text with canonical spellings. Comments, order and line endings are preserved. Returns `None` if the text cannot be edited
+/// in this way.
 pub fn respell_canonically(text: &str, layouts: &[&ParsedLayout]) -> Option<String> {
     let edits: Vec<SpellingEdit> = layouts.iter().flat_map(|parsed| parsed.edits.clone()).collect();
     let new = text_edits::apply_edits(text, &edits)?;
@@ -102,7 +103,7 @@ pub fn respell_canonically(text: &str, layouts: &[&ParsedLayout]) -> Option<Stri
     (again.len() == layouts.len() && again.iter().zip(layouts).all(is_same)).then_some(new)
 }
 
-/// Splits the text into layouts, each with the problems of its part of the document.
+/// Splits the text into layouts, each with the syntax problems in its part of the document.
 fn split_layouts(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Diagnostic> {
     let mut layouts = Vec::new();
     for (root, problems) in yaml_document::parse_yaml(text)? {
@@ -138,7 +139,7 @@ fn split_layouts(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Dia
 /// Parses and validates a layout that is embedded in an allocation.
 ///
 /// # Errors
-/// As for [`read_yaml`]; problems have a path but no line.
+/// Fails as [`read_yaml`] does. Problems have a path but no line.
 pub fn read_json(value: &serde_json::Value) -> Result<ParsedLayout, Vec<Diagnostic>> {
     let root = yaml_document::convert_json(value).map_err(|problem| vec![sanitize_problem(problem)])?;
     read_node(&root, Vec::new())
@@ -164,7 +165,8 @@ fn sort_problems(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems
 }
 
-/// Removes control characters and limits the length, because text of the document is printed to consoles and reports.
+/// Replaces control characters and limits the length of a problem, because it contains text of the document and is printed to consoles and
+/// reports.
 fn sanitize_problem(mut problem: Diagnostic) -> Diagnostic {
     for (text, most) in [(&mut problem.place, 200), (&mut problem.message, 1000)] {
         let plain = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
@@ -238,7 +240,8 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     })
 }
 
-/// Reads create options. Since metal-hammer 0.11.7 each item is one argument; before that, `-F 32` in one item was common.
+/// Reads create options. Since metal-hammer 0.11.7, each item must be one argument. Before that, items with several arguments such as `-F
+/// 32` were common, so they are split.
 fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<String> {
     let options = match reader.split_string(fields, "createoptions", split_at_blanks) {
         Some(options) => options,
@@ -274,7 +277,7 @@ fn split_at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// Reads a required value from a list of valid ones; `called` is metal-api's name of the value in its error message.
+/// Reads a required value that must be in the list `known`. `called` is the name by which metal-api's error message calls the value.
 pub(super) fn read_one_of<T: Copy>(
     reader: &mut LayoutReader,
     fields: &LayoutFields,
@@ -302,7 +305,7 @@ pub(super) fn read_one_of<T: Copy>(
     found.map(|(_, value)| *value)
 }
 
-/// Removes the prefix that metal-stack's v2 API adds: `FORMAT_EXT4` becomes `ext4`.
+/// Removes the prefix that metal-stack's v2 API adds to values: `FORMAT_EXT4` becomes `ext4`.
 fn without_prefix(text: &str, called: &str) -> String {
     let plain = normalize_name(text);
     plain.strip_prefix(called).map(str::to_owned).unwrap_or(plain)

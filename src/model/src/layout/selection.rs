@@ -1,4 +1,4 @@
-//! Set of layouts: selection by size and image, and conflicts between layouts.
+//! Set of layouts, from which a layout is selected by machine size and image. Conflicts between its layouts can be detected.
 
 use super::Layout;
 use super::version_constraints::{ImageId, VersionSet};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of collisions that are reported; two large layouts can have millions.
+/// Maximum number of collisions that are reported. Without this limit, two large layouts can have millions.
 const MOST_COLLISIONS: usize = 1000;
 
-/// Layouts with their files.
+/// Layouts, each with the file that contains it.
 #[derive(Debug, Clone, Default)]
 pub struct LayoutSet {
     members: Vec<SetMember>,
 }
 
-/// Layout of the set, reduced to the fields that the selection uses.
+/// Layout of the set, reduced to the fields that are used in the selection.
 #[derive(Debug, Clone)]
 pub struct SetMember {
     pub id: String,
     pub file: PathBuf,
     sizes: BTreeSet<String>,
-    /// Constraints by operating system.
+    /// Image constraints by operating system.
     images: BTreeMap<String, ImageClaim>,
 }
 
@@ -36,7 +36,7 @@ struct ImageClaim {
     accepted: VersionSet,
 }
 
-/// Two files with the same layout id.
+/// Two files that contain layouts with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DuplicateLayout {
     pub id: String,
@@ -44,14 +44,14 @@ pub struct DuplicateLayout {
     pub second: PathBuf,
 }
 
-/// Size and operating system for which two layouts accept some images in common.
+/// Size and operating system for which two layouts accept the same images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LayoutCollision {
     pub size: String,
     pub os: String,
     pub first: CollidingLayout,
     pub second: CollidingLayout,
-    /// Image that both layouts accept.
+    /// Id of an image that both layouts accept.
     pub example: String,
 }
 
@@ -64,17 +64,18 @@ pub struct CollidingLayout {
     pub constraint: String,
 }
 
-/// Failed selection: no layout matches the size and image, or several do.
+/// Failed selection. Either no layout or more than one layout matches the size and image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
-    /// Closest candidates: layouts for this size with the images that they accept, or else the known sizes.
+    /// Description of the closest candidates: all layouts for this size with the images that they accept. If there are none, a list of the
+    /// known sizes.
     pub nearest: Vec<String>,
 }
 
 impl LayoutSet {
-    /// Builds the set. An invalid constraint accepts nothing; [`super::validate`] reports it.
+    /// Builds the set. An invalid constraint accepts no image; it is reported by [`super::validate`].
     pub fn new<'a>(layouts: impl IntoIterator<Item = (&'a Path, &'a Layout)>) -> LayoutSet {
         let members = layouts.into_iter().map(|(file, layout)| {
             let claim = |(os, written): (&String, &String)| {
@@ -91,7 +92,7 @@ impl LayoutSet {
         LayoutSet { members: members.collect() }
     }
 
-    /// Returns every layout that has the id of an earlier one.
+    /// Returns every layout whose id an earlier layout of the set also has.
     pub fn find_duplicates(&self) -> Vec<DuplicateLayout> {
         let mut first: BTreeMap<&str, &SetMember> = BTreeMap::new();
         let mut duplicates = Vec::new();
@@ -105,8 +106,8 @@ impl LayoutSet {
         duplicates
     }
 
-    /// Returns all sizes and operating systems for which two layouts accept the same images, at most a thousand. If there are none, at most
-    /// one layout matches any size and image.
+    /// Returns the sizes and operating systems for which two layouts accept the same images, but at most [`MOST_COLLISIONS`]. If there are
+    /// none, at most one layout matches any size and image.
     pub fn find_collisions(&self) -> Vec<LayoutCollision> {
         let members = self.members.iter().enumerate();
         let pairs =
@@ -119,7 +120,7 @@ impl LayoutSet {
     /// Returns the layout for a size and an image id.
     ///
     /// # Errors
-    /// No layout or several match, or the image id has no version.
+    /// Fails if no layout or more than one layout matches, or if the image id contains no version.
     pub fn select(&self, size: &str, image: &str) -> Result<&SetMember, SelectionError> {
         let alone = |message| SelectionError { message, nearest: Vec::new() };
         let id = ImageId::parse(image).map_err(alone)?;

@@ -4,11 +4,11 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Size in MiB; documents write the remaining space as 0.
+/// Size in MiB that a document specifies. Documents write the remaining space as 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedSize {
     Mib(NonZeroU64),
-    /// Remaining space of the disk or group.
+    /// Remaining space of the disk or volume group.
     Rest,
 }
 
@@ -45,7 +45,7 @@ impl From<u64> for RequestedSize {
     }
 }
 
-/// Displays the number as documents write it.
+/// Displays the size as documents write it: a number of MiB, or 0 for the remaining space.
 impl fmt::Display for RequestedSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.as_mib().unwrap_or(0))

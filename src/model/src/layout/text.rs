@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Formats words as the items of a YAML or JSON list.
+/// Formats words as the items of a YAML or JSON list, without brackets.
 pub(super) fn quote_words(words: &[&str]) -> String {
     words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
 }
@@ -25,7 +25,7 @@ pub(super) fn parse_integer<T: FromStr>(text: &str) -> Result<T, String> {
     }
 }
 
-/// Converts a size with a unit to MiB. `G` and `GiB` are powers of 1024, `GB` is a power of 1000.
+/// Converts a size with a unit to MiB. `G` and `GiB` denote powers of 1024, `GB` denotes a power of 1000.
 pub(super) fn convert_to_mib(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim().to_ascii_uppercase());
@@ -39,12 +39,14 @@ pub(super) fn convert_to_mib(text: &str) -> Option<u64> {
     Some(bytes >> 20).filter(|mib| *mib > 0)
 }
 
-/// Returns a name in lower case without separators, so that naming styles compare equal.
+/// Returns a name in lower case without separators. Names in different naming styles, such as `mount_options` and `mountOptions`, are then
+/// equal.
 pub(super) fn normalize_name(name: &str) -> String {
     name.replace(['_', '-', ' '], "").to_lowercase()
 }
 
-/// Returns the meaning whose spelling is closest to a misspelt name, from pairs of spelling and meaning.
+/// Returns the meaning of the known spelling that is most similar to a misspelt name; `None` if no spelling is similar. `known` contains
+/// pairs of spelling and meaning.
 pub(super) fn find_nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     let name = normalize_name(name);
     if name.len() > 40 {

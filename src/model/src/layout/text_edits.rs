@@ -1,12 +1,12 @@
-//! Edits that make the spelling of a document canonical; comments, order and line endings are preserved.
+//! Edits that change the spelling of a document to the canonical one. Comments, order and line endings are preserved.
 
 use super::yaml_document::SourceLocation;
 
-/// Replacement of a value at a location.
+/// Replacement of a value at a location of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpellingEdit {
     mark: SourceLocation,
-    /// Value as the parser understands it, without quotes.
+    /// Old value without quotes, as the parser returns it.
     old: String,
     new: EditReplacement,
 }
@@ -14,24 +14,26 @@ pub(super) struct SpellingEdit {
 /// Replacement text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EditReplacement {
-    /// Text that is inserted within the existing quotes.
+    /// Text that replaces the old value within its existing quotes.
     Text(String),
-    /// Text with its own quotes or brackets.
+    /// Text that includes quotes or brackets, and replaces the old value with its quotes.
     Raw(String),
-    /// Several items of a list that replace one item.
+    /// Several items that replace one item of a list.
     Items(Vec<String>),
-    /// Removal of a field and its value. The end of the value in the text is not known, so the document is rewritten instead.
+    /// Removal of a field with its value. It cannot be applied, because the end of the value in the text is not known; the whole document
+    /// is rewritten instead.
     Nothing,
 }
 
 impl SpellingEdit {
-    /// Creates an edit; `None` if the location is not known, as in a JSON value.
+    /// Creates an edit. Returns `None` if the location is not known, as for JSON values.
     pub(crate) fn at_location(mark: Option<SourceLocation>, old: &str, new: EditReplacement) -> Option<SpellingEdit> {
         Some(SpellingEdit { mark: mark?, old: old.to_owned(), new })
     }
 }
 
-/// Applies all edits; `None` if a value is not found at its location (text over several lines, escapes).
+/// Applies all edits. Returns `None` if an edit cannot be applied, or if a value is not found at its location because it spans several
+/// lines or contains escapes.
 pub(super) fn apply_edits(text: &str, edits: &[SpellingEdit]) -> Option<String> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -63,7 +65,7 @@ fn offset_of_location(text: &str, mark: SourceLocation) -> Option<usize> {
     Some(start + at)
 }
 
-/// Returns the token for `old` at the start of `text`, including its quotes.
+/// Returns the text of the value `old` at the start of `text`, including its quotes.
 fn find_token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
     for quote in ["\"", "'", ""] {
         let whole = format!("{quote}{old}{quote}");
@@ -74,7 +76,8 @@ fn find_token<'a>(text: &'a str, old: &str) -> Option<&'a str> {
     None
 }
 
-/// Returns the separator of the list at this offset: a comma within brackets, otherwise a new line.
+/// Returns the separator between the items of the list that contains this offset: a comma within brackets, otherwise a line break with a
+/// dash.
 fn find_separator(text: &str, at: usize) -> Option<String> {
     let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let before = &text[line..at];

@@ -1,7 +1,7 @@
-//! Types of a layout: canonical names, units in the names, and no optional field that has a default.
+//! Types of a layout. Names are canonical and include units; a field that has a default is not optional.
 //!
-//! They serialize to metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse them,
-//! including the other spellings in use.
+//! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse
+//! this format and all other spellings that are in use.
 
 mod formats;
 
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Layout {
-    /// Id by which allocations refer to the layout.
+    /// Id by which an allocation names the layout.
     pub id: String,
     /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct Layout {
     /// Description for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Filesystems, swap areas and tmpfs, with their mount points. One has the path `/`.
+    /// Filesystems, swap areas and tmpfs, with their mount points. One of them has the path `/`.
     pub filesystems: Vec<FilesystemSpec>,
     /// Disks that drophammer may write to.
     pub disks: Vec<DiskSpec>,
@@ -38,7 +38,7 @@ pub struct Layout {
     pub logicalvolumes: Vec<LogicalVolumeSpec>,
     /// Machine sizes and images for which the layout is selected if an allocation does not name a layout.
     pub constraints: LayoutConstraints,
-    /// True if boot variables that earlier systems left in the firmware are removed.
+    /// True if an installation removes the boot variables that earlier systems have left in the firmware.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cleanfirmware: bool,
 }
@@ -57,24 +57,24 @@ pub struct LayoutConstraints {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Filesystem"))]
 pub struct FilesystemSpec {
-    /// Mount point; a filesystem without one is created but not mounted.
+    /// Mount point. A filesystem without a mount point is created but not mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Device path as the layout spells it; `tmpfs` for a tmpfs.
+    /// Device path as written in the layout; `tmpfs` for a tmpfs.
     pub device: LayoutPath,
     /// Type of the filesystem.
     pub format: FilesystemFormat,
-    /// Label of the filesystem, as used by `LABEL=`.
+    /// Label of the filesystem, as in `LABEL=` of fstab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Options for mount, one per item.
+    /// Options for mount, usually one per item.
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word per item.
     pub createoptions: Vec<String>,
-    /// Treatment of the image's files below a filesystem that a reinstall preserves.
+    /// What a reinstall does with the image's files below the mount point, if it preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// True if the last partition of a raw image, and this filesystem on it, grow to the end of the disk.
+    /// True if this filesystem, and its partition at the end of a raw image, are enlarged to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.
@@ -83,37 +83,37 @@ pub struct FilesystemSpec {
 }
 
 impl FilesystemSpec {
-    /// Returns the individual mount options, also if several are written as one.
+    /// Returns the mount options individually, even if an item contains several.
     pub fn mount_options(&self) -> impl Iterator<Item = &str> {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Returns whether cloud-init looks for its seed in this filesystem.
+    /// Returns whether cloud-init searches this filesystem for its seed.
     pub fn is_for_seed(&self) -> bool {
         self.format == FilesystemFormat::Vfat && self.label.as_deref().is_some_and(is_seed_label)
     }
 
-    /// Returns whether the filesystem is mounted read-only: the last of the options `ro` and `rw` is `ro`.
+    /// Returns whether the filesystem is mounted read-only, which the last of the options `ro` and `rw` determines.
     pub fn is_read_only(&self) -> bool {
         self.mount_options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 }
 
-/// Returns whether a vfat filesystem with this label is a seed of cloud-init, which accepts the label in upper and lower case (NoCloud data
-/// source).
+/// Returns whether cloud-init recognizes a vfat filesystem with this label as a seed (NoCloud data source). It accepts the label in upper
+/// and lower case.
 pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
-/// Treatment of the image's files below a filesystem that a reinstall preserves.
+/// What a reinstall does with the image's files below the mount point of a preserved filesystem.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnReinstall {
-    /// The files are hidden: the filesystem is mounted after the image was unpacked.
+    /// The files are hidden, because the filesystem is mounted after the image was unpacked.
     #[default]
     Keep,
-    /// The files are added and replace files of the same name; other files are not changed.
+    /// The files are added to the filesystem, and replace files of the same name. Other files are not changed.
     Merge,
 }
 
@@ -137,12 +137,13 @@ impl OnReinstall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Disk"))]
 pub struct DiskSpec {
-    /// Kernel name or `/dev/disk/by-*` path; with `hints`, any name, which the rest of the layout uses for the disk.
+    /// Kernel name, or path in `/dev/disk/by-*`. If `hints` are given, it may be any name. The rest of the layout refers to the disk by
+    /// this name.
     pub device: LayoutPath,
-    /// Criteria that select the disk, independent of its kernel name: hint to expression, as in Ironic's root device hints.
+    /// Root device hints of Ironic that select the disk whatever its kernel name is, as pairs of hint and expression.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
-    /// Partitions; empty if the disk is used as a whole, or only erased.
+    /// Partitions. Empty if the disk is used as a whole, or is only erased.
     pub partitions: Vec<PartitionSpec>,
     /// True if a reinstall may erase this disk. A first installation erases all listed disks.
     pub wipeonreinstall: bool,
@@ -152,30 +153,30 @@ pub struct DiskSpec {
 }
 
 impl DiskSpec {
-    /// Returns whether the layout wipes or preserves the data of the disk on a reinstall.
+    /// Returns whether a reinstall wipes or preserves the data of the disk.
     pub fn wipe_policy(&self) -> WipePolicy {
         if self.wipeonreinstall { WipePolicy::Wiped } else { WipePolicy::Kept }
     }
 
-    /// Returns the number of the partition that has the path `device` if a raw image is written to this disk.
+    /// Returns the number of the partition whose path is `device`, if a raw image is written to this disk. Otherwise `None`.
     pub fn image_partition_number(&self, device: &LayoutPath) -> Option<u32> {
         (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition_path(*number) == *device)
     }
 }
 
-/// Number of entries in a usual GPT (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
+/// Number of entries in a GPT of the usual size (UEFI specification 5.3.1: at least 16 KiB of 128-byte entries).
 pub const MAX_PARTITION_NUMBER: u32 = 128;
 
 /// Partition of a GPT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Partition"))]
 pub struct PartitionSpec {
-    /// Number in the partition table; partitions are placed on the disk in the order of their numbers, which may have gaps.
+    /// Number in the partition table. Partitions are placed on the disk in the order of their numbers. Numbers may be omitted.
     pub number: u32,
     /// Name in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Size in MiB; 0 takes the remaining space of the disk.
+    /// Size in MiB. A partition of size 0 takes the remaining space of the disk.
     pub size: RequestedSize,
     /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
@@ -194,7 +195,7 @@ pub struct ArraySpec {
     pub level: RaidLevel,
     /// Arguments for mdadm --create, one word per item.
     pub createoptions: Vec<String>,
-    /// Number of spares; the last `devices` are the spares.
+    /// Number of spares. The last items of `devices` are the spares.
     pub spares: u32,
 }
 
@@ -202,13 +203,13 @@ pub struct ArraySpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "VolumeGroup"))]
 pub struct VolumeGroupSpec {
-    /// Name of the group; its volumes are `/dev/NAME/…`.
+    /// Name of the group. The paths of its volumes are `/dev/NAME/…`.
     pub name: String,
     /// Physical volumes: disks, partitions or arrays.
     pub devices: Vec<LayoutPath>,
     /// LVM tags of the group.
     pub tags: Vec<String>,
-    /// LUKS2 encryption of the physical volumes, each in a container of its own.
+    /// LUKS2 encryption of the physical volumes. Each physical volume is in a separate container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<EncryptionSpec>,
 }
@@ -217,12 +218,12 @@ pub struct VolumeGroupSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "LogicalVolume"))]
 pub struct LogicalVolumeSpec {
-    /// Name of the volume; its path is `/dev/GROUP/NAME`.
+    /// Name of the volume. Its path is `/dev/GROUP/NAME`.
     pub name: String,
-    /// Name of its volume group.
+    /// Name of the volume group that contains the volume.
     pub volumegroup: String,
-    /// Size in MiB; 0 takes the remaining space of the group.
+    /// Size in MiB. A volume of size 0 takes the remaining space of the group.
     pub size: RequestedSize,
-    /// Distribution of the data over the physical volumes.
+    /// Distribution of the volume's data over the physical volumes.
     pub lvmtype: LvmType,
 }

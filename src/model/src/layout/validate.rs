@@ -1,7 +1,7 @@
 //! Validation of layouts, independent of a machine.
 //!
-//! metal-api's rules are reported with metal-api's messages, because users and scripts know them. metal-api accepts many layouts that fail
-//! in the middle of an installation; the other rules reject these.
+//! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts know these. metal-api accepts many
+//! layouts whose installation would fail halfway; additional rules reject such layouts.
 
 mod disks;
 mod encrypted;
@@ -19,12 +19,12 @@ use super::{Layout, version_constraints};
 use common::diagnostic::Diagnostic;
 use layout_check::LayoutCheck;
 
-/// Returns all violated rules; empty if the layout is valid.
+/// Returns all violations of rules. The list is empty if the layout is valid.
 pub fn validate_layout(layout: &Layout) -> Vec<Diagnostic> {
     validate_except(layout, &[])
 }
 
-/// Validates a layout that could not be parsed completely: rules that depend on a path in `unread` are skipped.
+/// Validates a layout that could not be parsed completely. Rules that depend on a path in `unread` are skipped.
 pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Diagnostic> {
     let mut check = LayoutCheck { unread, ..LayoutCheck::default() };
     if layout.id.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Diagnos
     check.problems
 }
 
-/// Returns whether this is the full, normalized path of a device node.
+/// Returns whether this is an absolute, normalized path below `/dev`.
 fn is_device_path(device: &str) -> bool {
     device.strip_prefix("/dev/").is_some_and(|name| name.split('/').all(|part| !matches!(part, "" | "." | "..")))
         && !device.contains(|c: char| c.is_whitespace() || c.is_control())

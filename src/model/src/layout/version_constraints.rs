@@ -1,4 +1,4 @@
-//! Image constraints: metal-api's version constraints, evaluated as exact sets of versions.
+//! Version constraints of metal-api for images. Each constraint is converted to the exact set of versions that it accepts.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -6,22 +6,24 @@ mod version;
 
 pub use version::{ImageId, ImageVersion, VersionPattern};
 
-/// Operators of metal-api. A version without an operator is also valid.
+/// Operators that metal-api supports. A version without an operator is also a valid constraint.
 const OPERATORS: [&str; 11] = ["=", "!=", ">", "<", ">=", "=>", "<=", "=<", "~", "~>", "^"];
 
-/// Inserts the blank that metal-api requires into a constraint such as `>=10`, which the first proposal used; `None` for any other text.
+/// Inserts the blank that metal-api requires between operator and version. metal-stack's first proposal wrote constraints such as `>=10`.
+/// Returns `None` for any other text.
 pub(super) fn insert_blank(constraint: &str) -> Option<String> {
     let version = constraint.trim_start_matches(['=', '!', '>', '<', '~', '^']);
     let operator = constraint.strip_suffix(version)?;
     (OPERATORS.contains(&operator) && VersionPattern::parse(version).is_some()).then(|| format!("{operator} {version}"))
 }
 
-/// Returns the problem of an image constraint. Valid are `*`, a version, and an operator followed by a blank and a version.
+/// Returns the problem of an image constraint; `None` if it is valid. Valid constraints are `*`, a version, and an operator followed by a
+/// blank and a version.
 pub(super) fn find_syntax_error(constraint: &str) -> Option<String> {
     parse_constraint(constraint).err()
 }
 
-/// Parses a constraint into operator and version; `None` stands for `*`.
+/// Parses a constraint into operator and version. Returns `None` for `*`.
 fn parse_constraint(constraint: &str) -> Result<Option<(&str, VersionPattern)>, String> {
     if constraint.trim() == "*" {
         return Ok(None);
@@ -39,7 +41,7 @@ fn parse_constraint(constraint: &str) -> Result<Option<(&str, VersionPattern)>, 
     }
     let written = VersionPattern::parse(version).ok_or_else(|| {
         let several = match version.contains([',', '|']) || version.trim().contains(char::is_whitespace) {
-            true => "; only one operator and one version are supported: ~ 10 is all of 10, ^ 10.1 is 10.1 and later versions of 10",
+            true => "; only one operator and one version are supported: ~ 10 means all versions 10.x, ^ 10.1 means 10.1 and later versions 10.x",
             false => "",
         };
         format!("given version:{version} is not valid:invalid semantic version{several}")
@@ -59,10 +61,10 @@ struct VersionInterval {
 }
 
 impl VersionSet {
-    /// Evaluates a constraint.
+    /// Converts a constraint to the set of versions that it accepts.
     ///
     /// # Errors
-    /// The constraint is invalid.
+    /// Fails if the constraint is invalid.
     pub(crate) fn from_constraint(constraint: &str) -> Result<VersionSet, String> {
         let versions = match parse_constraint(constraint)? {
             None => single_interval(Some(ImageVersion::MIN), Some(ImageVersion::MAX)),
@@ -75,7 +77,7 @@ impl VersionSet {
         self.0.iter().any(|interval| (interval.low..=interval.high).contains(&version))
     }
 
-    /// Returns a plausible version that both accept: usually the lowest one.
+    /// Returns a version that both sets contain, usually the lowest one; `None` if there is none.
     pub(crate) fn find_common(&self, other: &VersionSet) -> Option<ImageVersion> {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
@@ -91,8 +93,8 @@ fn single_interval(low: Option<ImageVersion>, high: Option<ImageVersion>) -> Vec
     interval.map(|(low, high)| VersionInterval { low, high }).into_iter().collect()
 }
 
-/// Returns the versions that a constraint accepts. A version stands for a range: `10` for 10.*, `10.0` for 10.0.*, `10.0.1` for itself. A
-/// prerelease, which no image is, stands for an empty range at its position.
+/// Returns the versions that a constraint accepts. A version in a constraint denotes a range: `10` denotes 10.*, `10.0` denotes 10.0.*, and
+/// `10.0.1` denotes itself. A prerelease denotes an empty range at its position, since no image is a prerelease.
 fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInterval> {
     let VersionPattern { version: first, parts, prerelease } = written;
     let of_major = ImageVersion::new(first.major, u64::MAX, u64::MAX);
@@ -119,8 +121,8 @@ fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInt
     }
 }
 
-/// Returns the end of a `~` range: the major version is fixed, and the minor version if it is specified. `~ 0.0.0` accepts everything
-/// (Masterminds/semver).
+/// Returns the last version of a `~` range. The major version is fixed, and also the minor version if it is specified. As in
+/// Masterminds/semver, `~ 0.0.0` accepts every version.
 fn end_of_tilde(written: &VersionPattern, of_major: ImageVersion, of_minor: ImageVersion) -> ImageVersion {
     match written.parts {
         3 if written.version == ImageVersion::MIN => ImageVersion::MAX,
@@ -129,7 +131,7 @@ fn end_of_tilde(written: &VersionPattern, of_major: ImageVersion, of_minor: Imag
     }
 }
 
-/// Returns the end of a `^` range: the first nonzero part is fixed.
+/// Returns the last version of a `^` range, in which the first nonzero part of the version is fixed.
 fn end_of_caret(written: &VersionPattern, of_major: ImageVersion, of_minor: ImageVersion) -> ImageVersion {
     match (written.version, written.parts) {
         (ImageVersion { major: 1.., .. }, _) | (_, 1) => of_major,

@@ -1,4 +1,4 @@
-//! YAML or JSON document as a tree in which every value has a path, a line and a column.
+//! Document in YAML or JSON as a tree. Each value has a path, and a line and a column if it comes from a text.
 
 use common::diagnostic::{Diagnostic, child_path};
 use common::format::{TAB, find_indenting_tab};
@@ -6,10 +6,10 @@ use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::{Marker, TScalarStyle};
 
-/// Maximum nesting. A layout has at most five levels; the rest allows for misplaced values.
+/// Maximum nesting depth. A layout has at most five levels; deeper values are misplaced, but are still reported individually.
 const MAX_DEPTH: usize = 32;
-/// Maximum size of a document. A layout with a hundred disks of ten partitions each needs half of this. The search for duplicates takes
-/// quadratic time.
+/// Maximum size of a document, in bytes. It is limited because the search for duplicates takes quadratic time. A layout with a hundred
+/// disks of ten partitions each has half of this size.
 const MAX_BYTES: usize = 128 << 10;
 
 /// Line and column, counted from 1.
@@ -21,7 +21,7 @@ pub(super) struct SourceLocation {
 
 #[derive(Debug, Clone)]
 pub(super) struct DocumentNode {
-    /// Path as the document spells it: `disks[0].partitions[1].size`.
+    /// Path of the value in the spelling of the document: `disks[0].partitions[1].size`.
     pub place: String,
     /// Location in the text; `None` for JSON values.
     pub mark: Option<SourceLocation>,
@@ -31,15 +31,15 @@ pub(super) struct DocumentNode {
 #[derive(Debug, Clone)]
 pub(super) enum NodeValue {
     Null,
-    /// Text, number or boolean, unparsed: unquoted `8e00` is a float in YAML.
+    /// Text, number or boolean. It is stored as text, because unquoted `8e00` would be a float in YAML.
     Scalar {
         text: String,
-        /// Written without quotes, or a number or boolean in JSON.
+        /// True if the value is written without quotes, or is a number or boolean in JSON.
         plain: bool,
     },
     List(Vec<DocumentNode>),
     Map(Vec<DocumentEntry>),
-    /// Invalid value whose problem has been reported already.
+    /// Invalid value whose problem has already been reported.
     Unreadable,
 }
 
@@ -55,7 +55,7 @@ impl DocumentNode {
         located_problem(&self.place, self.mark, message)
     }
 
-    /// Returns the type of the value, for messages.
+    /// Describes the type of the value, for messages.
     pub(crate) fn describe_type(&self) -> &'static str {
         match &self.value {
             NodeValue::Null | NodeValue::Unreadable => "nothing",
@@ -73,10 +73,10 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
     problem
 }
 
-/// Parses the YAML documents of `text`, except empty ones, each with the problems that do not prevent parsing.
+/// Parses all YAML documents of `text`, except empty ones. Each is returned with the problems that do not prevent parsing.
 ///
-/// This consumes events of the parser instead of using marked-yaml's loader, which ignores all documents after the first and is recursive:
-/// a few kilobytes of `- - - -` would overflow the stack.
+/// The function consumes the events of the parser. It does not use marked-yaml's loader, because the loader ignores all documents after the
+/// first one and is recursive: a few kilobytes of `- - - -` would overflow the stack.
 pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Diagnostic> {
     if text.len() > MAX_BYTES {
         return Err(Diagnostic::new(
@@ -121,10 +121,10 @@ struct DocumentBuilder {
     problems: Vec<Diagnostic>,
 }
 
-/// List or mapping whose end has not been reached.
+/// List or mapping whose end has not been parsed yet.
 struct UnclosedCollection {
     node: DocumentNode,
-    /// Key whose value has not been read yet.
+    /// Key whose value has not been parsed yet.
     key: Option<(String, SourceLocation)>,
 }
 
@@ -151,7 +151,7 @@ impl DocumentBuilder {
         self.add_value(value, mark, anchor != 0 || tag.is_some())
     }
 
-    /// Uses the scalar as a key if the innermost mapping expects one.
+    /// Uses the scalar as a key if the innermost open mapping expects one. Returns whether it was used.
     fn accept_key(&mut self, text: &str, mark: SourceLocation) -> bool {
         let Some(UnclosedCollection { node, key: key @ None }) = self.open.last_mut() else { return false };
         let NodeValue::Map(entries) = &node.value else { return false };
@@ -199,7 +199,7 @@ impl DocumentBuilder {
         Ok(())
     }
 
-    /// Adds a complete value to its parent. If a field is specified twice, the first value is used.
+    /// Adds a complete value to its parent. If a field is specified twice, the second value is ignored.
     fn add_to_parent(&mut self, node: DocumentNode) {
         let Some(UnclosedCollection { node: parent, key }) = self.open.last_mut() else {
             let problems = std::mem::take(&mut self.problems);
@@ -232,7 +232,7 @@ fn parse_scalar(text: String, style: TScalarStyle) -> NodeValue {
     }
 }
 
-/// Converts a JSON value to the same tree, without locations.
+/// Converts a JSON value to a tree without locations.
 pub(super) fn convert_json(value: &serde_json::Value) -> Result<DocumentNode, Diagnostic> {
     convert_node(value, String::new(), 0)
 }

@@ -1,13 +1,13 @@
 //! Options of `mdadm --create` that a layout may set (mdadm(8); long_options in mdadm's ReadMe.c).
 //!
-//! mdadm would only report an invalid option after the disks were wiped, so all options are validated here.
+//! All options are validated here, because mdadm would report an invalid option only after the disks were wiped.
 
 use crate::layout::{ArraySpec, RaidLevel};
 
 pub(super) struct MdadmOption {
     pub long: &'static str,
     short: Option<char>,
-    /// True if it has a value, after `=` or in the next word.
+    /// Whether the option requires a value, after `=` or in the next word.
     has_value: bool,
     pub meaning: OptionPolicy,
 }
@@ -15,9 +15,9 @@ pub(super) struct MdadmOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionPolicy {
     Metadata,
-    /// Allowed, for these levels and with these values.
+    /// Allowed for these levels, with these values.
     Free(LevelFilter, ValueSyntax),
-    /// Not allowed, with the reason.
+    /// Not allowed, for this reason.
     Ours(&'static str),
 }
 
@@ -39,9 +39,9 @@ pub(super) enum ValueSyntax {
     Layout,
 }
 
-/// Parsed option.
+/// Parsed option with its value.
 pub(super) struct MdadmArgument<'a> {
-    /// Index of its first word in the list, and number of words.
+    /// Index of the option's first word in the list; `words` is the number of its words.
     pub at: usize,
     pub words: usize,
     pub known: &'static MdadmOption,
@@ -97,7 +97,7 @@ const OPTIONS: [MdadmOption; 27] = [
 ];
 
 impl MdadmArgument<'_> {
-    /// Returns the reason why this option is not allowed for this array.
+    /// Returns the reason why this option is not allowed for this array; `None` if it is allowed.
     pub(crate) fn check_for_array(&self, raid: &ArraySpec) -> Option<String> {
         let long = self.known.long;
         let (levels, values) = match self.known.meaning {
@@ -117,7 +117,7 @@ impl MdadmArgument<'_> {
 }
 
 impl ValueSyntax {
-    /// Returns a description of the valid values if this value is not one of them.
+    /// Returns a description of the valid values if this value is invalid; otherwise `None`.
     fn describe_if_invalid(self, raid: &ArraySpec, value: &str) -> Option<&'static str> {
         let number = |text: &str| text.parse::<u32>().is_ok_and(|number| number > 0);
         let size = number(value.strip_suffix(['K', 'M', 'G', 'T']).unwrap_or(value));
@@ -137,7 +137,8 @@ impl ValueSyntax {
     }
 }
 
-/// Validates the layout of an array (md(4); tables of layouts in mdadm's maps.c).
+/// Returns whether `value` is a valid layout for this array, and a description of the valid ones (md(4); tables of layouts in mdadm's
+/// maps.c).
 fn check_layout_value(raid: &ArraySpec, value: &str) -> (bool, &'static str) {
     const PARITY: [&str; 10] = [
         "left-symmetric",
@@ -165,7 +166,7 @@ fn check_layout_value(raid: &ArraySpec, value: &str) -> (bool, &'static str) {
     }
 }
 
-/// Parses the words as mdadm's getopt_long does: `--chunk=64`, `--chunk 64`, `-c 64`, `-c64`, `--ch=64`.
+/// Parses the words in the same way as mdadm, which uses getopt_long: `--chunk=64`, `--chunk 64`, `-c 64`, `-c64`, `--ch=64`.
 pub(super) fn parse_arguments(words: &[String]) -> Vec<Result<MdadmArgument<'_>, String>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -203,7 +204,7 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
     Ok(MdadmArgument { at, words, known, value })
 }
 
-/// Returns the option with this name or unambiguous abbreviation.
+/// Returns the option that has this name, or whose name has this unambiguous abbreviation.
 fn find_option(name: &str) -> Option<&'static MdadmOption> {
     let mut abbreviated = OPTIONS.iter().filter(|option| !name.is_empty() && option.long.starts_with(name));
     let exact = OPTIONS.iter().find(|option| option.long == name);

@@ -1,6 +1,6 @@
-//! Mutations of inputs: changed, repeated, nested and mixed lines, words, numbers and characters.
+//! Mutations of inputs. Lines, words, numbers and characters are changed, repeated, nested, and mixed between documents.
 
-/// Random numbers (splitmix64): a seed determines the whole run.
+/// Random number generator (splitmix64). Its seed determines the whole run.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Words with a special meaning in YAML, layouts, the kernel or careless parsers.
+/// Words that have a special meaning in YAML, in layouts, in the kernel, or in careless parsers.
 const WORDS: [&str; 64] = [
     "",
     "~",
@@ -98,7 +98,7 @@ pub(crate) struct Mutator<'a> {
 }
 
 impl Mutator<'_> {
-    /// Returns a document of the corpus with some changes.
+    /// Returns a document of the corpus with some mutations.
     pub(crate) fn document(&mut self) -> String {
         let mut lines = self.some_lines();
         for _ in 0..self.random.below(4) {
@@ -174,7 +174,7 @@ impl Mutator<'_> {
         line.insert_str(value, &open.repeat(*depth));
     }
 
-    /// Replaces or inserts a word between blanks, quotes and brackets.
+    /// Replaces or inserts a word that is delimited by blanks, quotes or brackets.
     fn change_word(&mut self, line: &mut String) {
         let is_end = |c: char| " \"':,[]{}".contains(c);
         let ends: Vec<usize> = line.char_indices().filter(|(_, c)| is_end(*c)).map(|(at, _)| at + 1).collect();

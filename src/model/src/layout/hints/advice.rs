@@ -1,17 +1,17 @@
-//! Advice about valid hints that cannot match any disk.
+//! Advice about hints that are valid but cannot match any disk.
 
 use super::expression::{HintCondition, SizeCondition};
 use super::placeholders::{self, exact_values};
 use super::{ComparisonOperator, DiskHints};
 use crate::layout::advice::{is_kernel_disk, suggest_disk};
 
-/// Transports as the inventory names them.
+/// Names of transports in inventories.
 const TRANSPORTS: [&str; 8] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi"];
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
-/// 100 TiB: larger than any disk so far. Sizes in MiB exceed this.
+/// Size in GiB that no disk has so far: 100 TiB. A size that was written in MiB usually exceeds it.
 const HUGE_GIB: u64 = 100 << 10;
 
-/// Returns advice, each with the name of the hint. Invalid hints are ignored.
+/// Returns advice about hints, each with the name of the hint. Invalid hints are ignored.
 pub(crate) fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
     let doubt = |(hint, text): (&String, &String)| {
         let message = match HintCondition::parse(hint, text).ok()? {

@@ -3,7 +3,7 @@
 use super::{KNOWN, REMOVABLE, SMALLEST};
 use crate::layout::find_nearest;
 
-/// Longest operators first, because the first match is used.
+/// Operators on numbers. Longer operators precede shorter ones, because the first match is used.
 const NUMBER_OPERATORS: [(&str, ComparisonOperator); 7] = [
     ("==", ComparisonOperator::Equal),
     ("!=", ComparisonOperator::NotEqual),
@@ -26,14 +26,14 @@ const IN: &str = "<in>";
 const ALL_IN: &str = "<all-in>";
 const OR: &str = "<or>";
 const RANGE_IN: &str = "<range-in>";
-/// Boolean values of oslo.utils.
+/// Words that oslo.utils accepts as boolean values.
 const TRUE: [&str; 6] = ["true", "yes", "on", "1", "t", "y"];
 const FALSE: [&str; 6] = ["false", "no", "off", "0", "f", "n"];
 
 /// Parsed expression of a hint.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HintCondition {
-    /// `None` for `smallest` without another condition: any size matches.
+    /// Condition on the size; `None` if the expression is only `smallest`, which any size matches.
     Size(Option<SizeCondition>),
     Flag(FlagCondition),
     Text(TextCondition),
@@ -50,7 +50,7 @@ pub(super) enum SizeCondition {
     Within { low: u64, low_included: bool, high: u64, high_included: bool },
 }
 
-/// Condition on text in lower case.
+/// Condition on a text that was converted to lower case.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TextCondition {
     Compared(ComparisonOperator, String),
@@ -92,7 +92,7 @@ impl TextCondition {
         }
     }
 
-    /// Returns whether the condition requires exactly this value.
+    /// Returns whether the condition requires a text to be equal to one or several values, and `found` is one of them.
     pub(crate) fn equals_text(&self, found: &str) -> bool {
         match self {
             TextCondition::Compared(ComparisonOperator::Equal, wanted) => found == wanted,
@@ -106,7 +106,7 @@ impl HintCondition {
     /// Parses the expression of a hint.
     ///
     /// # Errors
-    /// The name of the hint or the expression is invalid.
+    /// Fails if the name of the hint or the expression is invalid.
     pub fn parse(hint: &str, text: &str) -> Result<HintCondition, String> {
         if !KNOWN.contains(&hint) {
             let known = KNOWN.join(", ");
@@ -129,7 +129,8 @@ impl HintCondition {
     }
 }
 
-/// Restores the original case of the text that a message quotes at its start; expressions are parsed in lower case.
+/// Restores the original case of the text that a message quotes at its start. Expressions are converted to lower case before they are
+/// parsed.
 fn restore_case(why: &str, written: &str, lower: &str) -> String {
     let quoted =
         why.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0)).filter(|quoted| !quoted.is_empty());
@@ -140,7 +141,7 @@ fn restore_case(why: &str, written: &str, lower: &str) -> String {
     }
 }
 
-/// Returns the condition after `smallest` in the expression of a size; `None` if the expression does not begin with it.
+/// Returns the condition that follows `smallest` in the expression of a size; `None` if the expression does not begin with `smallest`.
 pub(super) fn strip_smallest(text: &str) -> Option<&str> {
     let start = text.trim_start().get(..SMALLEST.len())?;
     start.eq_ignore_ascii_case(SMALLEST).then(|| text.trim_start()[SMALLEST.len()..].trim())
@@ -178,7 +179,7 @@ fn parse_gib(text: &str) -> Result<u64, String> {
     positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
 }
 
-/// Parses `[ 10 20 )`: a square bracket includes its bound, a round one excludes it.
+/// Parses a range such as `[ 10 20 )`. A square bracket includes its bound, a round bracket excludes it.
 fn parse_range(text: &str) -> Result<SizeCondition, String> {
     let usage = || format!("a range must be written as {RANGE_IN} [ 10 20 ], with a round bracket to exclude a bound");
     let text = text.trim();
@@ -226,7 +227,7 @@ fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
     if stray || text.starts_with("s=") {
         let words = list_operators(&TEXT_OPERATORS);
         return Err(format!(
-            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must be equal"
+            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must be equal to the attribute"
         ));
     }
     Ok(TextCondition::Compared(ComparisonOperator::Equal, parse_value(text)?))

@@ -1,11 +1,11 @@
-//! Hints that select a disk by a placeholder.
+//! Detection of hints that select a disk by a placeholder.
 
 use super::DiskHints;
 use super::expression::{ComparisonOperator, HintCondition, TextCondition};
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use std::fmt;
 
-/// A hint whose value is a placeholder.
+/// A hint whose value is a placeholder, so that it selects no disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderHint {
     pub hint: String,
@@ -22,7 +22,7 @@ impl fmt::Display for PlaceholderHint {
     }
 }
 
-/// Returns the first hint that no disk can match because all of its values are placeholders.
+/// Returns the first hint all of whose values are placeholders, so that no disk can match it; `None` if there is no such hint.
 pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
         let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return None };
@@ -33,7 +33,7 @@ pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     })
 }
 
-/// Returns why a value of a hint selects no disk.
+/// Returns the reason why a value of a hint selects no disk; `None` if it is not a placeholder.
 pub(super) fn describe_if_placeholder(hint: &str, value: &str) -> Option<String> {
     let found = || PlaceholderHint { hint: hint.to_owned(), value: value.to_owned() };
     is_placeholder(hint, value).then(|| found().to_string())
@@ -47,7 +47,7 @@ fn is_placeholder(hint: &str, value: &str) -> bool {
     }
 }
 
-/// Returns the values of which a disk must have one in full.
+/// Returns the values to one of which the attribute must be equal; empty if the condition is of another type.
 pub(super) fn exact_values(word: &TextCondition) -> Vec<&str> {
     match word {
         TextCondition::Compared(ComparisonOperator::Equal, value) => vec![value],

@@ -1,5 +1,5 @@
-//! Options of the mkfs tools, from their manuals and getopt(3) calls: e2fsprogs 1.47, xfsprogs 6.1, btrfs-progs 6.2, dosfstools 4.2,
-//! util-linux 2.38, and additions of later versions.
+//! Options of the mkfs tools. They were taken from the manuals and getopt(3) calls of e2fsprogs 1.47, xfsprogs 6.1, btrfs-progs 6.2,
+//! dosfstools 4.2, and util-linux 2.38, with the additions of later versions.
 
 use crate::layout::FilesystemFormat;
 
@@ -10,7 +10,7 @@ pub(crate) struct MkfsTool {
 
 pub(crate) struct MkfsOption {
     pub letter: Option<char>,
-    /// Long name; empty if there is none.
+    /// Long name of the option; empty if it has none.
     pub long: &'static str,
     pub takes: OptionArity,
     pub rule: OptionRule,
@@ -19,20 +19,20 @@ pub(crate) struct MkfsOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OptionArity {
     Nothing,
-    /// After the option or in the next word.
+    /// Required value, directly after the option or in the next word.
     Value,
-    /// Only after `=`, or omitted.
+    /// Optional value, only after `=`.
     Perhaps,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum OptionRule {
     Free,
-    /// Not allowed, with the reason.
+    /// Not allowed, for this reason.
     Refused(&'static str),
-    /// Allowed only with the value of the layout's format.
+    /// Allowed only if the value is the format that the layout specifies.
     Format,
-    /// Parts of the value that are not allowed, each with the reason.
+    /// Allowed, except for these parts of the value. Each has a reason why it is not allowed.
     Parts(&'static [(&'static str, &'static str)]),
 }
 
@@ -46,12 +46,12 @@ const FILE: &str = "it uses a file of the ramdisk";
 const ELSEWHERE: &str = "the filesystem would not be at the start of the device";
 const JOURNAL_DEVICE: &str = "it would create a journal for another filesystem";
 
-/// Allowed short option without a value.
+/// Returns an allowed short option without a value.
 const fn flag_option(letter: char) -> MkfsOption {
     MkfsOption { letter: Some(letter), long: "", takes: Nothing, rule: Free }
 }
 
-/// Allowed short option with a value.
+/// Returns an allowed short option with a value.
 const fn value_option(letter: char) -> MkfsOption {
     MkfsOption { letter: Some(letter), long: "", takes: Value, rule: Free }
 }

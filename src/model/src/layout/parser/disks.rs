@@ -38,7 +38,7 @@ pub(super) fn read_disk(reader: &mut LayoutReader, node: &DocumentNode, place: &
     })
 }
 
-/// Reads the hints. Expressions are text; unquoted numbers and booleans are accepted as text.
+/// Reads the hints of a disk. Expressions are text; numbers and booleans without quotes are accepted as text.
 fn read_hints(reader: &mut LayoutReader, fields: &LayoutFields) -> BTreeMap<String, String> {
     let mut hints = BTreeMap::new();
     let Some(node) = fields.get("hints") else { return hints };

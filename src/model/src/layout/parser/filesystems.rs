@@ -47,7 +47,7 @@ fn read_reinstall_policy(reader: &mut LayoutReader, fields: &LayoutFields) -> On
     read_one_of(reader, fields, "reinstall", "reinstall", &known).unwrap_or_default()
 }
 
-/// Reads the mount point. Layouts that were derived from fstab have swap areas with `path: none`.
+/// Reads the mount point. `path: none` of a swap area is ignored, because layouts that were derived from fstab contain it.
 fn read_mount_path(
     reader: &mut LayoutReader,
     fields: &LayoutFields,

@@ -44,7 +44,7 @@ pub(super) fn read_array(reader: &mut LayoutReader, node: &DocumentNode, place: 
     })
 }
 
-/// Reads the devices that an array or group consists of.
+/// Reads the devices of which an array or group consists.
 fn read_devices(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<LayoutPath> {
     reader.read_texts(fields, "devices").into_iter().map(LayoutPath::from).collect()
 }

@@ -7,20 +7,20 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RaidLevel {
-    /// Striped over all members; the loss of one member loses all data.
+    /// RAID 0: striped over all members. The loss of one member loses all data.
     #[serde(rename = "0")]
     Raid0,
-    /// Mirrored. Default of metal-stack.
+    /// RAID 1: mirrored. This is the default of metal-stack.
     #[default]
     #[serde(rename = "1")]
     Raid1,
-    /// Survives the loss of one member.
+    /// RAID 5: survives the loss of one member.
     #[serde(rename = "5")]
     Raid5,
-    /// Survives the loss of two members.
+    /// RAID 6: survives the loss of two members.
     #[serde(rename = "6")]
     Raid6,
-    /// Striped over pairs of mirrors.
+    /// RAID 10: striped over pairs of mirrors.
     #[serde(rename = "10")]
     Raid10,
 }
@@ -29,7 +29,7 @@ impl RaidLevel {
     pub const ALL: [RaidLevel; 5] =
         [RaidLevel::Raid0, RaidLevel::Raid1, RaidLevel::Raid5, RaidLevel::Raid6, RaidLevel::Raid10];
 
-    /// Returns the level as layouts and `mdadm --level` write it.
+    /// Returns the number of the level, as layouts and `mdadm --level` write it.
     pub fn number(self) -> &'static str {
         match self {
             RaidLevel::Raid0 => "0",
@@ -90,14 +90,14 @@ pub enum FilesystemFormat {
     Xfs,
     Btrfs,
     Swap,
-    /// In memory; `device` is `tmpfs`.
+    /// Filesystem in memory. `device` is `tmpfs`.
     Tmpfs,
     /// No filesystem is created.
     None,
 }
 
 impl FilesystemFormat {
-    /// All formats; first those of metal-api, in its order.
+    /// All formats. Those of metal-api come first, in its order.
     pub const ALL: [FilesystemFormat; 8] = [
         FilesystemFormat::Ext3,
         FilesystemFormat::Ext4,
@@ -137,7 +137,7 @@ impl fmt::Display for FilesystemFormat {
     }
 }
 
-/// Partition types by their four-digit `sgdisk` codes, as metal-api writes them.
+/// Partition types, identified by their four-digit codes in `sgdisk`, as in metal-api.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PartitionType {
@@ -168,7 +168,7 @@ impl PartitionType {
         }
     }
 
-    /// Returns the type GUID of the partition entry (UEFI specification 5.3.3; Discoverable Partitions Specification).
+    /// Returns the GUID of this type in a partition entry (UEFI specification 5.3.3; Discoverable Partitions Specification).
     pub fn guid(self) -> uuid::Uuid {
         uuid::Uuid::from_u128(match self {
             PartitionType::Boot => 0xC12A7328_F81F_11D2_BA4B_00A0C93EC93B,

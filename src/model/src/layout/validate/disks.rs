@@ -7,7 +7,7 @@ use crate::device::LayoutPath;
 use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, hints};
 use std::collections::BTreeSet;
 
-/// Maximum length of a partition name, in UTF-16 units.
+/// Maximum length of a partition name, in UTF-16 code units.
 const MAX_NAME_UNITS: usize = 36;
 const MIB: u64 = 1 << 20;
 
@@ -32,7 +32,7 @@ pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
         {
             check.report_problem(
                 &format!("{place}.hints"),
-                format!("disks[{first}] has the same hints, but both would select the same disk"),
+                format!("disks[{first}] has the same hints, so both would select the same disk"),
             );
         }
         for (hint, message) in hints::check_hints(&disk.hints) {
@@ -47,7 +47,7 @@ pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
     }
 }
 
-/// Checks the name of a disk. With hints, any plain name is valid.
+/// Returns the reason why the name of a disk is invalid; `None` if it is valid. If the disk is selected by hints, any plain name is valid.
 fn find_name_error(device: &str, found_by_hints: bool) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_name = device.starts_with(|c: char| c.is_ascii_alphanumeric()) && device.chars().all(plain);
@@ -84,7 +84,7 @@ fn add_devices(check: &mut LayoutCheck, place: &str, disk: &DiskSpec) {
     }
 }
 
-/// Returns the correct name of a partition, and records likely wrong names.
+/// Returns the correct name of a partition, and records likely incorrect names for suggestions.
 fn record_partition_names(check: &mut LayoutCheck, device: &LayoutPath, number: u32) -> LayoutPath {
     let right = device.partition_path(number);
     for infix in ["", "p", "-part"] {

@@ -4,7 +4,7 @@ use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout};
 
-/// Directories that the system needs before it can unlock filesystems, including their subdirectories.
+/// Directories that the system needs before it can unlock filesystems. Their subdirectories are included.
 const NEEDED_FIRST: [&str; 7] = ["/boot", "/efi", "/etc", "/usr", "/bin", "/sbin", "/lib"];
 
 pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {
@@ -40,7 +40,7 @@ pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {
     }
 }
 
-/// Checks the `encrypted` field of a filesystem.
+/// Checks the field `encrypted` of a filesystem.
 fn check_filesystem(check: &mut LayoutCheck, index: usize, filesystem: &FilesystemSpec, within: Option<&str>) {
     let place = format!("filesystems[{index}].encrypted");
     if check.is_readable(&format!("filesystems[{index}].format"))

@@ -34,7 +34,7 @@ pub(super) fn check_filesystems(check: &mut LayoutCheck, filesystems: &[Filesyst
     }
 }
 
-/// Returns the mount point. `none` means that there is none, as in fstab.
+/// Returns the mount point of a filesystem. `none` means that it is not mounted, as in fstab.
 fn mount_point(filesystem: &FilesystemSpec) -> Option<&str> {
     let mounted = !matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None);
     filesystem.path.as_deref().filter(|path| mounted || *path != "none")

@@ -1,4 +1,4 @@
-//! State of the validation: problems found, and the devices that the layout provides and uses.
+//! State of the validation: the problems found so far, and the devices that the layout provides and uses.
 
 use crate::device::LayoutPath;
 use common::diagnostic::Diagnostic;
@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 pub(super) struct LayoutCheck<'a> {
     pub(super) unread: &'a [String],
     pub(super) problems: Vec<Diagnostic>,
-    /// Block devices that will exist.
+    /// Block devices that will exist after the installation.
     pub(super) provided: BTreeMap<LayoutPath, DeviceSource>,
-    /// Correct names of partitions by the names that other types of disks would give them.
+    /// Correct names of partitions, by the names that they would have on other types of disks.
     pub(super) misnamed: BTreeMap<LayoutPath, LayoutPath>,
-    /// Block devices that are in use, each with the path of its user.
+    /// Block devices that are in use, each with the path in the layout that uses it.
     pub(super) used: BTreeMap<LayoutPath, String>,
 }
 
-/// Source of a block device.
+/// Object of the layout that provides a block device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceSource {
     Disk,
     PartitionedDisk,
     Partition,
-    /// Partition of a raw image, if the image contains it.
+    /// Possible partition of a raw image. Whether the image contains it is not known.
     ImagePartition,
     Array,
     /// Logical volume.
@@ -36,12 +36,12 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Returns whether the value at `place` could be read.
+    /// Returns whether the value at the path `place` could be read.
     pub(super) fn is_readable(&self, place: &str) -> bool {
         !self.unread.iter().any(|unread| is_within(place, unread))
     }
 
-    /// Returns whether every item of the list `place`, and every field of that name below it, could be read.
+    /// Returns whether all items of the list at the path `place` could be read, and also all fields below it with the name `field`.
     pub(super) fn is_list_readable(&self, place: &str, field: &str) -> bool {
         !self.unread.iter().any(|unread| {
             // `[]` marks a list in which an item is missing.
@@ -50,7 +50,7 @@ impl LayoutCheck<'_> {
         })
     }
 
-    /// Returns whether the whole list `place` could be read.
+    /// Returns whether the list at the path `place` could be read with everything below it.
     pub(super) fn is_whole_readable(&self, place: &str) -> bool {
         !self
             .unread
@@ -68,7 +68,7 @@ impl LayoutCheck<'_> {
             && self.is_list_readable("logicalvolumes", "volumegroup")
     }
 
-    /// Records that `device` is used at `place`. A device can be used only once, and not if it is partitioned.
+    /// Records that `device` is used at the path `place`. Reports a device that is used twice, or that is partitioned.
     pub(super) fn use_device(&mut self, place: &str, device: &LayoutPath) {
         if self.provided.get(device) == Some(&DeviceSource::PartitionedDisk) {
             self.report_problem(place, format!("device:{device} is partitioned: use one of its partitions"));
@@ -80,7 +80,7 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Records the use of all `devices` of an array or group; `not_provided` returns the message for a device that does not exist.
+    /// Records that an array or group uses `devices`. For a device that does not exist, reports the message that `not_provided` returns.
     pub(super) fn use_devices(
         &mut self,
         place: &str,
@@ -106,12 +106,12 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Records that `device` will exist.
+    /// Records that `device` will exist after the installation.
     pub(super) fn add_device(&mut self, device: LayoutPath, provider: DeviceSource) {
         self.provided.entry(device).or_insert(provider);
     }
 
-    /// Checks arguments of a command: one word per item.
+    /// Checks that each item of a list of command arguments is a single word.
     pub(super) fn check_words(&mut self, place: &str, words: &[String]) {
         for word in words {
             if word.is_empty() {
@@ -127,7 +127,7 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Returns the correct name of a nonexistent partition as the end of a message.
+    /// Returns the end of a message about a nonexistent partition, which suggests the correct name. Empty if there is no suggestion.
     pub(super) fn suggest_partition_name(&self, device: &LayoutPath) -> String {
         self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
     }

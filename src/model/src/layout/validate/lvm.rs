@@ -5,18 +5,18 @@ use crate::device::LayoutPath;
 use crate::layout::mapper_name::{explain_excessive_name, mapper_name};
 use crate::layout::{Layout, LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 
-/// NAME_LEN in LVM's metadata-exported.h, without the closing NUL.
+/// Maximum length of a name: NAME_LEN in LVM's metadata-exported.h, without the closing NUL.
 const MAX_NAME_BYTES: usize = 127;
-/// lvm(8), "Valid tags" and tags in lvm2's lib/metadata/tags.
+/// Maximum length of a tag (lvm(8), "Valid tags", and tags in lvm2's lib/metadata/tags).
 const MAX_TAG_BYTES: usize = 1024;
 /// Prefixes that LVM reserves for its own volumes (lvm(8), "Valid names").
 const RESERVED_STARTS: [&str; 2] = ["snapshot", "pvmove"];
-/// Substrings that LVM reserves (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
+/// Substrings of names that LVM reserves for its own volumes (lvm2's lib/misc/lvm-string.c, _lvname_has_reserved_string).
 const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
-/// Names below /dev that already exist, and so cannot be the directory of a group.
+/// Names below /dev that already exist, so that a group cannot have a directory with this name.
 const TAKEN: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",

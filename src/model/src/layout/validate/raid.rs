@@ -4,14 +4,15 @@ use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::layout::{ArraySpec, Layout, RaidLevel};
 use std::collections::BTreeSet;
 
-/// Largest number of an array that mdadm assigns (find_free_devnm in mdadm's mdopen.c).
+/// Largest number of an array that mdadm supports (find_free_devnm in mdadm's mdopen.c).
 const MAX_NUMBER: u32 = 511;
-/// Size of the field `set_name` of a superblock 1.x.
+/// Maximum length of an array's name: size of the field `set_name` in superblocks 1.x.
 const MAX_NAME_BYTES: usize = 32;
-/// MD_SB_DISKS: maximum number of devices of a superblock 0.90. mdadm(8) says 28, but mdadm 4.2 refuses more than 27.
+/// Maximum number of devices of an array with a superblock 0.90 (MD_SB_DISKS). According to mdadm(8) it is 28, but mdadm 4.2 refuses more
+/// than 27.
 const MAX_MEMBERS_0_90: usize = 27;
 const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
-/// Metadata versions with the superblock at the end of the member.
+/// Metadata versions whose superblock is at the end of the member.
 const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
 
 /// Checks the arrays, and records the devices that they provide.
@@ -29,7 +30,7 @@ pub(super) fn check_arrays(check: &mut LayoutCheck, layout: &Layout) {
     check_esp(check, layout);
 }
 
-/// Returns the number of an array without a name: 7 for `/dev/md7`, `None` for `/dev/md/root`.
+/// Parses the path of an array. Returns its number, such as 7 for `/dev/md7`, or `None` for a named array such as `/dev/md/root`.
 fn parse_array_name(arrayname: &str) -> Result<Option<u32>, String> {
     let usage = || format!("array:{arrayname} is not a valid array name: write /dev/md0 or /dev/md/NAME");
     let Some(name) = arrayname.strip_prefix("/dev/md/") else {
@@ -84,8 +85,8 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
     });
 }
 
-/// Returns the minimum number of members. According to mdadm(8), fewer than two require --force if they are possible at all; levels 5 and 6
-/// with fewer are mirrors.
+/// Returns the minimum number of members. According to mdadm(8), arrays with fewer than two members require --force, if they are possible
+/// at all. Levels 5 and 6 with fewer members than this would be mirrors.
 fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
@@ -151,7 +152,7 @@ fn check_options(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
     }
 }
 
-/// Checks that numbers do not conflict: mdadm assigns numbers to named arrays from 127 downwards.
+/// Checks that no array has a number that mdadm assigns to a named array. mdadm assigns numbers from 127 downwards.
 fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
     let named = arrays.iter().filter(|raid| matches!(parse_array_name(raid.arrayname.as_str()), Ok(None))).count();
     for (index, raid) in arrays.iter().enumerate() {
@@ -168,7 +169,7 @@ fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
     }
 }
 
-/// Checks arrays of an ESP. Firmware does not support arrays: it must find a FAT filesystem at the beginning of a member.
+/// Checks arrays that contain an ESP. Firmware does not support arrays, so it must find a FAT filesystem at the beginning of a member.
 fn check_esp(check: &mut LayoutCheck, layout: &Layout) {
     for (index, raid) in layout.raid.iter().enumerate() {
         if !check.is_list_readable("filesystems", "format") || !layout.is_esp(raid) {

@@ -1,4 +1,4 @@
-//! Rules for a disk to which a raw image is written: partitions of the image are mounted without changes.
+//! Rules for a disk to which a raw image is written. The partitions of the image can be mounted, but not changed.
 
 use super::layout_check::LayoutCheck;
 use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
@@ -48,7 +48,7 @@ fn check_disk(check: &mut LayoutCheck, place: &str, disk: &DiskSpec, first: Opti
     }
 }
 
-/// Checks a filesystem that the image contains.
+/// Checks a filesystem on a partition of the image.
 fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec) {
     let FilesystemSpec { device, format, .. } = filesystem;
     let brought = format!("device:{device} is a partition of the image");
@@ -64,11 +64,11 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     if !filesystem.createoptions.is_empty() {
         check.report_problem(
             &format!("{place}.createoptions"),
-            format!("{brought}, which is not created by mkfs: remove createoptions"),
+            format!("{brought}, whose filesystem is not created by mkfs: remove createoptions"),
         );
     }
     if !filesystem.mountoptions.is_empty() {
-        let message = format!("{brought}, which is mounted by the image's own fstab: remove mountoptions");
+        let message = format!("{brought}, whose own fstab specifies how it is mounted: remove mountoptions");
         check.report_problem(&format!("{place}.mountoptions"), message);
     }
 }

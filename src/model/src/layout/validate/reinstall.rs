@@ -1,4 +1,4 @@
-//! Rules for `reinstall: merge`: the image's files can only be added to a preserved filesystem that is mounted before the image is
+//! Rules for `reinstall: merge`. Files of the image can be added only to a preserved filesystem that is mounted before the image is
 //! unpacked.
 
 use super::layout_check::LayoutCheck;

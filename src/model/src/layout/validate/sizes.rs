@@ -1,23 +1,24 @@
-//! Rules for sizes that follow from the layout alone. Sizes that depend on a disk are checked by the plan.
+//! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds: the metadata of arrays takes more than is deducted.
+//! Computed sizes are upper bounds, because less is deducted for the metadata of arrays than they actually take.
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
 use crate::layout::{ArraySpec, FilesystemFormat, Layout, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 use std::collections::BTreeMap;
 
-/// LVM's defaults: 1 MiB of metadata at the start of each physical volume, and extents of 4 MiB.
+/// LVM's defaults: [`METADATA_MIB`] of metadata at the start of each physical volume, and extents of [`EXTENT_MIB`].
 const METADATA_MIB: u64 = 1;
 const EXTENT_MIB: u64 = 4;
-/// Headers and key slots of a LUKS container as the plan creates it.
+/// Size of the headers and key slots of a LUKS container in MiB, as the plan creates it.
 const LUKS_MIB: u64 = 16;
-/// Minimum size for mkfs.xfs of xfsprogs 5.19 and later, in MiB.
+/// Minimum size of a filesystem that mkfs.xfs of xfsprogs 5.19 and later creates, in MiB.
 pub const MIN_XFS_MIB: u64 = 300;
-/// Minimum size for mkfs.btrfs without options, in MiB: space for the first chunks, with two copies of the metadata.
+/// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. It is the space for the first chunks, with two copies of
+/// the metadata.
 pub const MIN_BTRFS_MIB: u64 = 109;
 
-/// Size in MiB by device, for devices whose size does not depend on a disk.
+/// Sizes in MiB of the devices whose size does not depend on a disk.
 type FixedSizes = BTreeMap<LayoutPath, u64>;
 
 pub(super) fn check_device_sizes(check: &mut LayoutCheck, layout: &Layout) {
@@ -46,7 +47,7 @@ pub(super) fn check_device_sizes(check: &mut LayoutCheck, layout: &Layout) {
     check_filesystems(check, layout, &sizes);
 }
 
-/// Returns the size of an array; `None` if the size of a member is not known or the create options may change the size.
+/// Returns the size of an array in MiB. Returns `None` if the size of a member is not known, or if create options may change the size.
 fn compute_array_size(raid: &ArraySpec, sizes: &FixedSizes) -> Option<u64> {
     if !raid.options_without_metadata().is_empty() {
         return None;
@@ -90,7 +91,7 @@ fn check_group(check: &mut LayoutCheck, group: &VolumeGroupSpec, volumes: &[Logi
     }
 }
 
-/// Returns the number of extents of a volume, at least one for each physical volume that it uses.
+/// Returns the number of extents of a volume. It is at least one for each physical volume that the volume uses.
 fn count_extents(volume: &LogicalVolumeSpec, devices: u64) -> u64 {
     let extents = volume.size.as_mib().map_or(1, |mib| mib.div_ceil(EXTENT_MIB));
     match volume.lvmtype {

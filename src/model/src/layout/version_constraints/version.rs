@@ -1,8 +1,9 @@
-//! Image versions, parsed as loosely as metal-api does: minor and patch are optional.
+//! Versions of images. Like metal-api, the parser accepts versions without minor and patch.
 
 use std::fmt;
 
-/// Version with major, minor and patch. Images have no prereleases: the text after the last `-` of an id is the whole version.
+/// Version of an image, with major, minor and patch. Images have no prereleases, because the whole text after the last `-` of an image id
+/// is the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageVersion {
     pub major: u64,
@@ -41,19 +42,20 @@ impl fmt::Display for ImageVersion {
     }
 }
 
-/// Version as written: `10` and `10.0` stand for more versions than `10.0.0`.
+/// Version as written in a constraint. `10` and `10.0` denote more versions than `10.0.0`.
 #[derive(Debug, Clone, Copy)]
 pub struct VersionPattern {
-    /// Parts that are not specified are 0.
+    /// Version in which parts that are not specified are 0.
     pub version: ImageVersion,
-    /// Number of specified parts, 1 to 3.
+    /// Number of specified parts, from 1 to 3.
     pub parts: usize,
-    /// True if a prerelease is specified, which precedes `version`.
+    /// True if a prerelease of `version` is specified. A prerelease precedes the version.
     pub prerelease: bool,
 }
 
 impl VersionPattern {
-    /// Parses a version as loosely as Masterminds/semver: with an optional `v` and leading zeros; build metadata is ignored.
+    /// Parses a version as leniently as Masterminds/semver: it may start with `v`, numbers may have leading zeros, and build metadata is
+    /// ignored.
     pub fn parse(text: &str) -> Option<VersionPattern> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let (text, metadata) = split_optional(text.split_once('+'), text);
@@ -85,7 +87,7 @@ fn split_optional<'a>(split: Option<(&'a str, &'a str)>, whole: &'a str) -> (&'a
 /// Parsed id of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageId<'a> {
-    /// Text before the last `-`: `firewall-ubuntu` of `firewall-ubuntu-2.0.20261101`.
+    /// Name of the operating system, which is the text before the last `-`: `firewall-ubuntu` in `firewall-ubuntu-2.0.20261101`.
     pub os: &'a str,
     pub version: ImageVersion,
 }
@@ -94,7 +96,7 @@ impl<'a> ImageId<'a> {
     /// Parses an image id.
     ///
     /// # Errors
-    /// No layout can be selected for this image; the message is mostly metal-api's.
+    /// Fails if no layout can be selected for an image with this id. The message is mostly that of metal-api.
     pub fn parse(id: &'a str) -> Result<ImageId<'a>, String> {
         let (os, version) = id
             .rsplit_once('-')
