@@ -133,7 +133,7 @@ fn mask_url(url: &str) -> String {
 /// Maximum number of items listed by [`join_few`].
 const WRITTEN_OUT: usize = 32;
 
-/// Joins the first [`WRITTEN_OUT`] items of a list, followed by the number of the remaining items.
+/// Joins the first items of a list, at most 32, followed by the number of the remaining items.
 pub fn join_few(items: &[String], separator: &str) -> String {
     let more = items.len().saturating_sub(WRITTEN_OUT);
     let first = items[..items.len() - more].join(separator);

@@ -106,8 +106,8 @@ impl LayoutSet {
         duplicates
     }
 
-    /// Returns the sizes and operating systems for which two layouts accept the same images, but at most [`MOST_COLLISIONS`]. If there are
-    /// none, at most one layout matches any size and image.
+    /// Returns the sizes and operating systems for which two layouts accept the same images, but at most a thousand. If there are none, at
+    /// most one layout matches any size and image.
     pub fn find_collisions(&self) -> Vec<LayoutCollision> {
         let members = self.members.iter().enumerate();
         let pairs =

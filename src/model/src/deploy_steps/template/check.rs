@@ -14,7 +14,7 @@ const OF_A_STEP: [&str; 4] = ["interface", "step", "args", "priority"];
 const INTERFACES: [&str; 7] = ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"];
 const LONGEST_DESCRIPTION: usize = 255;
 
-/// Returns all problems of a template. Fields in `more` are allowed in addition to [`FIELDS`].
+/// Returns all problems of a template. Fields in `more` are allowed in addition to those that clients can set.
 pub fn check_template(document: &Value, more: &[&str]) -> Vec<Diagnostic> {
     let Some(fields) = document.as_object() else {
         return vec![Diagnostic::new("", format!("a template must be an object, found {}", type_name(document)))];
