@@ -263,8 +263,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report once more than best effort requires, but ignores a failure: all information for the next boot is in the install
-    /// marker.
+    /// Sends the report with short retries. A failure is only printed, since the install marker contains all information that the next boot
+    /// needs.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

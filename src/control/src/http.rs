@@ -81,7 +81,7 @@ impl HttpControlPlane {
         (what, request.header(REQUEST_ID, id))
     }
 
-    /// Returns the id of the next request, preceded by the description `what` with this id.
+    /// Returns the description `what` with the id of the next request, and this id itself.
     fn next_request_id(&self, what: &str) -> (String, String) {
         let id = format!("{}-{}", self.boot, self.requests.fetch_add(1, Ordering::Relaxed) + 1);
         (format!("{what} (request {id})"), id)

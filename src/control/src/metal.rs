@@ -97,7 +97,7 @@ pub struct MetalControlPlane {
     partition: String,
     /// Console password of the installed system, which is sent to the control plane in the report.
     password: String,
-    /// Whether this boot has started to write. Only then the installed system has the console password `password`.
+    /// Whether this boot has started to write. Only then does the installed system have the console password `password`.
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
@@ -188,8 +188,7 @@ impl ControlPlane for MetalControlPlane {
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 
-    /// For the disks of an unallocated machine, checks that the machine is still unallocated; otherwise, that the allocation is still in
-    /// force.
+    /// Checks that the machine is still in the state in which its disks may be erased: unallocated, or with this allocation in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.is_allocated(false)? {

@@ -187,8 +187,7 @@ pub struct Allocation {
     /// erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// Role of this machine in a migration. While it is set, the machine takes part in the migration and does not install. drophammer
-    /// extension.
+    /// Role of this machine in a migration. It takes precedence over all other fields. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MigrationOffer>,
 }
@@ -354,7 +353,7 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
 /// Source of information about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RecordSource {
-    /// Records of the control plane, in addition to those on the disks.
+    /// Records of the control plane.
     #[default]
     ControlPlane,
     /// Records on the disks only. The control plane has no records of installations, or has lost them.
