@@ -219,7 +219,7 @@ pub struct OrderedReinstall {
     /// True if the operator confirms that `wipeonreinstall` in the layout differs from the recorded wipe policy. The layout then applies.
     #[serde(default)]
     pub change_promise: bool,
-    /// Disks whose data the operator gives up. Each is given by serial number, WWN or path in `/dev/disk/by-path`.
+    /// Disks whose data may be erased. Each is given by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
     /// True if the order may replace an installation on the disks that is newer than the order or unknown to the control plane.
@@ -276,7 +276,7 @@ pub enum FinisherChoice {
     Image,
     /// drophammer, even if the image has an installer.
     Builtin,
-    /// None; the image already boots on any machine.
+    /// No component: the image boots without changes.
     None,
 }
 

@@ -16,10 +16,10 @@ const LOOKUP: Duration = Duration::from_secs(600);
 /// Settings of a machine that an Ironic conductor controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConductorSettings {
-    /// `ipa-api-url=`: URLs without a trailing slash, of which the first one that responds is used. Empty if only an inspection is
+    /// `ipa-api-url=`: URLs without a trailing slash. The first one that responds is used. Empty if only an inspection is
     /// requested.
     pub api: Vec<String>,
-    /// `ipa-inspection-callback-url=`: URLs, to the first of which that accepts it the inventory is sent.
+    /// `ipa-inspection-callback-url=`: URLs. The inventory is sent to the first one that accepts it.
     pub inspection: Vec<String>,
     /// `ipa-listen-port=`.
     pub listen_port: u16,
