@@ -3,15 +3,15 @@
 
 use crate::executor::peak_rss_bytes;
 use clap::Args;
-use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
 use common::{format, output};
 use image::raw::{self, ImageRequirements};
 use image::{
     BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage, SignatureKey, SignatureKeys,
 };
 use linux::storage::writeback::PeriodicWriteback;
-use linux::storage::{device_users, image_table_fit};
+use linux::storage::{busy_device_users, image_table_fit};
 use model::device::DevicePath;
 use model::install_report::{ImageTransferFigures, TransferProgress};
 use model::registry_auth::{DockerConfig, PullSecret};
@@ -82,7 +82,7 @@ enum BurnTarget {
 
 fn burn_to_directory(reached: ResolvedImage, root: &Path) -> Result<(BurnResult, Duration)> {
     // If the target is itself a mount point, the list contains it twice. Syncing it twice is harmless.
-    let points = [vec![root.to_owned()], device_users::list_mounts_below(root)].concat();
+    let points = [vec![root.to_owned()], busy_device_users::list_mounts_below(root)].concat();
     let began = Instant::now();
     let steady = PeriodicWriteback::start(points);
     let mut incoming = IncomingImage::start(reached, PayloadKind::Tar)?.among_others();

@@ -1,8 +1,8 @@
 //! Commands of the agent, shared by the programs `drophammer-agent` and `drophammer`, and the `main` function of both programs.
 
 use clap::{Parser, Subcommand};
-use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::format::terminal::escape_hidden;
 use std::process::ExitCode;
 

@@ -4,8 +4,8 @@
 //! The steps are in `steps`; they act on the machine only through `executor`.
 
 mod api;
-mod boot_state;
 mod certificate;
+mod command_result;
 mod commands;
 mod deploy_args;
 mod direct_deploy;
@@ -14,12 +14,12 @@ mod inject_files;
 mod inventory;
 mod logs;
 mod lookup;
-mod messages;
 mod rescue;
 mod routes;
 mod server;
 mod skipped_disks;
 mod steps;
+mod stored_credentials;
 mod worker;
 
 use api::{FoundIronicNode, HeartbeatRequest, IronicClient, IronicResult};
@@ -87,7 +87,7 @@ pub(crate) fn run_ironic_agent(
     inventory: &Inventory,
 ) -> Result<IronicNextAction> {
     let hands = Arc::new(MachineExecutor::new(settings));
-    let agent = IronicAgent { conductor, inventory, directory: Path::new(boot_state::DIRECTORY), gap: GAP };
+    let agent = IronicAgent { conductor, inventory, directory: Path::new(stored_credentials::DIRECTORY), gap: GAP };
     let ending = agent.serve_conductor(hands, &settings.consoles)?;
     thread::sleep(LAST_ANSWER);
     match ending {
@@ -253,10 +253,11 @@ impl IronicAgent<'_> {
     /// Determines the token of this boot, stores it, and returns it.
     fn obtain_token(&self, node: &FoundIronicNode) -> Result<String> {
         let told = self.conductor.token.clone();
-        let token = lookup::choose_token(node, told.or_else(|| boot_state::read_token(self.directory, &node.uuid)))?;
-        boot_state::write_token(
+        let token =
+            lookup::choose_token(node, told.or_else(|| stored_credentials::read_token(self.directory, &node.uuid)))?;
+        stored_credentials::write_token(
             self.directory,
-            &boot_state::StoredToken { node: node.uuid.clone(), token: token.clone() },
+            &stored_credentials::StoredToken { node: node.uuid.clone(), token: token.clone() },
         )?;
         Ok(token)
     }
@@ -317,6 +318,6 @@ fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<
 }
 
 #[cfg(test)]
-mod judge;
+mod conformance;
 #[cfg(test)]
 mod tests;

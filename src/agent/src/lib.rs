@@ -10,7 +10,7 @@ mod failure_handling;
 pub(crate) mod inventory_command;
 pub(crate) mod ironic;
 #[cfg(test)]
-mod metal_judge;
+mod metal_conformance;
 mod migration;
 mod migration_approval;
 mod pool;
@@ -21,7 +21,7 @@ pub(crate) mod report;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
-use crate::preflight::{file_order, keep_flag, local_state, passphrase, unlock_preserved};
+use crate::preflight::{keep_flag, local_state, passphrase, reinstall_order, unlock_preserved};
 use crate::report::ProgressReporter;
 use common::diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -270,7 +270,7 @@ impl InstallAgent {
         if !is_ordered_by_file {
             return local_state::complete_from_markers(&self.machine, allocation, inventory);
         }
-        let said = file_order::compare_order(&self.machine, allocation, inventory)?;
+        let said = reinstall_order::compare_order(&self.machine, allocation, inventory)?;
         said.iter().for_each(|said| print_line(said));
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Preparation of a plan: tools exist, disks have appeared, and everything on them is assembled and read.
 
-pub(crate) mod file_order;
 pub(crate) mod keep_flag;
 pub(crate) mod local_state;
 mod opaque_objects;
 pub(crate) mod passphrase;
+pub(crate) mod reinstall_order;
 mod settle;
 pub(crate) mod unlock_preserved;
 

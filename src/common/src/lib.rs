@@ -4,10 +4,10 @@
 //! pass. It has no knowledge of machines. Start with [`error`] and [`diagnostic`].
 
 pub mod bounded_read;
-pub mod command_outcome;
 pub mod diagnostic;
 pub mod encoding;
 pub mod error;
+pub mod exit_status;
 pub mod format;
 pub mod json_schema;
 pub mod output;

@@ -1,7 +1,7 @@
 //! The program for workstations and servers. It also contains the agent.
 
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use drophammer::{commands, completions, operator_client};
 use std::process::ExitCode;

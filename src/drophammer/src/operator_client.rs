@@ -23,9 +23,9 @@ pub(crate) use server::{OperatorClient, OperatorResponse};
 
 use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
 use ::server::operator::{MachineSummary, RenameRequest};
-use common::command_outcome::CommandOutcome;
 use common::encoding::percent_encode;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::output::{print_error, print_text, to_json};
 use options::MachineCommand;
 use reqwest::Method;

@@ -2,8 +2,8 @@
 
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 use clap::Parser;
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::testing::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;

@@ -13,11 +13,11 @@ mod disks;
 mod erase_methods;
 #[cfg(test)]
 mod fake;
-mod filesystem_contents;
 mod firmware_variables;
 mod hardware;
 pub mod lldp_receiver;
 mod md_arrays;
+mod mounted_filesystems;
 pub(crate) mod nvme;
 pub mod proc_mounts;
 mod raid1_copies;
@@ -30,7 +30,7 @@ mod volume_mappings;
 use crate::probe::sysfs::read_proc_file;
 pub(crate) use blank_detection::is_whole_device_blank as is_blank;
 pub(crate) use disks::read_serial_and_wwn;
-pub(crate) use filesystem_contents::read_filesystem;
+pub(crate) use mounted_filesystems::read_filesystem;
 pub(crate) use raid1_copies::DeviceRange;
 pub use sysfs::{ProbeRoots, format_device_number};
 pub(crate) use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
@@ -87,7 +87,7 @@ pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Invent
     inventory.groups = groups;
     inventory.unknown = [unexamined, unlisted].concat();
     inventory.parts = spanning_components::read_components(roots, &inventory);
-    inventory.filesystems = filesystem_contents::read_filesystems(&users, &inventory);
+    inventory.filesystems = mounted_filesystems::read_filesystems(&users, &inventory);
     inventory.limit_markers();
     Ok(inventory)
 }

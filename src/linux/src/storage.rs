@@ -4,7 +4,7 @@
 pub mod assembly;
 pub mod block_device;
 mod btrfs_scan;
-pub mod device_users;
+pub mod busy_device_users;
 pub mod disk_identity;
 pub mod erase;
 mod ext_journal;

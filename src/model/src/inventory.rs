@@ -10,7 +10,7 @@ mod firmware_variables;
 mod hardware;
 mod limits;
 pub mod lldp;
-mod markers;
+mod marker_limits;
 mod opaque;
 mod sanity_checks;
 mod spanning_component;
@@ -26,7 +26,7 @@ pub use firmware_variables::{
     VariablePurpose,
 };
 pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
-pub use markers::MARKER_BYTES;
+pub use marker_limits::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
 pub use volume_group::{

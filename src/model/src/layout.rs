@@ -2,7 +2,7 @@
 //! form.
 
 mod advice;
-mod arrays;
+mod array_options;
 mod canonical;
 mod dependencies;
 mod encryption;

@@ -4,7 +4,7 @@
 use super::{NewRoot, restricted_dev};
 use common::error::Result;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
-use linux::storage::device_users;
+use linux::storage::busy_device_users;
 use linux::storage::mount::{self, MountStack};
 use model::device::DevicePath;
 use nix::sys::signal::{Signal, kill};
@@ -49,10 +49,10 @@ impl<'a> Chroot<'a> {
     /// A device is missing, or a filesystem cannot be mounted.
     pub fn open(root: &'a NewRoot, devices: &[DevicePath], say: &'a (dyn Fn(&str) + Sync)) -> Result<Chroot<'a>> {
         let mut special = MountStack::new(root.path());
-        let before = device_users::list_mounts_below(root.path());
+        let before = busy_device_users::list_mounts_below(root.path());
         mount_special(&mut special, devices, say)?;
         let no_devices =
-            restricted_dev::mounts_without_devices(device_users::list_mounts_below(root.path()), root.path());
+            restricted_dev::mounts_without_devices(busy_device_users::list_mounts_below(root.path()), root.path());
         Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
     }
 
@@ -137,7 +137,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
     let end = Instant::now() + Duration::from_secs(5);
     let mut said = Vec::new();
     loop {
-        let left = device_users::find_processes_rooted_at(root);
+        let left = busy_device_users::find_processes_rooted_at(root);
         if left.is_empty() || Instant::now() > end {
             return;
         }
@@ -156,7 +156,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
 /// Unmounts filesystems that programs of the image left mounted, youngest first.
 fn unmount_leftovers(root: &Path, before: &[std::path::PathBuf], special: &MountStack) -> Result<()> {
     let ours = |path: &Path| before.iter().any(|mount| mount == path) || special.contains(path);
-    device_users::list_mounts_below(root)
+    busy_device_users::list_mounts_below(root)
         .iter()
         .rev()
         .filter(|path| !ours(path))

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::chroot::Chroot;
     use crate::testing;
-    use linux::storage::device_users;
+    use linux::storage::busy_device_users;
     use std::fs;
     use std::sync::Mutex;
     use tempfile::TempDir;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(lines[0], "path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin pwd=/");
         assert!(root.path().join("done").exists());
         assert!(!root.path().join("install.sh").exists());
-        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+        assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         let error = run_here(&root, MINUTE).0.unwrap_err().to_string();
         assert!(error.starts_with("run the image's installer /install.sh: `/install.sh` exited with 7: "), "{error}");
         assert!(error.contains("grub-install: no ESP") && error.contains("8 | 9"), "{error}");
-        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+        assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 
     #[test]
@@ -97,8 +97,8 @@ mod tests {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("did not end within 3 s and was killed: started"), "{error}");
         assert_eq!(lines[0], "started");
-        assert!(device_users::find_processes_rooted_at(root.path()).is_empty());
-        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+        assert!(busy_device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         let (_dir, root) = target("install.sh", script);
         let (result, _) = run_here(&root, MINUTE);
         result.unwrap();
-        assert!(device_users::find_processes_rooted_at(root.path()).is_empty());
-        assert_eq!(device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+        assert!(busy_device_users::find_processes_rooted_at(root.path()).is_empty());
+        assert_eq!(busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
     }
 }

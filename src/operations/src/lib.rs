@@ -9,17 +9,17 @@
 
 mod array_slot;
 mod arrays;
+mod control_plane_report;
 mod crypttab;
 mod disks;
 mod effect;
 mod extents;
 mod filesystems;
 mod finish_inputs;
-mod finishing;
 mod firmware;
 mod fstab;
 mod image;
-mod image_needs;
+mod image_bootability;
 mod injected_files;
 mod k8s_volume_files;
 mod k8s_volumes;
@@ -28,6 +28,7 @@ mod lines;
 mod luks;
 mod lvm;
 mod machine_files;
+mod make_bootable;
 mod migration;
 mod mounts;
 mod operation;
@@ -37,13 +38,13 @@ mod prove_preserved;
 mod raw_image;
 mod rehearsal;
 mod release;
-mod report;
 mod stage;
 pub mod text;
 mod wipe;
 
 pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
+pub use control_plane_report::{FinalReport, TellPointOfNoReturn};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
@@ -53,11 +54,10 @@ pub use finish_inputs::{
     BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
     SeedFilesystem,
 };
-pub use finishing::AdaptImage;
 pub use firmware::{BootEntries, FindLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
 pub use image::{BurnImage, ReachImage};
-pub use image_needs::{ImageFindings, ImageNeeds};
+pub use image_bootability::{ImageFindings, ImageNeeds};
 pub use injected_files::{InjectFiles, InjectedFile};
 pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WritePersistent};
 pub use k8s_volumes::{
@@ -68,6 +68,7 @@ pub use lines::operation_lines;
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};
 pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
+pub use make_bootable::AdaptImage;
 pub use migration::{AdaptMoved, MoveStands, ReceiveMigration, ReceivedDevice};
 pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
 pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
@@ -77,6 +78,5 @@ pub use prove_preserved::{ObjectLocator, PreservedObject, ProveKept, StableDevic
 pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
 pub use rehearsal::{Rehearsal, RestoreOp};
 pub use release::{AssertFree, Holder, TakeDown};
-pub use report::{FinalReport, TellPointOfNoReturn};
 pub use stage::{FailureState, StageName};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof};

@@ -15,7 +15,7 @@ use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::decider::verdict_on_disk;
 use super::{
     DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, finishing,
-    migrate_target, steps,
+    migrate_target, step_selection,
 };
 use common::diagnostic::Diagnostic;
 use model::device::LayoutPath;
@@ -128,7 +128,7 @@ pub(crate) fn predict_summary(
         let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
         problems.push(Diagnostic::new("disks", why));
     }
-    problems.extend(steps::missing_steps(&request.steps));
+    problems.extend(step_selection::missing_steps(&request.steps));
     problems.extend(finishing::refuse_finishing(layout, inventory, request));
     if !problems.is_empty() {
         return Err(problems);

@@ -2,7 +2,7 @@
 
 use super::PlanRequest;
 use super::attempt::DISK;
-use super::disk_identifiers::table_guid;
+use super::recorded_disk::table_guid;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};

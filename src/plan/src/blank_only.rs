@@ -7,7 +7,7 @@ use model::inventory::{Inventory, InventoryDisk};
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
 /// There are two exceptions. A marker of this machine proves that the disks belong to it. And if an attempt was started, that attempt has
-/// passed this check, and its disks are checked in [`super::identity`].
+/// passed this check, and its disks are checked in [`super::installation_identity`].
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

@@ -1,8 +1,8 @@
 //! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
 
-use super::disk_identifiers::table_guid;
 use super::display::RunningTrees;
 use super::read_only::ReadOnlyPlan;
+use super::recorded_disk::table_guid;
 use super::restore::no_replay_option;
 use super::stages::drop_empty_stages;
 use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque, operation_args};

@@ -4,7 +4,7 @@ use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
 use super::restore::mount_path;
 use super::stages::writable_devices;
-use super::{PlanRequest, image_needs, os_definition};
+use super::{PlanRequest, image_bootability, os_definition};
 use common::diagnostic::Diagnostic;
 use model::allocation::{Allocation, FinisherChoice, find_argument_error, find_hostname_error};
 use model::device::{DevicePath, LayoutPath};
@@ -32,7 +32,7 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let writes = matches!(allocation.finisher(), FinisherChoice::Auto | FinisherChoice::Builtin);
     let words = if writes { check_injected_values(allocation) } else { Vec::new() };
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
-    let contents = image_needs::judge_image(layout, inventory, request).refused;
+    let contents = image_bootability::judge_image(layout, inventory, request).refused;
     let definition = os_definition::refuse_definition(layout, request);
     esp.into_iter().chain(words).chain(network).chain(contents).chain(definition).collect()
 }

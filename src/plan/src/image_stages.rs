@@ -4,7 +4,7 @@
 use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
-use super::{PlanRequest, boot_entries, finishing, image_needs, operation_args, os_definition, uuids_in_use};
+use super::{PlanRequest, boot_entries, finishing, image_bootability, operation_args, os_definition, uuids_in_use};
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
@@ -41,9 +41,9 @@ impl SystemSource for ImageSource<'_> {
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
         let (request, inventory) = (self.0, inputs.meant.inventory);
-        let mut warnings = image_needs::judge_image(inputs.layout, inventory, request).warnings;
+        let mut warnings = image_bootability::judge_image(inputs.layout, inventory, request).warnings;
         warnings.extend(finishing::warn_missing_esp(inputs.layout, &finishing));
-        let needs = image_needs::determine_needs(inputs.layout, inventory, request);
+        let needs = image_bootability::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
         let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));
         let verify = os_definition::verify_parameters(request).into_iter();

@@ -1,7 +1,7 @@
 //! Content of the install marker that this installation writes.
 
 use super::decisions::PlanDecisions;
-use super::disk_identifiers::{full_record, table_guid};
+use super::recorded_disk::{full_record, table_guid};
 use super::{InstallClaim, PlanRequest, migrate_target};
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};

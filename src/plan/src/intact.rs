@@ -2,7 +2,7 @@
 //! start to destroy data. That attempt may not have received the response to its announcement, and then has written nothing.
 
 use super::InstallClaim;
-use super::disk_identifiers::table_guid;
+use super::recorded_disk::table_guid;
 use model::install_marker::InstallMarker;
 use model::inventory::{self, Inventory};
 use model::layout::{self, Layout};

@@ -16,10 +16,10 @@ mod block_devices;
 mod earlier_preparation;
 mod group_space;
 mod logical_volumes;
-mod marked_for_deletion;
 mod marker_records;
 mod sparse_file_space;
 mod sparse_files;
+mod terminating_volumes;
 mod volume_devices;
 
 use super::decider::PlanDecider;

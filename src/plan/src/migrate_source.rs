@@ -10,7 +10,7 @@
 //! | a partition, array, group or volume that the layout does not list; data on a device without a filesystem in the layout | refused: it would not be migrated |
 
 use super::boot_existing::{self, ExistingInstallation};
-use super::{InstallClaim, SourceDevice, arrays, identity::describe_owner};
+use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
 use common::format::format_bytes;

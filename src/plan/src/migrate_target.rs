@@ -17,7 +17,7 @@ use super::decider::PlanDecider;
 
 use super::decide::decide_plan;
 use super::devices::PlannedDevice;
-use super::disk_identifiers::{full_record, table_guid};
+use super::recorded_disk::{full_record, table_guid};
 use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};
 use common::diagnostic::Diagnostic;

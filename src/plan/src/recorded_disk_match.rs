@@ -1,6 +1,6 @@
 //! Comparison of a disk with a record, by all properties that both have.
 
-use super::disk_identifiers::table_guid;
+use super::recorded_disk::table_guid;
 use model::device::identifiers::{is_same_serial, is_same_wwn};
 use model::install_marker::RecordedDisk;
 use model::inventory::{Inventory, InventoryDisk};

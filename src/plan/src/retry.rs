@@ -9,7 +9,7 @@
 
 use super::attempt_records::AttemptDevices;
 use super::decisions::PlanDecisions;
-use super::disk_identifiers::table_guid;
+use super::recorded_disk::table_guid;
 use super::{DiskPlan, PlanRequest};
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, LayoutPath};

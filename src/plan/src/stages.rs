@@ -7,7 +7,7 @@ use super::restore::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
     FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt, display, extents, finishing, install_marker, luks, opaque,
-    operation_args, preserved, steps, trials,
+    operation_args, preservation_proof, step_selection, trials,
 };
 use model::device::KernelName;
 use model::install_marker::InstallMarker;
@@ -37,7 +37,7 @@ pub(crate) fn arrange_stages(
     let meant = LayoutMatch::new(layout, inventory);
     let marker = install_marker::build_marker(&meant, &request, &decided);
     let announcement = announce_attempt(&meant, &request, &decided, marker.as_ref());
-    let expected = preserved::list_preserved(layout, inventory, &decided);
+    let expected = preservation_proof::list_preserved(layout, inventory, &decided);
     display::draw_preserved(&meant, &mut decided);
     let filesystems = sort_by_mount_order(layout, &decided.filesystems);
     let fstab: Vec<FstabEntry> = filesystems.iter().filter_map(|placed| fstab_entry(layout, placed)).collect();
@@ -62,7 +62,7 @@ pub(crate) fn arrange_stages(
         system_stages(&decided, system, returning, files, cleaning.after),
         closing_stages(&request, &decided, expected, before_marker, marker),
     ];
-    let stages = stages.into_iter().flatten().filter(|(name, _)| steps::includes_stage(&request.steps, *name));
+    let stages = stages.into_iter().flatten().filter(|(name, _)| step_selection::includes_stage(&request.steps, *name));
     let stages = insert_announcement(drop_empty_stages(stages), announcement);
     drop(source);
     let placed = PlacedStages { stages, fstab, root_uuid, firmware, warnings };

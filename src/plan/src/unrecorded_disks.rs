@@ -4,7 +4,7 @@
 //! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine records it | decided as usual (`identity`, `disk_records`) |
+//! | a marker of this machine records it | decided as usual (`installation_identity`, `disk_records`) |
 //! | an earlier attempt of this installation was started on it | the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |

@@ -3,8 +3,8 @@
 
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners, pxe};
-use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
-use store::image_digests::ImageDigests;
+use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
 /// Timeout for the result of a `verify`, longer than a `verify` may take.

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use store::boot_token::BootTokenKey;
-use store::image_digests::ImageDigests;
+use store::image_digest_cache::ImageDigests;
 use store::token::TokenHash;
 use store::{ServerState, StoreHooks};
 use tokio::sync::watch as published;

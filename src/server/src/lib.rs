@@ -71,8 +71,8 @@ pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
 use anonymous_events::AnonymousEvents;
 use arp::MacLookup;
-use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
 use control_server::ControlServer;
 use deploy_templates::TemplateWriter;
 use host_environment::HostEnvironment;

@@ -5,7 +5,7 @@
 
 mod edit_turn;
 pub(crate) mod edited_files;
-pub(crate) mod image_states;
+pub(crate) mod image_visibility;
 pub(crate) mod images;
 pub(crate) mod layouts;
 pub(crate) mod machines;

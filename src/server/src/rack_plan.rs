@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::image_digests::ImageDigests;
+use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
 
 /// Base URL in the predicted responses; never contacted.

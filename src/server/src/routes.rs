@@ -5,7 +5,7 @@ mod description;
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
 use super::create_machine::{CreatedMachineFile, MachineFileRequest};
-use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
+use super::metal_api::{image_visibility, images, layouts, machines, sizes, volumes};
 use super::migrations::machine_requests;
 use super::migrations::operator_requests::{self as moving, MigrationView};
 use super::openapi::{SchemaGenerators, empty_schema, get_openapi, list_schema, request_schema, response_schema};
@@ -27,7 +27,7 @@ use model::install_report::ProgressEvent;
 use model::layout::Layout;
 use model::migration::MigrationReport;
 use serde_json::Value;
-use site::image_states::ImageStates;
+use site::image_visibility::ImageStates;
 use site::sizes::{MachineSize, SizeConstraint};
 use std::sync::Arc;
 
@@ -171,14 +171,14 @@ fn image_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<images::ImageResponse>),
         delete_route(one_image, images::delete_image, "Delete an image that is not in use")
             .with_response(response_schema::<images::ImageResponse>),
-        get_route("/v1/image-states", image_states::get_states, "Hidden and blacklisted images")
+        get_route("/v1/image-states", image_visibility::get_states, "Hidden and blacklisted images")
             .with_response(response_schema::<ImageStates>),
-        put_route(state, image_states::set_image_state, "Hide an image, which need not exist yet")
+        put_route(state, image_visibility::set_image_state, "Hide an image, which need not exist yet")
             .at_path(hidden)
             .with_response(response_schema::<ImageStates>)
             .and_path(blacklisted, "Blacklist an image, which need not exist yet")
             .with_response(response_schema::<ImageStates>),
-        delete_route(state, image_states::set_image_state, "Unhide an image")
+        delete_route(state, image_visibility::set_image_state, "Unhide an image")
             .at_path(hidden)
             .with_response(response_schema::<ImageStates>)
             .and_path(blacklisted, "Remove an image from the blacklist")

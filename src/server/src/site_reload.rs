@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use store::{ServerState, image_digests};
+use store::{ServerState, image_digest_cache};
 use tokio::sync::watch as published;
 
 /// Message to the thread that reads the directory.
 pub(crate) enum ReloadEvent {
-    Digest(image_digests::DigestResult),
+    Digest(image_digest_cache::DigestResult),
     Verified(os_definitions::VerifyResult),
     /// The state of a machine or an allocation has changed in the database.
     State,

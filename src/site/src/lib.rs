@@ -8,12 +8,12 @@
 pub mod allocation_owners;
 pub mod approvals;
 pub mod boot_values;
-pub mod definition_state;
 pub mod deploy_templates;
 mod duplicates;
-pub mod image_states;
+pub mod image_visibility;
 pub mod loader;
 pub mod operator_files;
+pub mod os_definition_state;
 pub mod os_definitions;
 mod registry_credentials;
 pub mod requested_steps;

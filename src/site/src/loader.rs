@@ -4,7 +4,7 @@ use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::duplicates;
-use crate::image_states::{self, ImageStates};
+use crate::image_visibility::{self, ImageStates};
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
 use crate::registry_credentials::RegistryCredentials;
@@ -21,7 +21,7 @@ use model::deploy_steps::template::DeployTemplate;
 use model::layout::{self, Layout, selection::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use store::image_digests::{self, ImageDigests};
+use store::image_digest_cache::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
 
 /// Maximum size of a manifest, in bytes. The largest known manifests have 4.4 MB.
@@ -78,7 +78,7 @@ impl SiteLoader {
             approved_only: false,
             sizes: YamlFolder::optional(dir.join(sizes::FOLDER), MachineSize::parse_size),
             registries: RegistryCredentials::new(dir),
-            states: image_states::states_file(dir),
+            states: image_visibility::states_file(dir),
             stamps: Vec::new(),
             digests,
             definitions,
@@ -98,7 +98,7 @@ impl SiteLoader {
     }
 
     /// Stores a computed digest. The next scan returns a new snapshot.
-    pub fn store_digest(&mut self, done: image_digests::DigestResult) {
+    pub fn store_digest(&mut self, done: image_digest_cache::DigestResult) {
         self.digests.store_result(done);
         self.stale = true;
     }
@@ -133,7 +133,7 @@ impl SiteLoader {
         changed |= self.states.rescan();
         changed |= self.digests.discard_failures();
         let stamps = self.image_paths().into_iter().flat_map(|path| [manifest_path(&path), path]);
-        let stamps: Vec<_> = stamps.map(|path| image_digests::file_stamp(&path).ok()).collect();
+        let stamps: Vec<_> = stamps.map(|path| image_digest_cache::file_stamp(&path).ok()).collect();
         changed |= stamps != self.stamps;
         self.stamps = stamps;
         changed.then(|| self.build_snapshot())
@@ -205,7 +205,9 @@ impl SiteLoader {
     ) -> bool {
         let manifest = manifest_path(&file);
         let digest = match image.digest.take() {
-            Some(given) => image_digests::file_stamp(&file).map(|_| Some(given)).map_err(|error| error.to_string()),
+            Some(given) => {
+                image_digest_cache::file_stamp(&file).map(|_| Some(given)).map_err(|error| error.to_string())
+            }
             None => self.digests.digest_of(&file),
         };
         if let Err(why) = &digest {
@@ -294,7 +296,7 @@ fn manifest_path(image: &Path) -> PathBuf {
 /// Reads the contents of an image's tree from its manifest. Returns `None` if the manifest or the digest of the image is missing.
 fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
     let Some(digest) = digest else { return Ok(None) };
-    let text = match image_digests::file_stamp(manifest) {
+    let text = match image_digest_cache::file_stamp(manifest) {
         Ok(file) if file.size > MANIFEST_BYTES => {
             return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size));
         }

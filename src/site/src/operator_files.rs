@@ -4,11 +4,11 @@ mod agent_allocation;
 mod bmc;
 mod error_collection;
 mod image_file;
+mod k8s_volume_problems;
 mod machine_file;
 mod network_field;
 pub(crate) mod os_parameters;
 mod pull_secret;
-mod volumes;
 mod workstation_files;
 pub mod yaml_node;
 
@@ -17,7 +17,7 @@ pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
 pub use workstation_files::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use yaml_node::{format_at, suggest_name};
 
-use crate::definition_state::DefinitionState;
+use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::allocation::{BootOrder, FinisherChoice};
 use model::bmc::Bmc;

@@ -6,9 +6,9 @@ mod verify_results;
 
 pub use verify_results::{VerifyCache, VerifyResult};
 
-use crate::definition_state::DefinitionState;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
 use crate::operator_files::{AllocationSpec, format_at, suggest_name};
+use crate::os_definition_state::DefinitionState;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use definition_files::FolderStamp;
 use linux::verify::VerifyVerdict;

@@ -3,9 +3,9 @@
 
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
-use crate::definition_state::DefinitionState;
-use crate::image_states::ImageStates;
+use crate::image_visibility::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
+use crate::os_definition_state::DefinitionState;
 use crate::requested_steps::{self, AllocationSteps};
 use crate::sizes::MachineSize;
 use model::allocation::ApprovedPlan;

@@ -4,7 +4,7 @@
 use crate::yaml_folder;
 use std::path::PathBuf;
 use std::{fs, io};
-use store::{FileStamp, image_digests};
+use store::{FileStamp, image_digest_cache};
 
 /// File with its last good content.
 pub(crate) struct WatchedFile<T> {
@@ -24,7 +24,7 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
 
     /// Reads the file if it has changed. Returns whether the content in force, or the problem, has changed.
     pub(crate) fn rescan(&mut self) -> bool {
-        let stamp = image_digests::file_stamp(&self.path).ok();
+        let stamp = image_digest_cache::file_stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
             return false;
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::{FileStamp, image_digests};
+use store::{FileStamp, image_digest_cache};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
@@ -105,7 +105,7 @@ impl<T: Clone> YamlFolder<T> {
     }
 
     fn rescan_file(&mut self, path: PathBuf) -> bool {
-        let stamp = image_digests::file_stamp(&path);
+        let stamp = image_digest_cache::file_stamp(&path);
         let known = self.entries.get(&path);
         if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Wrong(_)), stamp: Some(before), .. }), Ok(now)) =
             (known, &stamp)
@@ -201,7 +201,7 @@ fn is_yaml(path: &Path) -> bool {
 /// Reads a file. The outer error is a read error; the inner error means that the content cannot be valid.
 pub(crate) fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
-    let size = image_digests::file_stamp(path).map_err(|error| error.to_string())?.size;
+    let size = image_digest_cache::file_stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {
         return Ok(Err(format!("the file has {size} bytes; the limit is {LIMIT}")));
     }

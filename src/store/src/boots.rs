@@ -3,7 +3,7 @@
 //!
 //! Every client on the boot network can request a boot, so that a request does not affect any registered boot. A registered boot ends with
 //! its own report, after a day without an installation, or when another boot of the machine registers after this one has become silent.
-//! `enrollment` registers boots.
+//! `boot_registration` registers boots.
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};

@@ -1,4 +1,4 @@
-//! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `job_queue` queues fairly.
+//! State of the server in a SQLite database. One thread owns the connection; all others send it jobs, which `fair_queue` queues fairly.
 //!
 //! Each change of state is decided within the transaction that stores it, and is on disk before it is acknowledged. The crate has no
 //! knowledge of HTTP or of the operator's files.
@@ -9,14 +9,14 @@
 //!   `database_id` distinguishes it from others, `schema` defines its tables, and `lost_database` records that it replaced a lost one.
 //!   `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token` and `boot_token` contain tokens.
 //! * **Records.** `history` and `console_log` store events and logs of machines, `registrations` their hardware, `machine_identities` their
-//!   UUIDs and MACs, `image_digests` digests. `boots` stores the boots that may act for a machine, `unknown_machines` machines without a
+//!   UUIDs and MACs, `image_digest_cache` digests. `boots` stores the boots that may act for a machine, `unknown_machines` machines without a
 //!   file, `freed_machines` machines of a previous tenant. `install_attempt` contains attempts, `order_records` orders for reinstalls,
 //!   `migration` the states of a migration, `migration_records` stored migrations, `barred_allocations` what machines must no longer boot
 //!   after one, `approval` approved plans. `confirmation` withholds work of a restored database until it is confirmed, and `install_state`
 //!   combines the state of an allocation.
 //! * **Decisions.** `success_proof` decides which success is valid, `first_install` handles the start of a first installation, `orders`
 //!   reinstalls, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides which `boot_target` a
-//!   machine boots, `migration_boot` how migrations affect that, and `enrollment` which boot is the current one. `machine_rename` transfers
+//!   machine boots, `migration_boot` how migrations affect that, and `boot_registration` which boot is the current one. `machine_rename` transfers
 //!   records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
@@ -24,6 +24,7 @@ pub mod approval;
 pub mod backup;
 mod barred_allocations;
 pub mod boot_activity;
+mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 pub mod boots;
@@ -31,15 +32,14 @@ pub mod confirmation;
 mod console_log;
 pub mod database_file;
 pub mod database_id;
-mod enrollment;
 pub(crate) mod epoch;
+mod fair_queue;
 mod first_install;
 mod freed_machines;
 mod history;
-pub mod image_digests;
+pub mod image_digest_cache;
 mod install_attempt;
 mod install_state;
-mod job_queue;
 mod json_columns;
 pub(crate) mod lost_database;
 mod machine_identities;
@@ -68,10 +68,10 @@ mod unknown_machines;
 
 pub use adoption::AdoptOutcome;
 pub use boot_activity::{BootActivity, MachineBoot};
+pub use boot_registration::{EnrollOutcome, Enrollment};
 pub use boot_target::{BootTarget, FileAllocation};
 pub use confirmation::ConfirmOutcome;
 pub use console_log::LogChunk;
-pub use enrollment::{EnrollOutcome, Enrollment};
 pub use first_install::FirstStartOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};

@@ -3,7 +3,7 @@
 
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
-use crate::job_queue::{self, JobSender};
+use crate::fair_queue::{self, JobSender};
 use crate::timestamp::now;
 use common::error::{Context, Error, Phase, Result};
 use model::install_report::ProgressEvent;
@@ -87,7 +87,7 @@ impl ServerState {
         quiet: Duration,
         gone: watch::Receiver<Option<String>>,
     ) -> Result<ServerState> {
-        let (jobs, queue) = job_queue::create_queue::<DatabaseJob>();
+        let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
         let run = move || {
             while let Some(job) = queue.receive() {
                 match job {

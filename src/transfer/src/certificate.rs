@@ -1,7 +1,7 @@
 //! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a certificate knows the
 //! secret that both clusters share, and thus is not a man in the middle.
 
-use super::x509::{self, CertificateFields};
+use super::x509_parser::{self, CertificateFields};
 use common::encoding::{decode_hex, encode_hex};
 use linux::pem;
 use ring::hmac;
@@ -80,7 +80,7 @@ impl PeerCertificate {
 
     /// Parses a DER certificate; returns `None` if it is malformed.
     pub(crate) fn from_der(der: CertificateDer<'static>) -> Option<PeerCertificate> {
-        let fields = x509::parse_certificate(&der)?;
+        let fields = x509_parser::parse_certificate(&der)?;
         Some(PeerCertificate { der, fields })
     }
 

@@ -5,7 +5,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
 use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
-use linux::storage::{block_device, device_users, image_table_fit};
+use linux::storage::{block_device, busy_device_users, image_table_fit};
 use model::device::DevicePath;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -43,7 +43,7 @@ impl TransferDest {
         let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
-        let users = if is_disk { device_users::list_device_holders(&device) } else { loop_devices_on(&real) };
+        let users = if is_disk { busy_device_users::list_device_holders(&device) } else { loop_devices_on(&real) };
         if !users.is_empty() {
             return Err(refuse(users.join(", ")));
         }

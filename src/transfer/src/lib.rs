@@ -17,13 +17,13 @@ mod send_command;
 mod source;
 mod tls;
 mod used_blocks;
-mod x509;
+mod x509_parser;
 
 pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
 use certificate::{FILE_BYTES, PeerCertificate, SharedSecret};
-use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
 use options::{CommonOptions, KeyOptions, MoveCommand, TransferOptions};
 use std::fs::File;
 use std::io::Read;

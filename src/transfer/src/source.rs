@@ -5,7 +5,7 @@ use super::protocol::CHUNK_BYTES;
 use super::used_blocks;
 use common::error::{Context, Error, Phase, Result};
 use image::raw::AlignedBuffer;
-use linux::storage::{block_device, device_users};
+use linux::storage::{block_device, busy_device_users};
 use model::device::DevicePath;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -103,7 +103,7 @@ fn open_disk(path: &Path) -> io::Result<File> {
         let device = DevicePath::from(&*path.to_string_lossy());
         io::Error::new(
             error.kind(),
-            format!("{error}{}", device_users::format_users(&device_users::list_device_users(&device))),
+            format!("{error}{}", busy_device_users::format_users(&busy_device_users::list_device_users(&device))),
         )
     })
 }

@@ -24,8 +24,9 @@ impl PlanExecutor {
     }
 
     pub(super) fn verify_preserved(&mut self, kept: &[PreservedObject]) -> Result<()> {
-        self.facts.done.kept = plan::preserved::compare_preserved(kept, &probe::read_inventory(ProbeDepth::Deep)?);
-        let mut changed = plan::preserved::describe_differences(&self.facts.done.kept);
+        self.facts.done.kept =
+            plan::preservation_proof::compare_preserved(kept, &probe::read_inventory(ProbeDepth::Deep)?);
+        let mut changed = plan::preservation_proof::describe_differences(&self.facts.done.kept);
         changed.extend(self.locks.find_changed_ranges());
         if changed.is_empty() {
             self.print_line(&format!("{} preserved objects are unchanged", self.facts.done.kept.len()));

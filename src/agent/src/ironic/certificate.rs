@@ -1,6 +1,6 @@
 //! Self-signed certificate of the agent, generated at each boot. A conductor receives it with the heartbeat, and accepts no other.
 
-use super::boot_state;
+use super::stored_credentials;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::error::{Context, Phase, Result};
@@ -38,12 +38,12 @@ struct StoredCertificate {
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.
 pub(crate) fn load_or_create(directory: &Path, address: IpAddr) -> Result<TlsIdentity> {
     let kept: Option<StoredCertificate> =
-        boot_state::read_value(directory, FILE).filter(|kept: &StoredCertificate| kept.address == address);
+        stored_credentials::read_value(directory, FILE).filter(|kept: &StoredCertificate| kept.address == address);
     let kept = match kept {
         Some(kept) => kept,
         None => {
             let kept = create_certificate(address)?;
-            boot_state::write_value(directory, FILE, &kept)?;
+            stored_credentials::write_value(directory, FILE, &kept)?;
             kept
         }
     };

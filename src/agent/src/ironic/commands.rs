@@ -2,7 +2,7 @@
 //!
 //! A conductor evaluates only the last command of the list, so the list contains neither rejected commands nor internal ones.
 
-use super::messages::{CommandFault, CommandResult, CommandStatus, FaultKind};
+use super::command_result::{CommandFault, CommandResult, CommandStatus, FaultKind};
 use common::sync::lock_mutex;
 use serde_json::{Map, Value};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Login during a rescue: one user, with the password that the operator set.
 
-use super::messages::CommandFault;
+use super::command_result::CommandFault;
 use common::error::{Context, Phase, Result};
 use linux::atomic_file::replace_file;
 use serde_json::{Map, Value};

@@ -1,10 +1,10 @@
 //! Executor of a conductor's commands.
 
+use super::command_result::{CommandFault, FaultKind};
 use super::commands::{CommandExecutor, IronicCommand, IronicStepKind};
 use super::deploy_args::IronicNode;
 use super::executor::StepExecutor;
 use super::logs::{self, StepLog};
-use super::messages::{CommandFault, FaultKind};
 use super::steps::{self, StepRunner};
 use super::{HeartbeatSignal, rescue};
 use common::error::Error;

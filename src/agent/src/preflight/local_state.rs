@@ -1,5 +1,5 @@
 //! Installations of machines whose control plane does not record them. The install marker on the disks identifies the installation; orders
-//! of a file are compared in `file_order`.
+//! of a file are compared in `reinstall_order`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|

@@ -2,9 +2,9 @@
 
 mod allocation;
 mod connect;
+mod json_encoding;
 mod keep_label;
-pub mod layout;
-mod messages;
+pub mod layout_defaults;
 #[cfg(test)]
 mod tests;
 
@@ -205,7 +205,7 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
 
 impl MetalApi for MetalApiV2 {
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
-        self.call_with_retries(self.pace.retries, "Register", &messages::encode_registration(registration), ANSWER)
+        self.call_with_retries(self.pace.retries, "Register", &json_encoding::encode_registration(registration), ANSWER)
             .map(drop)
     }
 
@@ -258,7 +258,7 @@ impl MetalApi for MetalApiV2 {
         if self.takes_no_events.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let event = json!({"event": messages::encode_event_type(name), "message": message});
+        let event = json!({"event": json_encoding::encode_event_type(name), "message": message});
         let question = json!({"uuid": self.machine, "event": event});
         match self.current_client().call_unary("SendEvent", &question, EVENT) {
             Ok(_) => Ok(()),

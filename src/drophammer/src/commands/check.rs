@@ -4,9 +4,9 @@ mod fix;
 
 use super::{decode_layouts, format_located, problem_lines, read_bytes};
 use clap::Args;
-use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
 use model::inventory::Nic;
 use model::layout::selection::{DuplicateLayout, LayoutCollision, LayoutSet};

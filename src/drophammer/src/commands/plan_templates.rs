@@ -156,7 +156,7 @@ mod tests {
     use crate::cli::{Cli, CliCommand};
     use crate::commands::plan::plan_output;
     use clap::Parser;
-    use common::command_outcome::CommandOutcome;
+    use common::exit_status::CommandOutcome;
     use std::path::Path;
 
     const MIRROR: &str = r#"{"name": "CUSTOM_MIRROR", "steps": [{"interface": "raid", "step": "create_configuration", "args": {

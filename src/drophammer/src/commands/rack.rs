@@ -1,14 +1,14 @@
 //! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by
 //! `drophammer plan --machine`, from its registered inventory. No running server is needed.
 
-mod machine_outcome;
+mod machine_forecast;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use clap::{Args, Subcommand};
-use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
 use plan::InstallMode;
@@ -192,9 +192,9 @@ fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<
             .collect();
         match named[..] {
             [one] => chosen.push(one.clone()),
-            [] => return Err(machine_outcome::plan_refusal(format!("machines/ contains no machine {wanted:?}"))),
+            [] => return Err(machine_forecast::plan_refusal(format!("machines/ contains no machine {wanted:?}"))),
             _ => {
-                return Err(machine_outcome::plan_refusal(format!(
+                return Err(machine_forecast::plan_refusal(format!(
                     "several machines are named {wanted:?}: use the id"
                 )));
             }
@@ -236,7 +236,7 @@ fn plan_rows(
         } {
             let seen = rack.predict_machine(id, change)?;
             let inventory = fresh.get(id).or_else(|| fresh.get(name));
-            let (mut row, verdicts) = machine_outcome::judge_machine(seen.clone(), inventory.cloned());
+            let (mut row, verdicts) = machine_forecast::judge_machine(seen.clone(), inventory.cloned());
             if let Some(verdicts) = verdicts.filter(|_| approve) {
                 rack.write_approval(&seen, &verdicts)?;
                 row.approved = true;
@@ -252,7 +252,7 @@ fn plan_rows(
     });
     let mut rows = Vec::new();
     for done in done {
-        rows.extend(done.map_err(|_| machine_outcome::plan_failure("planning a machine panicked"))??);
+        rows.extend(done.map_err(|_| machine_forecast::plan_failure("planning a machine panicked"))??);
     }
     rows.sort_by_key(|(index, _)| *index);
     Ok(rows.into_iter().map(|(_, row)| row).collect())

@@ -12,8 +12,8 @@ mod template;
 mod tests;
 
 use clap::{Args, ValueEnum};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::json_schema::remove_nonstandard_formats;
 use common::output::{print_text, to_json};
 use model::allocation::AssignedMachine;

@@ -3,7 +3,7 @@
 use super::check::{CheckReport, check_output};
 use crate::cli::{Cli, CliCommand};
 use clap::Parser;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

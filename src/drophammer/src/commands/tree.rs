@@ -5,8 +5,8 @@ mod terminal;
 mod tests;
 
 use clap::Args;
-use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::output::{print_styled, print_text};
 use model::diagram;
 use model::layout::graph::LayoutGraph;

@@ -4,8 +4,8 @@
 use super::options::AdoptOptions;
 use super::post_for_each::post_for_each;
 use super::{OperatorClient, print_json};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::format;
 use common::output::print_text;
 use server::operator::MachineSummary;

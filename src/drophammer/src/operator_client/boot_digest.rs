@@ -2,8 +2,8 @@
 //! kernel, ramdisk and kernel command line.
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
 use server::boot_digest::BootDigestResponse;

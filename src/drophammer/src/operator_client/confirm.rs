@@ -3,8 +3,8 @@
 use super::options::ConfirmOptions;
 use super::post_for_each::post_for_each;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::format::terminal::escape_line;
 use common::output::print_text;
 use reqwest::Method;

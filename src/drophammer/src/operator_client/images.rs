@@ -2,8 +2,8 @@
 
 use super::options::{ListImagesOptions, ModifyImageOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden, without_secrets};
 use common::output::print_text;
 use reqwest::Method;

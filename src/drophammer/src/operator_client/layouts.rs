@@ -2,9 +2,9 @@
 
 use super::options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::diagnostic::join_problems;
 use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
 use model::layout::{canonical_yaml, read_json, read_yaml};

@@ -3,8 +3,8 @@
 use super::machine_list::machine_name;
 use super::options::MoveOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::format;
 use common::output::print_text;
 use reqwest::Method;

@@ -1,8 +1,8 @@
 //! Sends the same request for each of several machines.
 
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
 use server::operator::MachineSummary;

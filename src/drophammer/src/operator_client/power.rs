@@ -2,8 +2,8 @@
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
-use common::command_outcome::{CommandOutcome, report_refusal};
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;

@@ -2,8 +2,8 @@
 
 use super::options::{VolumeCommand, VolumeOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
-use common::command_outcome::CommandOutcome;
 use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::format::{format_bytes, format_columns, replace_hidden};
 use common::output::print_text;
 use reqwest::Method;

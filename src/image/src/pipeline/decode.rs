@@ -21,7 +21,7 @@ mod zstd_frames;
 pub use format::{CompressionFormat, PayloadKind};
 
 use super::buffer_pipe::{BufferPool, PipeSender};
-use super::reader::PipelineReader;
+use super::pipe_reader::PipelineReader;
 use super::stage_clock::StageClocks;
 use error::{DecodeError, damaged_error};
 use flate2::bufread::GzDecoder;

@@ -3,7 +3,7 @@
 use super::buffer_pipe::{BufferPool, PipeReceiver, PipeSender, ReceiverGone, WritableBuffer, create_pipe};
 use super::decode::PayloadKind;
 use super::digest::{Digest, DigestReader};
-use super::reader::PipelineReader;
+use super::pipe_reader::PipelineReader;
 use super::spool::{HoldFile, hold_until_verified};
 use super::stage_clock::{StageClock, StageClocks};
 use super::worker_client::{DecodeWorker, WorkerConnection};

@@ -6,7 +6,7 @@ use super::buffer_pipe::{BufferPool, PipeSender};
 use super::digest::Digest;
 use super::download::DigestThread;
 use super::free_space::insufficient_space;
-use super::reader::PipelineReader;
+use super::pipe_reader::PipelineReader;
 use super::stage_clock::StageClock;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};

@@ -2,7 +2,7 @@
 
 use super::buffer_pipe::{BufferChunk, BufferMemory, BufferOwner, BufferPool, PipeSender, create_pipe};
 use super::decode::{self, PayloadKind, RefusePayload};
-use super::reader::PipelineReader;
+use super::pipe_reader::PipelineReader;
 use super::shared_buffer::LentBuffers;
 use super::shm::{SharedRegion, SharedSpan};
 use super::stage_clock::{StageClock, StageClocks};

@@ -3,7 +3,7 @@
 //! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
 //! invisible to it.
 
-use super::{device_users, teardown, wipe};
+use super::{busy_device_users, teardown, wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -89,9 +89,9 @@ pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
     run_lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
         let users: Vec<_> = volumes
-            .flat_map(|volume| device_users::list_device_users(&volume.path().to_string_lossy().as_ref().into()))
+            .flat_map(|volume| busy_device_users::list_device_users(&volume.path().to_string_lossy().as_ref().into()))
             .collect();
-        let what = format!("deactivate volume group {name}{}", device_users::format_users(&users));
+        let what = format!("deactivate volume group {name}{}", busy_device_users::format_users(&users));
         Error::with_source(Phase::Storage, what, error)
     })
 }

@@ -1,6 +1,6 @@
 //! md arrays, created as planned by mdadm. Their initial synchronization is deferred to the installed system.
 
-use super::{block_device, device_users, wipe};
+use super::{block_device, busy_device_users, wipe};
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -92,7 +92,7 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
 pub fn stop_array(device: &DevicePath) -> Result<()> {
     let sysfs = block_device::sysfs_path(device).context(Phase::Storage, || format!("stop {device}"))?;
     run_mdadm(vec!["--stop".to_owned(), device.to_string()]).map_err(|error| {
-        let users = device_users::format_users(&device_users::list_device_users(device));
+        let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));
         Error::with_source(Phase::Storage, format!("stop {device}{users}"), error)
     })?;
     remove_array_links(sysfs.file_name().unwrap_or_default())

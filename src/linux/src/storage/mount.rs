@@ -1,7 +1,7 @@
 //! Mounts below the target's root, and unmounting that completes only when all data is written, because unwritten data
 //! is lost by kexec.
 
-use super::{block_device, device_users};
+use super::{block_device, busy_device_users};
 use crate::kernel_log::KernelLog;
 use crate::safe_open::{self, PathRestriction};
 use common::error::{Context, Error, Phase, Result};
@@ -199,7 +199,7 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
 pub fn unmount_strictly(point: &Path) -> Result<()> {
     block_device::retry_while_busy(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(
         |error| {
-            let users = device_users::format_users(&device_users::list_mount_users(point));
+            let users = busy_device_users::format_users(&busy_device_users::list_mount_users(point));
             Error::with_source(Phase::Storage, format!("unmount {}{users}", point.display()), error)
         },
     )

@@ -1,6 +1,6 @@
 //! Takes down holders of disks, and verifies that none are left.
 
-use super::{block_device, device_users, mdadm, wipe};
+use super::{block_device, busy_device_users, mdadm, wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
 use model::device::{DevicePath, KernelName};
@@ -53,7 +53,7 @@ pub fn release_above(device: &DevicePath) -> Result<()> {
 /// Returns the holders of a device and of its partitions according to sysfs.
 fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
     let of = |sysfs: PathBuf| fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
-    let holders = device_users::sysfs_with_partitions(device).into_iter().flat_map(of);
+    let holders = busy_device_users::sysfs_with_partitions(device).into_iter().flat_map(of);
     holders.map(|holder| KernelName::from(holder.file_name().to_string_lossy().as_ref()).device_path()).collect()
 }
 
@@ -64,7 +64,7 @@ fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
 pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
-        let holders = device_users::list_device_holders(disk);
+        let holders = busy_device_users::list_device_holders(disk);
         // sysfs does not list all holders: for a mounted btrfs on several devices, it lists only the first.
         match wipe::open_exclusive(disk) {
             _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
@@ -101,7 +101,7 @@ pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     // `--retry` waits 5 s for short-lived users.
     let remove = ToolCommand::new("dmsetup").args(["remove", "--retry", "--noudevsync", &name]);
     remove.env("DM_DISABLE_UDEV", "1").run().map_err(|error| {
-        let users = device_users::format_users(&device_users::list_device_users(device));
+        let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));
         Error::with_source(Phase::Storage, format!("remove {device} ({name}){users}"), error)
     })?;
     // dmsetup does not remove LVM's link, and vgcreate refuses a name that exists in /dev.
@@ -136,7 +136,7 @@ fn stop_bcache(device: &DevicePath, sysfs: &Path) -> Result<()> {
     // Both writes return before the devices are released.
     let gone = || if sysfs.exists() { Err(Errno::EBUSY) } else { Ok(()) };
     block_device::retry_while_busy(Errno::EBUSY, gone).map_err(|error| {
-        let users = device_users::format_users(&device_users::list_device_users(device));
+        let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));
         Error::with_source(Phase::Storage, format!("{device} was stopped but is still present{users}"), error)
     })
 }

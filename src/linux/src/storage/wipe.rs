@@ -1,7 +1,7 @@
 //! Wiping of signatures at the ends of a disk or partition, of boot code, and of the kernel's partitions.
 
 use super::erase::zeroing;
-use super::{block_device, device_users};
+use super::{block_device, busy_device_users};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use nix::errno::Errno;
@@ -51,7 +51,7 @@ pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     };
     block_device::retry_while_busy(Errno::EBUSY, open).map_err(|error| {
         let users = if error == Errno::EBUSY {
-            device_users::format_users(&device_users::list_device_users(device))
+            busy_device_users::format_users(&busy_device_users::list_device_users(device))
         } else {
             String::new()
         };
@@ -65,7 +65,7 @@ pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<
         let delete = || block_device::delete_partition(disk, partition.number);
         block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
             let node = partition.name.device_path();
-            let users = device_users::format_users(&device_users::list_device_users(&node));
+            let users = busy_device_users::format_users(&busy_device_users::list_device_users(&node));
             Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
         })?;
     }

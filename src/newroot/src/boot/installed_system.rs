@@ -2,7 +2,7 @@
 //! read-only, and no journal is replayed.
 
 use super::boot_info::read_boot_info;
-use super::{BootInfo, fstab_source, kexec};
+use super::{BootInfo, fstab_device_lookup, kexec};
 use crate::NewRoot;
 use crate::fstab::{self, FstabLine};
 use common::error::{Context, Error, Phase, Result};
@@ -44,7 +44,7 @@ pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocat
         fstab => fstab.context(Phase::Boot, || "read /etc/fstab of the installed system")?,
     };
     for line in find_boot_mounts(&fstab, &boot) {
-        let device = fstab_source::find_device(&line.source, inventory);
+        let device = fstab_device_lookup::find_device(&line.source, inventory);
         let what = || format!("{} in the fstab of the installed system", line.path);
         let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
         mount_read_only(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
@@ -88,7 +88,7 @@ fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
 }
 
 fn mount_read_only(mounts: &mut MountStack, device: &DevicePath, path: &str, inventory: &Inventory) -> Result<()> {
-    let kinds = fstab_source::filesystem_types(device, inventory);
+    let kinds = fstab_device_lookup::filesystem_types(device, inventory);
     let how = if let [kind] = kinds.as_slice() { filesystem_inspection::safe_mount_options(kind) } else { None };
     let (fstype, options) = how.ok_or_else(|| {
         let is = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(" and ") };

@@ -1,5 +1,5 @@
 use super::*;
-use linux::storage::device_users;
+use linux::storage::busy_device_users;
 use linux::storage::test_loop_device::TestLoopDevice;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
 use operations::{BurnDisk, DiskIdentity};
@@ -47,7 +47,7 @@ fn run_here(create: &CreateSystem, deadline: Duration) -> (Result<()>, Vec<Strin
     let place = dir.path().canonicalize().unwrap().join("create");
     let lines = Mutex::new(Vec::new());
     let result = run_create_at(&place, create, deadline, &|line| lines.lock().unwrap().push(line.to_owned()));
-    assert_eq!(device_users::list_mounts_below(&place), Vec::<std::path::PathBuf>::new());
+    assert_eq!(busy_device_users::list_mounts_below(&place), Vec::<std::path::PathBuf>::new());
     (result, lines.into_inner().unwrap())
 }
 

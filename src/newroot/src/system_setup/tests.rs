@@ -269,5 +269,5 @@ fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
     assert!(!root.path_exists("/config.ign"));
     assert_eq!(root.read_text("/opt/done").map_err(|_| &lines), Ok("own\n".to_owned()));
     assert!(lines.contains(&"Ignition applied the user data".to_owned()), "{lines:?}");
-    assert_eq!(linux::storage::device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    assert_eq!(linux::storage::busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
 }

@@ -8,7 +8,7 @@ use crate::decisions::{ArrayFate, GroupFate, LuksFate, PlanDecisions};
 use crate::filesystem_fate::FilesystemFate;
 use crate::guard_ranges::foreign_partitions;
 use crate::luks::{self};
-use crate::preserved::{PreservedObjects, find_content};
+use crate::preservation_proof::{PreservedObjects, find_content};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
     self, DeviceSignature, DiskPartition, LvmLogicalVolume, LvmVolumeGroup, MdArray, StackedDeviceKind,

@@ -206,7 +206,7 @@ fn a_disk_that_was_replaced_is_not_what_was_approved() {
     let inventory = numbered(installed());
     let approved = approval(&verdicts_of(&layout(), &inventory, InstallMode::Reinstall));
     let mut replaced = inventory.clone();
-    super::identity::empty(&mut replaced.disks[1], "S-new");
+    super::installation_identity::empty(&mut replaced.disks[1], "S-new");
     let said = refused(&layout(), &replaced, InstallMode::Reinstall, approved.clone()).join("\n");
     for words in [
         "disk serial S-new: approved not written, found recreated, because it is blank",
@@ -253,7 +253,7 @@ fn what_cannot_be_compared_is_refused() {
 fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
     let before = numbered(installed());
     let mut empty = before.clone();
-    super::identity::empty(&mut empty.disks[1], "S-sdb");
+    super::installation_identity::empty(&mut empty.disks[1], "S-sdb");
     let approved = approval(&verdicts_of(&layout(), &empty, InstallMode::Reinstall));
     let begun = |inventory: &Inventory, has_begun: bool| {
         let waiver = Some(if has_begun { MarkerWaiver::Begun } else { MarkerWaiver::Operator });

@@ -1,6 +1,6 @@
 //! A first installation that was cut off goes on with the disks that it has begun on, and with no other.
 
-use super::identity::{claim, empty, install};
+use super::installation_identity::{claim, empty, install};
 use super::stacks::operations;
 use super::*;
 use crate::simulator::cut;

@@ -1,6 +1,6 @@
 //! A machine that is not proven to be the one of its file: only blank disks are erased.
 
-use super::identity::{claim, empty, marker};
+use super::installation_identity::{claim, empty, marker};
 use super::*;
 use model::allocation::Allocation;
 use model::install_marker::{InstallMarker, RecordedDisk};
@@ -93,7 +93,7 @@ fn what_proves_the_disks_lets_it_go_on() {
     });
     planned(&inventory, InstallMode::Reinstall, claim()).unwrap();
     let mut forgotten = claim();
-    super::identity::forget_marker(&mut inventory, &mut forgotten);
+    super::installation_identity::forget_marker(&mut inventory, &mut forgotten);
     forgotten.waiver = Some(MarkerWaiver::Operator);
     let why = reasons(planned(&inventory, InstallMode::Reinstall, forgotten));
     assert!(why.iter().any(|line| line.starts_with("blank_only: /dev/sda ")), "{why:?}");

@@ -1,6 +1,6 @@
 //! What goes with a machine, and why it cannot be moved.
 
-use super::identity::{claim, install};
+use super::installation_identity::{claim, install};
 use super::stacks::{self, operations};
 use super::*;
 use model::install_marker::InstallMarker;

@@ -1,7 +1,7 @@
 //! The clock of a machine without a battery starts in the past, and whoever had a disk before may have written any time. No decision
 //! that destroys something depends on it.
 
-use super::identity::{claim, install, marked, reinstall};
+use super::installation_identity::{claim, install, marked, reinstall};
 use super::*;
 use model::install_marker::{InstallMarker, WipePolicy, lineage};
 use model::inventory::FilesystemContents;

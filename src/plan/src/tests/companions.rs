@@ -1,6 +1,6 @@
 //! Devices that a kept filesystem needs in addition to its own: named by mount options, by UUID, or by nothing at all.
 
-use super::identity::{claim, marked, reinstall};
+use super::installation_identity::{claim, marked, reinstall};
 use super::*;
 use model::inventory::{ComponentRole, SpanningComponent};
 use uuid::Uuid;

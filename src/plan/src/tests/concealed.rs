@@ -5,7 +5,7 @@
 //! `scripts/fuzz SECONDS SEED concealed` runs longer.
 
 use super::fuzz::{Random, judge_seeds};
-use super::identity::{claim, install, marked, reinstall};
+use super::installation_identity::{claim, install, marked, reinstall};
 use super::opaque::{group, put};
 use super::*;
 use model::allocation::RecordSource;

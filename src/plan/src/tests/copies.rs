@@ -1,6 +1,6 @@
 //! Copies that were left plugged in, and disks with two paths.
 
-use super::identity::{claim, marked, reinstall};
+use super::installation_identity::{claim, marked, reinstall};
 use super::*;
 use model::inventory::{ArrayMember, MdArray, MemberRole};
 
@@ -102,7 +102,7 @@ fn only_copies_of_what_is_kept_matter() {
     }
     // An installation keeps nothing.
     let claim = InstallClaim { allocation: "a-2".to_owned(), ..claim() };
-    super::identity::install(&layout(), &with_copy(), claim).unwrap();
+    super::installation_identity::install(&layout(), &with_copy(), claim).unwrap();
 }
 
 #[test]

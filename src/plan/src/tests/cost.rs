@@ -1,6 +1,6 @@
 //! What planning costs for inventories with very many devices and links: each test ends, on a small stack, and what it prints is bounded.
 
-use super::identity::{claim, planned};
+use super::installation_identity::{claim, planned};
 use super::*;
 use model::inventory::crowded;
 use std::time::Instant;

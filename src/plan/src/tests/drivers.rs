@@ -61,7 +61,7 @@ fn a_reinstall_leaves_them_and_reports_every_volume_with_its_size() {
         Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
     });
-    let proofs = super::super::preserved::compare_preserved(&kept.unwrap(), &after(&plan, machine));
+    let proofs = super::super::preservation_proof::compare_preserved(&kept.unwrap(), &after(&plan, machine));
     let said = |object: &str, name: &str| {
         let proof = proofs.iter().find(|proof| proof.object == object).unwrap();
         assert_eq!(proof.before, proof.after);

@@ -227,10 +227,13 @@ fn all_parts_of_a_kept_btrfs_and_devices_that_options_name_are_written() {
 
 #[test]
 fn what_is_booted_as_it_is_is_not_written() {
-    let inventory = super::identity::marked();
-    let plan =
-        super::identity::install(&layout(), &inventory, InstallClaim { succeeded: true, ..super::identity::claim() })
-            .unwrap();
+    let inventory = super::installation_identity::marked();
+    let plan = super::installation_identity::install(
+        &layout(),
+        &inventory,
+        InstallClaim { succeeded: true, ..super::installation_identity::claim() },
+    )
+    .unwrap();
     assert!(plan.already.is_some());
     assert_eq!(shown(&plan), ["storage.mount … boot.kexec:"]);
     assert_just_what_is_written(&plan, &inventory);

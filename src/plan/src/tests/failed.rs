@@ -1,6 +1,6 @@
 //! What is kept and would not come back: noticed before anything is wiped.
 
-use super::identity::{claim, reinstall};
+use super::installation_identity::{claim, reinstall};
 use super::stacks;
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};

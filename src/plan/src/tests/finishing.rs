@@ -185,7 +185,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
         let assigned =
             PlanAssignment { allocation: with(FinisherChoice::Builtin, without.clone()), ..PlanAssignment::default() };
         let request = PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None };
-        let needs = image_needs::determine_needs(&own_boot, &machine(), &request).unwrap();
+        let needs = image_bootability::determine_needs(&own_boot, &machine(), &request).unwrap();
         assert_eq!(!needs.judge_contents(&without).refused.is_empty(), is_refused);
     }
 }

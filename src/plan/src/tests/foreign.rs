@@ -1,6 +1,6 @@
 //! Disks with the installation of another machine, or of this one under another id.
 
-use super::identity::{claim, install, marked, reinstall};
+use super::installation_identity::{claim, install, marked, reinstall};
 use super::*;
 use model::install_marker::InstallMarker;
 use model::inventory::FilesystemContents;

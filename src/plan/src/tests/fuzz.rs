@@ -3,7 +3,7 @@
 //!
 //! `scripts/fuzz SECONDS SEED inventories` goes on for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 
-use super::identity::{claim, install, reinstall};
+use super::installation_identity::{claim, install, reinstall};
 use super::stacks::operations;
 use super::*;
 use crate::simulator::after;

@@ -1,6 +1,6 @@
 //! What was installed once is only ever touched by an order.
 
-use super::identity::{claim, install, marked, marker, planned};
+use super::installation_identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};

@@ -2,7 +2,7 @@
 
 use super::stacks::{five, group, installed as stacked, layout as stacked_layout, operations, volume};
 use super::*;
-use crate::preserved::{compare_preserved, describe_differences};
+use crate::preservation_proof::{compare_preserved, describe_differences};
 use model::inventory::{DiskPartition as Found, LvmLogicalVolume};
 use model::layout::{LvmType, OnReinstall};
 use operations::{

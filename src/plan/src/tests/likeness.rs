@@ -1,6 +1,6 @@
 //! Which disk is it? Everything that is known of both sides, in every combination.
 
-use super::identity::{claim, marked, marker, reinstall};
+use super::installation_identity::{claim, marked, marker, reinstall};
 use super::*;
 use model::install_marker::RecordedDisk;
 

@@ -1,6 +1,6 @@
 //! Encrypted filesystems: made, kept, left locked, refused.
 
-use super::identity::{claim, empty, marked, reinstall};
+use super::installation_identity::{claim, empty, marked, reinstall};
 use super::making::next;
 use super::*;
 use crate::luks::containers_to_open;

@@ -1,6 +1,6 @@
 //! What a cut inside mkfs has left on a kept disk is made again, and nothing else is.
 
-use super::identity::{claim, empty, marked, reinstall};
+use super::installation_identity::{claim, empty, marked, reinstall};
 use super::stacks::operations;
 use super::*;
 use model::install_marker::{PendingCreation, RecordedDisk};
@@ -232,7 +232,7 @@ fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     inventory.disks[1].signatures = signature("half").into_iter().collect();
     let why = "Structure needs cleaning (os error 117)".to_owned();
     inventory.failed.push(FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sdb".into()), why });
-    let mut begun_on = super::identity::marker(&inventory).disks;
+    let mut begun_on = super::installation_identity::marker(&inventory).disks;
     begun_on[1].making = vec![PendingCreation::for_filesystem("disk".to_owned(), "half".to_owned())];
     inventory.filesystems.clear();
     let claim = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on, ..claim() };

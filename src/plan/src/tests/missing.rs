@@ -1,6 +1,6 @@
 //! Parts of one thing on disks with different fates, by the id that ties them; and kept things that miss a part.
 
-use super::identity::{claim, marked, reinstall};
+use super::installation_identity::{claim, marked, reinstall};
 use super::*;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};

@@ -1,6 +1,6 @@
 //! A first installation over objects whose content was not seen: the marker of an installation may be in them.
 
-use super::identity::{claim, install, marked};
+use super::installation_identity::{claim, install, marked};
 use super::*;
 use model::device::DevicePath;
 use model::inventory::{
@@ -118,7 +118,7 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
             install(&layout(), &inventory, InstallClaim { give_up: other, ..another() }).unwrap_err();
         }
         // The interrupted attempt was allowed, and has left the object.
-        let begun = InstallClaim { begun_on: super::identity::marker(&inventory).disks, ..another() };
+        let begun = InstallClaim { begun_on: super::installation_identity::marker(&inventory).disks, ..another() };
         install(&layout(), &inventory, begun).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         // An offline plan belongs to no allocation. It lists the object nevertheless.
         assert_eq!(make(&layout(), &inventory, InstallMode::Install).unwrap().opaque.len(), 1, "{name}");

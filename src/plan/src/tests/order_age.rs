@@ -1,6 +1,6 @@
 //! Age of an order against the installation on the disks: each row of the table in `plan/order_age.rs`.
 
-use super::identity::{claim, marked, planned, reinstall};
+use super::installation_identity::{claim, marked, planned, reinstall};
 use super::*;
 use model::install_marker::{FencingToken, InstallMarker};
 use operations::{Operation, SessionOp, WriteMarker};

@@ -112,7 +112,10 @@ fn installed(volumes: &[Value]) -> Inventory {
 
 /// The system on sda2. It records no disks: they change their names here.
 fn mark(inventory: &mut Inventory) {
-    let marker = Some(model::install_marker::InstallMarker { disks: Vec::new(), ..super::identity::marker(inventory) });
+    let marker = Some(model::install_marker::InstallMarker {
+        disks: Vec::new(),
+        ..super::installation_identity::marker(inventory)
+    });
     inventory.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
 }
 
@@ -205,8 +208,8 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
         _ => None,
     });
     let reinstalled = after(&plan, inventory.clone());
-    let proofs = super::super::preserved::compare_preserved(&kept.clone().unwrap(), &reinstalled);
-    assert_eq!(super::super::preserved::describe_differences(&proofs), [""; 0]);
+    let proofs = super::super::preservation_proof::compare_preserved(&kept.clone().unwrap(), &reinstalled);
+    assert_eq!(super::super::preservation_proof::describe_differences(&proofs), [""; 0]);
     // The next reinstall preserves the added volumes too.
     let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
     assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
@@ -214,9 +217,9 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     let mut meddled = reinstalled;
     let theirs = model::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
-    let proofs = super::super::preserved::compare_preserved(&kept.unwrap(), &meddled);
+    let proofs = super::super::preservation_proof::compare_preserved(&kept.unwrap(), &meddled);
     assert!(
-        super::super::preserved::describe_differences(&proofs)[0].contains("volume theirs was nothing"),
+        super::super::preservation_proof::describe_differences(&proofs)[0].contains("volume theirs was nothing"),
         "{proofs:?}"
     );
 }

@@ -1,6 +1,6 @@
 //! Serial numbers and world wide names that many disks report: they prove nothing, in old markers either.
 
-use super::identity::{claim, marked, reinstall};
+use super::installation_identity::{claim, marked, reinstall};
 use super::*;
 use model::storage_graph::multipath;
 

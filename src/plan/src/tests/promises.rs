@@ -1,6 +1,6 @@
 //! What was promised for a disk holds until an operator changes it.
 
-use super::identity::{claim, forget_marker, install, marked, reinstall};
+use super::installation_identity::{claim, forget_marker, install, marked, reinstall};
 use super::*;
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::inventory::FilesystemContents;
@@ -144,7 +144,7 @@ fn a_disk_that_was_not_listed_then_is_not_wiped() {
 fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let blanked = |serial: &str| {
         let mut inventory = installed_now();
-        super::identity::empty(&mut inventory.disks[1], serial);
+        super::installation_identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
     let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; it must be kept, but reads as blank. Check whether it was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";

@@ -1,7 +1,7 @@
 //! Which install markers prove that an installation was finished: every combination of what the control plane declares, what the marker
 //! contains, and what is on the disks.
 
-use super::identity::{claim, marked, planned};
+use super::installation_identity::{claim, marked, planned};
 use super::*;
 use model::install_marker::RecordedDisk;
 use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};

@@ -3,7 +3,7 @@
 use super::degraded::{replace, unplug};
 use super::drawn::{NAMES, any_layout, any_machine, blank};
 use super::effect::{Brought, brought, effect};
-use super::identity::{claim, marker, reinstall};
+use super::installation_identity::{claim, marker, reinstall};
 use super::judged::Judged;
 use super::*;
 use model::device::DevicePath;

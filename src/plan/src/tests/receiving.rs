@@ -2,7 +2,7 @@
 
 use super::carrying::{carried, moved};
 use super::drawn::{any_layout, blank};
-use super::identity::{claim, install};
+use super::installation_identity::{claim, install};
 use super::judged::Judged;
 use super::stacks::operations;
 use super::*;

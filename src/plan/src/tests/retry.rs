@@ -1,7 +1,7 @@
 //! What an attempt that was cut off left behind is made again only as far as its record proves that it made it.
 
 use super::degraded::replace;
-use super::identity::{claim, empty, marked, reinstall};
+use super::installation_identity::{claim, empty, marked, reinstall};
 use super::making::next;
 use super::*;
 use crate::simulator::{after, cut};

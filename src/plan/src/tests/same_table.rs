@@ -1,6 +1,6 @@
 //! Disks without serial number and WWN: only their tables tell which ones they are.
 
-use super::identity::{claim, empty, forget_marker, marker, reinstall};
+use super::installation_identity::{claim, empty, forget_marker, marker, reinstall};
 use super::*;
 use model::inventory::FilesystemContents;
 

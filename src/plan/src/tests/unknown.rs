@@ -1,6 +1,6 @@
 //! Parts of nobody knows what: refused where a reinstall could tear it apart, and nowhere else.
 
-use super::identity::{claim, reinstall};
+use super::installation_identity::{claim, reinstall};
 use super::*;
 use model::inventory::UnassignedDevices;
 

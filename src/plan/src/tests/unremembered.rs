@@ -1,6 +1,6 @@
 //! Machines that only their own disks remember: what nothing identifies and nobody gives up is not erased.
 
-use super::identity::{claim, empty, install, marked, reinstall};
+use super::installation_identity::{claim, empty, install, marked, reinstall};
 use super::*;
 use model::allocation::RecordSource;
 use model::install_marker::RecordedDisk;

@@ -1,6 +1,6 @@
 //! What was only announced is told from what has begun.
 
-use super::identity::{claim, marker, reinstall};
+use super::installation_identity::{claim, marker, reinstall};
 use super::stacks;
 use super::*;
 use crate::simulator::cut;

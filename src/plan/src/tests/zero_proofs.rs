@@ -1,6 +1,6 @@
 //! Samples prove nothing: what is taken for blank on a disk that is kept or not listed is read completely first.
 
-use super::identity::{claim, forget_marker, marked, reinstall};
+use super::installation_identity::{claim, forget_marker, marked, reinstall};
 use super::*;
 use operations::StageName;
 

@@ -3,7 +3,7 @@
 use super::preview::inventory;
 use super::reinstall::{success, with_images};
 use super::*;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use drophammer::commands::rack::{PlanOptions, rack_output};
 use operations::{Operation, SessionOp, TellPointOfNoReturn};
 use plan::{Plan, PlanRefusal, request_from_allocation};

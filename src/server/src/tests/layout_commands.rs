@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::Parser;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
 
 impl Running {

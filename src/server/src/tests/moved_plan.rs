@@ -4,7 +4,7 @@ use super::approved::{compared, rack, row};
 use super::moved::{certificate, disks, marker, with_one_disk};
 use super::*;
 use crate::plan_input::PlanInput;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;
 use model::inventory::{FilesystemContents, Inventory};

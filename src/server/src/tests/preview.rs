@@ -3,7 +3,7 @@
 use super::reinstall::with_images;
 use super::*;
 use clap::Parser;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use control::api_types::RegisterRequest;
 use drophammer::cli::{Cli, CliCommand};
 use drophammer::commands::plan::plan_output;

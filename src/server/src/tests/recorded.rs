@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::check_site::find_problems;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use std::os::unix::fs::PermissionsExt;
 use store::backup::restore_database;
 

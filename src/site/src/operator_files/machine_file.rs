@@ -1,7 +1,9 @@
 //! Parsing and validation of `machines/*.yaml`.
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
-use super::{AllocationSpec, MachineSpec, bmc, error_collection, network_field, os_parameters, pull_secret, volumes};
+use super::{
+    AllocationSpec, MachineSpec, bmc, error_collection, k8s_volume_problems, network_field, os_parameters, pull_secret,
+};
 use crate::boot_values;
 use marked_yaml::{Node, Spanned};
 use model::allocation::find_argument_error;
@@ -135,7 +137,7 @@ fn check_allocation(
     wrong.extend(
         get_field(given, "network").map(|given| network_field::find_problems("network", given)).unwrap_or_default(),
     );
-    wrong.extend(get_field(given, "volumes").map(volumes::find_problems).unwrap_or_default());
+    wrong.extend(get_field(given, "volumes").map(k8s_volume_problems::find_problems).unwrap_or_default());
     let has_image = get_field(given, "image").is_some();
     wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));
     wrong

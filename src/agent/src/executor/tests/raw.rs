@@ -141,6 +141,6 @@ fn loop_what_is_installed_already_is_never_written() {
     assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
     // Not even devices recorded as made by this session are wiped, because the system is not incomplete.
     session.leave_session(plan.state_after_failure(1));
-    assert!(device_users::list_mounts_below(dir.path()).is_empty());
+    assert!(busy_device_users::list_mounts_below(dir.path()).is_empty());
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
 }

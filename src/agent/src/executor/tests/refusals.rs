@@ -30,7 +30,7 @@ fn a_tree_that_could_not_boot_is_refused_by_its_manifest_before_the_first_write(
     let (steps, assigned) = (StepList::default(), PlanAssignment { allocation, consoles: vec![] });
     let request =
         PlanRequest { mode: InstallMode::Install, steps, subject: PlanSubject::default(), assigned, claim: None };
-    let needs = plan::image_needs::determine_needs(&Layout::default(), &Inventory::default(), &request);
+    let needs = plan::image_bootability::determine_needs(&Layout::default(), &Inventory::default(), &request);
     let url = format!("file://{}", path.display());
     let image =
         Box::new(allocation::AllocatedImage { id: "os-1".into(), url: url.clone(), digest, ..Default::default() });

@@ -1,9 +1,9 @@
 //! What a conductor, and whoever is none, gets over the wire.
 
 use super::super::certificate;
+use super::super::command_result::CommandFault;
 use super::super::commands::tests::held;
 use super::super::commands::{CommandExecutor, CommandList, IronicCommand};
-use super::super::messages::CommandFault;
 use super::*;
 use reqwest::blocking::Client;
 use serde_json::{Map, Value, json};

@@ -1,6 +1,6 @@
 //! Allocation of API v2. Its fields are renamed to those of v1, which images and the rest of the code use.
 
-use super::{keep_label, layout};
+use super::{keep_label, layout_defaults};
 use common::error::{Error, Phase, Result};
 use model::allocation::{AllocatedImage, Allocation};
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ pub(crate) fn parse_allocation(from: &Value) -> Result<Allocation> {
         return Err(Error::refusal(Phase::Control, message));
     }
     let image = json_field(from, "image");
-    let mut filesystemlayout = layout::insert_omitted_values(json_field(from, "filesystemLayout").clone());
+    let mut filesystemlayout = layout_defaults::insert_omitted_values(json_field(from, "filesystemLayout").clone());
     let keeps = keep_label::mark_preserved_disks(from, &mut filesystemlayout)?;
     Ok(Allocation {
         id,

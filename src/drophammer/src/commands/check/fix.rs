@@ -2,9 +2,9 @@
 
 use super::TextFile;
 use crate::commands::{STDIN, is_json, problem_lines};
-use common::command_outcome::CommandOutcome;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
+use common::exit_status::CommandOutcome;
 use common::output::to_json;
 use linux::atomic_file;
 use model::layout::{self, ParsedLayout, canonical_yaml};

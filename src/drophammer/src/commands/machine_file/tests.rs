@@ -3,7 +3,7 @@
 use crate::cli::{Cli, CliCommand};
 use crate::commands::{check, plan};
 use clap::Parser;
-use common::command_outcome::CommandOutcome;
+use common::exit_status::CommandOutcome;
 use std::path::Path;
 
 /// What `drophammer ARGUMENTS` prints about files of `testdata/`, and how it ends.

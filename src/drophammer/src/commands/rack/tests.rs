@@ -1,6 +1,6 @@
 //! Rows and their sum, as people and pipelines get them.
 
-use super::machine_outcome::judge_machine;
+use super::machine_forecast::judge_machine;
 use super::*;
 use crate::commands::plan::read_inventory;
 use model::allocation::{AllocatedImage, Allocation, AssignedMachine, OrderedReinstall};

@@ -4,7 +4,7 @@
 use super::empty_input::{EmptyInputLimit, MOST_BYTES};
 use super::error::damaged_error;
 use crate::pipeline::buffer_pipe::BufferChunk;
-use crate::pipeline::reader::PipelineReader;
+use crate::pipeline::pipe_reader::PipelineReader;
 use crate::pipeline::stage_clock::StageClock;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};

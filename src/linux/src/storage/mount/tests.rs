@@ -89,11 +89,11 @@ fn loop_mounts_stack_and_come_off_cleanly() {
     mounts.mount_filesystem(&ext4(&var_disk, "/var/lib")).unwrap();
     fs::write(mounts.root().join("var/lib/file"), "content").unwrap();
     assert_eq!(
-        device_users::list_mounts_below(mounts.root()),
+        busy_device_users::list_mounts_below(mounts.root()),
         [mounts.root().to_owned(), mounts.root().join("var/lib")]
     );
     mounts.unmount_all().unwrap();
-    assert_eq!(device_users::list_mounts_below(mounts.root()), Vec::<PathBuf>::new());
+    assert_eq!(busy_device_users::list_mounts_below(mounts.root()), Vec::<PathBuf>::new());
     for disk in [&root_disk, &var_disk] {
         flush_disk(disk.path()).unwrap();
         crate::process::ToolCommand::new("fsck.ext4").args(["-fn", disk.path().as_str()]).run().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use linux::probe::{self, ProbeDepth};
 use linux::storage::test_loop_device::TestLoopDevice;
 use linux::storage::vmdisks::{TestDisks, fingerprints};
-use linux::storage::{assembly, device_users, mkfs, mount as storage_mount, partition_table};
+use linux::storage::{assembly, busy_device_users, mkfs, mount as storage_mount, partition_table};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, InventoryDisk};
 use model::layout::FilesystemFormat;
 use operations::{MakeFilesystem, MountFilesystem};
@@ -184,7 +184,7 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
         let before = fs::read(disk.image()).unwrap();
         let error = load_installed_kernel(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
-        assert!(device_users::list_mounts_below(Path::new(OLD)).is_empty());
+        assert!(busy_device_users::list_mounts_below(Path::new(OLD)).is_empty());
         assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
     }
 }
@@ -237,6 +237,6 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     assembled.inspect_filesystems(&mut inventory).unwrap();
     let error = load_installed_kernel(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
     assert!(error.starts_with("load /boot/vmlinuz for kexec: "), "{error}");
-    assert!(device_users::list_mounts_below(Path::new(OLD)).is_empty());
+    assert!(busy_device_users::list_mounts_below(Path::new(OLD)).is_empty());
     assert_eq!(fingerprints(&parts.concat()), before);
 }

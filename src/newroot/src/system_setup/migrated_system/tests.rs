@@ -218,7 +218,7 @@ fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
     assert_eq!(done.entries[0].loader, r"\EFI\debian\vmlinuz-6.1");
     assert_eq!(fs::read(root.path().join("boot/efi/EFI/debian/initrd.img-6.1")).unwrap(), new);
     assert_eq!(root.read_text("/etc/hostname").unwrap(), "web-1\n");
-    assert_eq!(linux::storage::device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+    assert_eq!(linux::storage::busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]

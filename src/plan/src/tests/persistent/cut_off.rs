@@ -8,7 +8,7 @@ use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 #[test]
 fn what_was_cut_off_is_made_again() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
-    let claim = InstallClaim { order: None, ..super::super::identity::claim() };
+    let claim = InstallClaim { order: None, ..super::super::installation_identity::claim() };
     let make = |machine: &Inventory, mode, volumes: &[Value], claim: InstallClaim| {
         crate::make_plan(&layout(), machine, request(mode, list(volumes), Some(claim)), &mut counting_from(9000))
     };

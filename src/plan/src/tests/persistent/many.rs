@@ -37,8 +37,10 @@ fn many_at_once_have_a_device_each() {
     let files = plan.volumes.iter().filter(|volume| volume.kind.starts_with("sparse"));
     let sparse = files.map(|volume| SparseFile { uid: volume.uid, size_bytes: 10 * MIB }).collect();
     let mut installed = after(&plan, machine.clone());
-    let marker =
-        Some(model::install_marker::InstallMarker { disks: Vec::new(), ..super::super::identity::marker(&installed) });
+    let marker = Some(model::install_marker::InstallMarker {
+        disks: Vec::new(),
+        ..super::super::installation_identity::marker(&installed)
+    });
     installed.filesystems.push(Inside { device: "/dev/mapper/csi-varlib".into(), sparse, ..Inside::default() });
     installed.filesystems.push(Inside { device: "/dev/sda2".into(), marker, ..Inside::default() });
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();

@@ -19,7 +19,7 @@ enum Recorder {
 const RECORDERS: [Recorder; 3] = [Recorder::ControlPlane, Recorder::Remembered, Recorder::Disk];
 
 fn claim() -> InstallClaim {
-    super::super::identity::claim()
+    super::super::installation_identity::claim()
 }
 
 pub(super) fn asked(mode: InstallMode, volumes: &[Value]) -> PlanRequest {
@@ -55,7 +55,7 @@ fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut PlanRequ
             request.assigned.allocation.prepared_volumes = records.map(|all| all.iter().map(bare).collect());
         }
         Recorder::Remembered => {
-            let marker = super::super::identity::marker(machine);
+            let marker = super::super::installation_identity::marker(machine);
             let remembered = InstallMarker { disks: Vec::new(), volumes: records, ..marker };
             request.claim.as_mut().unwrap().installed = Some(remembered);
         }

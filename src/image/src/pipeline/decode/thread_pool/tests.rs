@@ -4,7 +4,7 @@ use super::super::error::DecodeResult;
 use super::super::lz4_blocks::Lz4Frame;
 use super::*;
 use crate::pipeline::buffer_pipe::create_pipe;
-use crate::pipeline::reader::PipelineReader;
+use crate::pipeline::pipe_reader::PipelineReader;
 use crate::testing::source;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

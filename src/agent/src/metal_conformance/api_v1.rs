@@ -104,7 +104,7 @@ fn allocation(id: &str, layout: &str) -> Value {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
     ))
     .unwrap();
-    let layout = control::metal::v2::layout::insert_omitted_values(serde_json::from_str(&text).unwrap());
+    let layout = control::metal::v2::layout_defaults::insert_omitted_values(serde_json::from_str(&text).unwrap());
     let layout = model::layout::read_json(&layout).unwrap().layout;
     json!({
         "allocationuuid": id, "name": "web", "project": "0d95cd70-0000-4000-8000-000000000001", "hostname": "web-1", "role": "machine",

@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use common::format::replace_hidden;
 use common::yaml::edit;
 use serde_json::{Value, json};
-use site::image_states::{FILE, ImageStates};
+use site::image_visibility::{FILE, ImageStates};
 use site::operator_files;
 use std::sync::Arc;
 
