@@ -234,7 +234,7 @@ fn draw_legend(graph: &LayoutGraph) -> Group {
         group = group.add(entry.add(sample).add(text_element(34.0, 12.0, 12.0, words).set("fill", FAINT)));
         x += 58.0 + words.chars().count() as f64 * SANS_WIDTH;
     }
-    group.add(text_element(0.0, 26.0, 12.0, "A fresh install erases every disk of the layout.").set("fill", FAINT))
+    group.add(text_element(0.0, 26.0, 12.0, "A first installation erases every disk of the layout.").set("fill", FAINT))
 }
 
 /// Describes the diagram as text, for people who cannot see it.

@@ -172,11 +172,11 @@ fn the_operator_hears_a_no_at_the_desk() {
     assert_eq!(desk.problems(), [""; 0]);
     let choice = desk.choose("  os: web\n  os_parameters: [track=testing]");
     if let Some(note) = choice.note {
-        assert!(note.starts_with("5:7: verify of web+small was not run here: "), "{note}");
+        assert!(note.starts_with("5:7: the verify program of web+small was not run here: "), "{note}");
         return;
     }
     let why = desk.bad("  os: web\n  os_parameters: [track=sid]");
-    assert!(why.starts_with("5:7: verify of web+small refuses these parameters: it exited with 1, saying: "), "{why}");
+    assert!(why.starts_with("5:7: the verify program of web+small refuses these parameters: it exited with 1, saying: "), "{why}");
     assert!(why.contains("no track 'sid'"), "{why}");
     // It is asked anew where it has changed.
     desk.web(YES);
