@@ -130,12 +130,16 @@ impl OsDefinitions {
             None => (DefinitionState::Waits, None),
             Some(VerifyVerdict::Good) => (DefinitionState::Good(Box::new(chosen)), None),
             Some(VerifyVerdict::Refused(why)) => (
-                DefinitionState::Bad(format_at(named, &format!("the verify program of {os} refuses these parameters: {why}"))),
+                DefinitionState::Bad(format_at(
+                    named,
+                    &format!("the verify program of {os} refuses these parameters: {why}"),
+                )),
                 None,
             ),
             Some(VerifyVerdict::NotRun(why)) => {
-                let note =
-                    format!("the verify program of {os} was not run here: {why}. The machine runs it before it writes anything");
+                let note = format!(
+                    "the verify program of {os} was not run here: {why}. The machine runs it before it writes anything"
+                );
                 (DefinitionState::Good(Box::new(chosen)), Some(format_at(named, &note)))
             }
         };

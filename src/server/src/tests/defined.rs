@@ -49,7 +49,7 @@ async fn a_no_is_heard_at_the_desk_and_the_machine_waits() {
         assert!(!nix::unistd::geteuid().is_root(), "root can make a sandbox: {}", server.heard.text());
         return;
     }
-    server.heard("verify of web refuses these parameters: it exited with 1, saying: ").await;
+    server.heard("the verify program of web refuses these parameters: it exited with 1, saying: ").await;
     assert!(server.heard.text().contains("no sid"), "{}", server.heard.text());
     let token = server.token(ONE).await;
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
@@ -120,7 +120,7 @@ async fn an_order_waits_for_the_verify_of_its_definition() {
         assert!(!nix::unistd::geteuid().is_root(), "root can make a sandbox: {}", server.heard.text());
         return;
     }
-    server.heard("verify of web refuses these parameters: ").await;
+    server.heard("the verify program of web refuses these parameters: ").await;
     let refused = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
     assert!(refused.status == 400 && refused.text().contains("no sid"), "{}", refused.text());
 }
