@@ -44,7 +44,7 @@ pub struct HttpControlPlane {
     requests: AtomicU64,
     /// Last registration. It is sent again if the server rejects the token, for example because the address of the machine has changed.
     registered: Mutex<Option<RegisterRequest>>,
-    /// Fields of the received allocation that the server releases separately.
+    /// Fields that the received allocation does not contain, because the server sends them only on a separate request.
     separate: Mutex<SeparateSecretFields>,
     /// Time of the last registration that was triggered by an event.
     by_event: Mutex<Option<Instant>>,

@@ -174,7 +174,7 @@ impl PackResult {
         let (seconds, image) = (format::format_seconds(self.seconds), self.image.display());
         let replaced = if self.replaced { "; replaced the existing image" } else { "" };
         format!(
-            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; next to it {}{signed}{replaced}\n",
+            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; also written: {}{signed}{replaced}\n",
             self.beside.join(", ")
         )
     }

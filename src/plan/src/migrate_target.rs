@@ -276,9 +276,10 @@ impl PlanDecider<'_> {
         let there = was.sector_bytes;
         let differs = device.sector_bytes != there;
         if device.sector_bytes > there || differs && counts_in_sectors {
+            let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
-                "{} has sectors of {} bytes on this machine, on {disks}, but of {there} bytes on the source machine, for which its {} was created; choose disks with sectors of {there} bytes, or format an NVMe disk accordingly (nvme format)",
-                was.device, device.sector_bytes, was.format
+                "{} would lie on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
+                was.device, device.sector_bytes
             );
             self.refuse(place, message);
         }

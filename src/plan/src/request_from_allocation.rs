@@ -95,8 +95,8 @@ pub fn clear_begun_if_intact(
     is_whole
 }
 
-/// Returns the reason why the plan may proceed without the marker. A started attempt is the reason even if the operator has also waived the
-/// marker, because the operator has not seen the results of the attempt.
+/// Returns the reason why the plan may proceed without the marker. A started attempt takes precedence over the operator's waiver, because
+/// the operator waived the marker before the attempt changed the disks.
 pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     match order {
         OrderedReinstall { begun: true, .. } => Some(MarkerWaiver::Begun),

@@ -30,7 +30,7 @@ pub(crate) struct ServerLimits {
     /// Number of connections per address, so that one client cannot occupy all of them.
     pub of_an_address: usize,
     pub head_bytes: usize,
-    /// Size of a body, which contains layouts, nodes and config drives.
+    /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
     /// Timeout of the head of a request, and of the next request on a connection.

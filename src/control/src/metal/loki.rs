@@ -50,7 +50,7 @@ struct LokiBuffer {
     dropped: usize,
     /// Whether lines were taken from the buffer and are currently being sent.
     under_way: bool,
-    /// Whether a caller waits until all lines are sent. Then they are sent without waiting for a batch.
+    /// True if a caller waits until all lines are sent. In that case they are sent at once, without waiting for a full batch.
     hurry: bool,
 }
 

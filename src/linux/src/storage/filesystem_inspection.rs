@@ -26,8 +26,9 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds the contents of unmounted filesystems to the inventory, and failed attempts to mount them. Returns notes on
-/// filesystems that could not be inspected, which is not an error. The disks should be locked meanwhile.
+/// Adds to the inventory the contents of unmounted filesystems, and the reasons why some could not be mounted. Returns
+/// a note on each filesystem that could not be inspected, which is not an error. The caller should hold the locks of the
+/// disks during the call.
 ///
 /// # Errors
 /// The mount point cannot be created, or a filesystem stays mounted.

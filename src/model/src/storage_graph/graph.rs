@@ -17,7 +17,7 @@ pub struct LayerNode<N, T> {
     pub above: Vec<usize>,
 }
 
-/// A directed graph of items that lie on each other. Every link is stored on both nodes.
+/// A directed graph of storage items, each of which lies on the items below it. Both nodes of a link store it.
 #[derive(Debug, Clone)]
 pub struct LayerGraph<N, T> {
     pub nodes: Vec<LayerNode<N, T>>,

@@ -43,7 +43,7 @@ pub struct VolumeResponse {
     pub size_bytes: Option<u64>,
 }
 
-/// Query parameters of a request to remove a volume: its state in Kubernetes, as the operator reports it.
+/// Query parameters of a request to remove a volume: its state in Kubernetes, as reported by the person who sends the request.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct RemovalQuery {
     /// Phase of the volume's PersistentVolume, or `none` if it has no PersistentVolume.
@@ -255,7 +255,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     use volume_state::VolumeState::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
-        (Failed, _) if !seen.valid => "was prepared in the other mode (Filesystem or Block)".to_owned(),
+        (Failed, _) if !seen.valid => "was prepared with another mode (Filesystem or Block) than the volume has now".to_owned(),
         (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),

@@ -51,7 +51,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
     }
     if user_data::has_cloud_init(root) {
         root.write_file(CLOUD_INIT.0, 0o644, CLOUD_INIT.1.as_bytes())?;
-        say("disabled network configuration by cloud-init: it would search for the NICs of the previous machine");
+        say("disabled cloud-init's network configuration, which would search for the NICs of the previous machine");
     }
     match (changed.is_empty(), speaks) {
         (false, _) => say(&format!("replaced MAC addresses in {}", changed.join(", "))),
@@ -156,7 +156,7 @@ mod tests {
             lines[0],
             "WARNING: no NIC of this machine corresponds to eth1 (52:54:00:aa:00:02), eth2 (52:54:00:aa:00:03)"
         );
-        assert!(lines[1].starts_with("disabled network configuration by cloud-init"), "{lines:?}");
+        assert!(lines[1].starts_with("disabled cloud-init's network configuration"), "{lines:?}");
         assert!(
             lines[2].starts_with("WARNING: the system's network configuration does not use MAC addresses"),
             "{lines:?}"

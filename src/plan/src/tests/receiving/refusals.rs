@@ -29,7 +29,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             "larger sectors",
             |other, _, _| other.disks[5].sector_bytes = 4096,
             &[
-                "filesystems[4]: /dev/sdf1 has sectors of 4096 bytes on this machine, on /dev/nvme5n1 (31.5 GB), but of 512 bytes on the source machine, for which its none was created; choose disks with sectors of 512 bytes",
+                "filesystems[4]: /dev/sdf1 would lie on /dev/nvme5n1 (31.5 GB), which has sectors of 4096 bytes, but its content was created on the source machine for sectors of 512 bytes; choose disks with sectors of 512 bytes",
             ],
         ),
         (
@@ -39,7 +39,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             },
             &[
                 "filesystems[1]: /dev/md/efi has sectors of 512 bytes on this machine",
-                "of 4096 bytes on the source machine, for which its vfat was created",
+                "but its vfat was created on the source machine for sectors of 4096 bytes",
                 "filesystems[4]: /dev/sdf1 has sectors of 512 bytes on this machine",
             ],
         ),
