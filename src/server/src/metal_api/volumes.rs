@@ -255,7 +255,9 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     use volume_state::VolumeState::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
-        (Failed, _) if !seen.valid => "was prepared with another mode (Filesystem or Block) than the volume has now".to_owned(),
+        (Failed, _) if !seen.valid => {
+            "was prepared with another mode (Filesystem or Block) than the volume has now".to_owned()
+        }
         (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),
