@@ -152,6 +152,8 @@ fn spawn(
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
     // QEMU's user network does not preserve the source ports of machines.
     command.arg("--any-source-port");
+    // Reset virtual machines boot again within seconds, and their silence would cost a minute for each boot.
+    command.args(["--restart-timeout", "15"]);
     if !cmdline.is_empty() {
         command.args(["--cmdline", cmdline]);
     }

@@ -207,7 +207,8 @@ fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::M
         current_client: request_context::current_client,
         observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
     };
-    Ok(ServerState::open(&options.dir.join(store::DATABASE), quiet)?.with_hooks(hooks))
+    let state = ServerState::open(&options.dir.join(store::DATABASE), quiet)?;
+    Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
 }
 
 /// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes them, and a channel on

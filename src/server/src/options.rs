@@ -4,6 +4,8 @@ use super::pxe::pxe_options::{AddressRange, PxeOptions};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
+use store::boot_activity::QUIET_AT_SAME_ADDRESS;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -77,6 +79,10 @@ pub struct ServeOptions {
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
+    /// Seconds without a request from a machine's boot after which its next boot may register from the same address. Agents send a request
+    /// at least once a minute: a lower value only suits machines that restart within seconds, such as virtual ones.
+    #[arg(long, value_name = "SECONDS", default_value_t = QUIET_AT_SAME_ADDRESS.as_secs())]
+    pub restart_timeout: u64,
     /// Additional name of this server; may be given several times. Requests that address the server by another name are rejected, to
     /// prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url and --tls-cert are always accepted.
     #[arg(long = "host", value_name = "NAME", value_parser = super::host_names::parse_name)]
@@ -131,6 +137,8 @@ pub struct ServerConfig {
     pub proxies: Vec<IpAddr>,
     /// Accept registrations from every source port.
     pub any_source_port: bool,
+    /// Time without a request from a boot after which the machine's next boot may register from the same address.
+    pub restart_timeout: Duration,
     /// Additional names of this server.
     pub hosts: Vec<String>,
     /// Base URL for machines; by default taken from the Host header of each request.
@@ -155,6 +163,7 @@ impl From<ServeOptions> for ServerConfig {
             operator_listen,
             proxies,
             any_source_port,
+            restart_timeout,
             hosts,
             url,
             range,
@@ -179,6 +188,7 @@ impl From<ServeOptions> for ServerConfig {
             proxies,
             hosts,
             any_source_port,
+            restart_timeout: Duration::from_secs(restart_timeout),
             url,
             pxe,
             boot,

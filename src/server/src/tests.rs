@@ -181,6 +181,7 @@ fn options(dir: &Path) -> ServerConfig {
         tls: None,
         proxies: Vec::new(),
         any_source_port: false,
+        restart_timeout: store::boot_activity::QUIET_AT_SAME_ADDRESS,
         hosts: ["h", "d", "install.rack"].map(str::to_owned).to_vec(),
         url: None,
         pxe: None,

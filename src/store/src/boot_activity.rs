@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 pub const QUIET: Duration = Duration::from_secs(180);
 /// Shorter time that applies if the next boot registers from the same address. Most likely the machine has restarted, so that a single
 /// missed call suffices.
-const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
+pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
 /// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
@@ -62,11 +62,18 @@ pub struct BootActivity {
     /// Start of the server. Earlier calls are unknown, so that a boot without a known call is assumed to have called at this time.
     started: Instant,
     pub quiet: Duration,
+    /// See [`QUIET_AT_SAME_ADDRESS`].
+    pub quiet_at_same_address: Duration,
 }
 
 impl BootActivity {
     pub(crate) fn new(quiet: Duration) -> BootActivity {
-        BootActivity { at: Arc::default(), started: Instant::now(), quiet }
+        BootActivity {
+            at: Arc::default(),
+            started: Instant::now(),
+            quiet,
+            quiet_at_same_address: QUIET_AT_SAME_ADDRESS.min(quiet),
+        }
     }
 
     pub fn record_call(&self, boot: &TokenHash) {
@@ -90,7 +97,7 @@ impl BootActivity {
     /// Returns whether this boot is active, so that another boot of the machine cannot register from the given address yet.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
-        self.is_active_within(boot, if is_same { self.quiet.min(QUIET_AT_SAME_ADDRESS) } else { self.quiet })
+        self.is_active_within(boot, if is_same { self.quiet_at_same_address } else { self.quiet })
     }
 
     fn is_active_within(&self, boot: &MachineBoot, patience: Duration) -> bool {

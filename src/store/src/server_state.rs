@@ -106,6 +106,13 @@ impl ServerState {
         Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
     }
 
+    /// Sets the time without a call after which another boot may register from the same address. It cannot exceed the time for another
+    /// address.
+    pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
+        self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
+        self
+    }
+
     /// Sets the functions that connect the store with its server.
     pub fn with_hooks(self, hooks: StoreHooks) -> ServerState {
         ServerState { hooks, ..self }

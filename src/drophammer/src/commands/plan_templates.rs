@@ -243,7 +243,7 @@ mod tests {
         let text = refused(&[MIRROR], &with_layout);
         assert!(text.contains("a template generates the layout: omit either --layout or that template"), "{text}");
         let text = refused(&[MIRROR, &MIRROR.replace("MIRROR", "AGAIN")], &[]);
-        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may do"), "{text}");
+        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may generate it"), "{text}");
         let text = refused(&[MIRROR], &[]);
         assert!(text.starts_with("0.yaml:1:") && text.contains("has 1 of the 2 devices"), "{text}");
         let text = refused(&[&MIRROR.replace("\"1\"", "1")], &[]);

@@ -96,6 +96,20 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_timeout_applies_to_the_same_address_only() {
+    let dir = with_images();
+    let options = ServerConfig { restart_timeout: Duration::ZERO, ..options(dir.path()) };
+    let around = HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() };
+    let server = Running::start_with(dir, &options, &around, 10_000).await;
+    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
+    assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
+    let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_boots_use_up_no_order() {
     let server = in_earnest(with_images()).await;
     server.installed().await;

@@ -241,7 +241,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
         let failed = Inventory { failed, ..there.clone() };
         assert!(printed(&failed)[0].contains("it cannot be mounted: EUCLEAN; repair the filesystem"));
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
-        let words = format!("its device has several signatures: {kind}, swap; remove the stale one");
+        let words = format!("its device has several signatures: {kind}, swap; remove the stale signature");
         assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
         // What holds it shows what is in it.
         let mut used = there.clone();
