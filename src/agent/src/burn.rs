@@ -197,7 +197,7 @@ fn show_progress(progress: TransferProgress) {
 #[derive(Debug, Serialize)]
 struct BurnSummary {
     digest: String,
-    /// Figures of the stream alone: time until the last file was written, and the load of each stage.
+    /// Figures of the stream alone: time until the last file was written, and the load of each stage of the pipeline.
     burn: ImageTransferFigures,
     /// Time until all data was synced to disk.
     seconds: f64,

@@ -56,7 +56,7 @@ pub(crate) struct PlanExecutor {
     locks: WriteLocks,
     mounts: MountStack,
     image: Option<image::IncomingImage>,
-    /// Secrets of the installed system that the control plane has released separately.
+    /// Secrets of the installed system that the control plane has sent separately from the allocation.
     secrets: ReleasedSecrets,
     /// Receiving side of a migration, set only on the target machine.
     incoming: Option<IncomingMigration>,
@@ -64,7 +64,7 @@ pub(crate) struct PlanExecutor {
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of a raw image that is for cloud-init's seed.
+    /// Partition of the raw image that is intended for cloud-init's seed.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.

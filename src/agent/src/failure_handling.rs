@@ -154,9 +154,9 @@ impl InstallFailure {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // The wish of the control plane has precedence, even if nothing was written.
+            // A request of the control plane for another attempt has precedence, even if nothing was written.
             true if answer.retry => NextAction::Again,
-            // With `keeps`, this allocation replaces another one, to which the installed system belongs: it must not be booted.
+            // With `keeps`, the installed system belongs to the allocation that this one replaces, and must not be booted.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::Back,
             _ => NextAction::Hold,
         }

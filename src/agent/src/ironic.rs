@@ -47,7 +47,7 @@ const GAP: Duration = Duration::from_secs(5);
 /// node accepts a heartbeat without reading the result of the command.
 const HURRIED: u32 = 5;
 
-/// Time to send the response to a command after which the agent ends.
+/// Time to send the response to the command that ends the agent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Action of the machine after the agent ends.
@@ -305,7 +305,8 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     }
 }
 
-/// Returns the order to end if one arrives within this time. Discards requests for a heartbeat, because the caller sends one anyway.
+/// Returns the conductor's order to end the agent, if it arrives within this time. Discards requests for a heartbeat, because the caller
+/// sends a heartbeat anyway.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

@@ -255,7 +255,7 @@ impl InstallAgent {
         make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
     }
 
-    /// Fetches the key of encrypted filesystems if the control plane releases it separately.
+    /// Fetches the key of encrypted filesystems if the control plane sends it separately from the allocation.
     fn fetch_disk_key(&self, is_needed: bool, allocation: &mut Allocation) -> Result<()> {
         let released = if is_needed { self.control.fetch_secrets(SecretPurpose::DiskKey)? } else { None };
         if let Some(released) = released {

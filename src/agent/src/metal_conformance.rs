@@ -1,4 +1,5 @@
-//! Conformance test against the published rules: `scripts/metal` installs a control plane that enforces them, and runs this.
+//! Conformance test against the published rules of metal-stack's API: `scripts/metal` installs a control plane that enforces them, and runs
+//! this.
 //!
 //! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code here can open a
 //! device, so the disks of the host are safe.

@@ -6,9 +6,9 @@
 //! | the receiver has not started to erase its disks | checks its certificate and waits; refuses a certificate that is not trusted |
 //! | the receiver has erased its disks, and has this address and certificate | sends everything, once per boot of the receiver |
 //! | `booting`: the receiver has received everything | waits |
-//! | `done` | waits: the sender is free, and reboots when it is allocated again |
+//! | `done` | waits: the sender has no allocation, and reboots when it is allocated again |
 //! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |
-//! | the migration continues, but the response has no instructions for the sender | waits: the file of the machine cannot be read by the server |
+//! | the migration continues, but the response has no instructions for the sender | waits: the server may be unable to read the file of the machine |
 //! | no information about the migration | waits, at most as long as [`ControlSilence`] allows, then reboots and asks again; this does not end the migration |
 
 use super::InstallAgent;
@@ -65,7 +65,7 @@ impl InstallAgent {
         let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
         let own = OwnIdentity::generate_identity(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
         print_line(&format!(
-            "\nThe disks of this machine will be sent to another one. They are only read.\n{}\n{}\n",
+            "\nThe disks of this machine will be sent to another machine. They are read, but not written.\n{}\n{}\n",
             own.describe_trust(),
             describe_devices(&from, &carried)
         ));
@@ -85,7 +85,7 @@ impl InstallAgent {
     /// Sends the devices until the migration ends.
     ///
     /// # Errors
-    /// Refuses a receiver, which has not erased anything yet, if its certificate is not trusted.
+    /// Fails if the certificate of the receiver is not trusted. The receiver has not erased anything then.
     fn send_until_over(
         &self,
         own: &OwnIdentity,
@@ -185,7 +185,7 @@ impl InstallAgent {
             moving.carried.clone(),
         )?;
         print_line(&format!(
-            "\nThis machine replaces another one, whose disks it receives over TLS: {}",
+            "\nThis machine replaces another machine, whose disks are received over TLS: {}",
             incoming.own().describe_trust()
         ));
         if let Some(peer) = &moving.peer {
@@ -263,7 +263,7 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
         MigrationAnswer::Done if machine.allocation.is_some() => {
             SenderAction::BootsAgain("for another allocation of this machine")
         }
-        MigrationAnswer::Done => waits("the migration is complete, and this machine is free"),
+        MigrationAnswer::Done => waits("the migration is complete, and this machine has no allocation"),
         MigrationAnswer::Over => {
             SenderAction::BootsAgain("the migration has ended, and the disks of this machine are unchanged")
         }

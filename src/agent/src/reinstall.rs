@@ -30,7 +30,7 @@ pub struct ReinstallOptions {
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
     /// Start kernel and ramdisk only if this is their digest, including the command line; `drophammer machine boot-digest` prints it.
-    /// Without it, and over plain HTTP, another host on the network can replace them.
+    /// Over plain HTTP and without a digest, another host on the network can replace kernel and ramdisk.
     #[arg(long, value_name = "DIGEST")]
     pub boot_digest: Option<BootDigest>,
     /// Print what would happen, without doing it.

@@ -23,8 +23,8 @@ const PLACE: &str = "/run/drophammer/create";
 /// Directory of the definition in the script's root.
 const FOLDER: &str = "/definition";
 
-/// Directories of the ramdisk that the script can read. Debian's `debootstrap` finds cached systems in `var/cache`,
-/// which it does not download then.
+/// Directories of the ramdisk that the script can read. Debian's `debootstrap` uses systems that are cached in
+/// `var/cache` instead of downloading them.
 const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
 /// Runs the script to its end.

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";
 
-/// Writes fstab after the image's installer has run, so that the layout takes precedence, and creates missing mount
-/// points, such as those of tmpfs, which are not mounted during installation.
+/// Writes fstab, and creates missing mount points, such as those of tmpfs, which are not mounted during installation.
+/// Called after the image's installer has run, so that the fstab of the layout replaces that of the installer.
 ///
 /// # Errors
 /// The file cannot be written, or a mount point is not a directory.

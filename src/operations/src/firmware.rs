@@ -17,7 +17,7 @@ pub struct BootEntries {
     /// Partitions that may contain a boot loader. The finisher refers to them by index.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether the entries are left to the installer of the image, if the image has one.
+    /// Whether no entries are registered if the image has an installer, which then registers its own entries.
     pub unless_installer: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct LuksContainer {
     #[serde(skip)]
     pub key: SecretText,
     /// Whether a key exists but was not available when the plan was made: the plan was made offline, or the control plane had already
-    /// released the key once in this boot.
+    /// sent the key once in this boot.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
@@ -66,7 +66,7 @@ fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OpenContainer {
     pub container: LuksContainer,
-    /// Whether the new system must not write to it.
+    /// Whether the new system must not write to the container.
     pub read_only: bool,
 }
 

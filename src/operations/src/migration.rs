@@ -53,7 +53,7 @@ pub struct ReceivedDevice {
 }
 
 /// Asks the control plane whether the migration was cancelled. If the control plane does not respond, the run continues, and the answer to
-/// the final report decides.
+/// the final report shows whether the migration was cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveStands {
     pub order: String,

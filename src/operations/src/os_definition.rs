@@ -56,7 +56,7 @@ impl PlannedOperation for FindPrograms {
 }
 
 /// Fills the system disk by the `create` program of the OS definition, instead of writing a raw image to it. The disk is then adapted and
-/// checked as by `BurnDisk`.
+/// checked as `BurnDisk` does it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.

@@ -84,8 +84,8 @@ pub struct ZeroProof {
     /// Device name before the first write.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
-    /// Serial numbers of the disks below the device. The operator may pass them to discard the data; empty if one of the disks has no
-    /// serial number.
+    /// Serial numbers of the disks below the device, which the operator can pass with `--give-up` to discard the data. Empty if one of the
+    /// disks has no serial number.
     pub give_up: Vec<String>,
 }
 

@@ -150,8 +150,9 @@ impl<'a> PlanDecider<'a> {
         None
     }
 
-    /// Returns whether two arrays or groups claim the same member. If the metadata of an array is at the end, a physical volume inside the
-    /// array is also visible on its members. That is not a second claim, nor is any other signature.
+    /// Returns whether two arrays or groups claim the same member. Only signatures of array members and of physical volumes are claims. If
+    /// the metadata of an array is at the end, the signature of a physical volume inside the array is also visible on the members of the
+    /// array, and is not a second claim there.
     fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
         let contents: Vec<&DeviceSignature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {

@@ -1,6 +1,6 @@
-//! Record of the objects that an attempt will create on preserved disks. It is sent to the control plane before the first write, so that
-//! the next attempt can complete them after an interruption: an interrupted mkfs leaves unrecognized data, or a filesystem that cannot be
-//! mounted.
+//! Record of the objects that an attempt will create on preserved disks, sent to the control plane before the first write. After an
+//! interruption, the next attempt needs the record to recognize these objects and to complete them, because an interrupted mkfs leaves
+//! unrecognized data, or a filesystem that cannot be mounted.
 
 use super::attempt_records::{AttemptDevices, unique_id};
 use super::decider::PlanDecider;
@@ -61,8 +61,8 @@ pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions
     marked.collect()
 }
 
-/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. The next attempt recognizes by them the objects of an
-/// interrupted attempt.
+/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the next attempt
+/// recognizes its objects by these ids.
 fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());

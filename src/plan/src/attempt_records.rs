@@ -63,8 +63,8 @@ impl<'a> AttemptDevices<'a> {
         makings.filter(|making| making.on == on).find(|making| making.uuid.is_some())
     }
 
-    /// Returns the disks below a device. For a logical volume these are all disks of its group, although the record may name only some of
-    /// them.
+    /// Returns the disks below a device. For a logical volume, returns all disks of its group, although the record may name only some of
+    /// these disks.
     fn disks_below(&self, stack: &DeviceStack, device: &DevicePath) -> Vec<&'a InventoryDisk> {
         let running = Some(stack.kernel_name(device));
         let mut groups = self.inventory.groups.iter();

@@ -70,9 +70,9 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Decides which holders are released: those on disks that will be wiped, and devices that were only assembled for inspection, unless
-    /// they lie only on preserved disks. Devices that lie only on preserved disks must not be mounted or in use in another way, because
-    /// they could not be stopped at the end of the run.
+    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled only for inspection and do
+    /// not lie entirely on preserved disks. Refuses devices on preserved disks that are mounted or otherwise in use, because they could not
+    /// be stopped at the end of the run.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();
@@ -104,7 +104,7 @@ impl PlanDecider<'_> {
     }
 
     fn finish_decisions(mut self) -> PlanDecisions {
-        // Unknown devices follow from other problems unless the layout is invalid, so they are reported only without those.
+        // In a valid layout, unknown devices are consequences of other problems, so they are reported only if there are no others.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }

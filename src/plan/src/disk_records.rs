@@ -67,8 +67,8 @@ impl PlanDecider<'_> {
     /// | is the recorded one | accepted, whatever its kernel name is |
     /// | is the recorded one, must be kept, and reads as blank | refused, unless discarded |
     /// | is not proven to be the recorded one, and was recorded under another name, or the recorded one is found elsewhere | refused: names or hints no longer match the same disks |
-    /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content; a contradiction is a warning |
-    /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement; a contradiction is a warning |
+    /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
+    /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
     ///
     /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
@@ -125,7 +125,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Refuses a recorded disk that reads as blank, which means that it has lost its data. A replaced disk is blank legitimately.
+    /// Refuses a recorded disk that reads as blank, because it has lost its data. The replacement of a recorded disk may be blank.
     fn refuse_blanked(
         &mut self,
         place: &str,
@@ -207,7 +207,7 @@ impl PlanDecider<'_> {
             None => format!("{} is absent now", record.device),
         };
         let then = then.map(|record| format!("that disk was {}, and ", record.device)).unwrap_or_default();
-        let now = now.map(|disk| format!(" That one is {} now.", disk.device)).unwrap_or_default();
+        let now = now.map(|disk| format!(", which is {} now", disk.device)).unwrap_or_default();
         let remedy = match listed.hints.is_empty() {
             true => {
                 "The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back"
@@ -217,15 +217,15 @@ impl PlanDecider<'_> {
             }
         };
         Some(format!(
-            "{is}. When the machine was installed, {then}{} was {}.{now} {remedy}",
+            "{is}. When the machine was installed, {then}{} was {}{now}. {remedy}",
             record.device,
             describe_record(record)
         ))
     }
 
     /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table with its GUID. It is
-    /// unknown which disk has the copy. No data is lost if the recorded disk is in its place, and either the found disk is not wiped or
-    /// both disks are.
+    /// unknown which disk has the copy. No data is lost if the layout still selects the recorded disk, and either the found disk is not
+    /// wiped or both disks are wiped.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {

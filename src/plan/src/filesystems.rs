@@ -45,7 +45,7 @@ impl<'a> PlanDecider<'a> {
         let cut_off = if is_filled { self.find_unfinished(device) } else { None };
         let is_cut_off = cut_off.is_some();
         let fill = is_filled && (device.blank || is_cut_off);
-        // A blank disk that the layout preserves cannot take the root filesystem, which would then be preserved by later reinstalls.
+        // The root filesystem is not created on a blank disk that the layout preserves, because later reinstalls would preserve it.
         let refused = device.fate != DeviceFate::Wiped && is_root(filesystem);
         let fate = if refused || keep && !fill {
             keep_filesystem(filesystem, device)
@@ -114,7 +114,7 @@ impl PlanDecider<'_> {
     ///
     /// | a preserved filesystem that the layout mounts | |
     /// |---|---|
-    /// | is mounted for writing or, because it is blank, created, on a write-protected disk | refused |
+    /// | is on a write-protected disk, and is mounted for writing, or created because its device is blank | refused |
     /// | could not be mounted by the agent, not even read-only | refused |
     /// | could not be mounted by the agent, but the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
     fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
@@ -146,8 +146,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent inspects filesystems without such
-/// options, so they may explain why it could not mount one.
+/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent mounts filesystems for inspection
+/// without such options, so such a mount may have failed because the option was missing.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))

@@ -76,7 +76,7 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
 }
 
 /// Returns all properties that distinguish the disk from others, except its table. A value that two disks of the machine share is omitted,
-/// because it would not identify the disk even after the other one is removed. A placeholder is omitted, because it identifies no disk.
+/// because it identifies neither of them, even if one is removed later. A placeholder is omitted, because it identifies no disk.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {

@@ -185,7 +185,7 @@ impl<'a> PlanDecider<'a> {
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
     /// | another machine | that will be kept |  | refused |
-    /// | another allocation of this machine | that will be wiped | it has ended: wiped | like that of another machine |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | like that of another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -276,8 +276,9 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether this machine may have a newer installation than the received one: the received marker does not list its marker as
-/// replaced, and no attempt was started. A started attempt is either recognized by its tables (`boot_existing`), or starts over.
+/// Returns whether this machine may have a newer installation than the received one: the received marker does not list the marker found on
+/// this machine as replaced, and no attempt was started. A started attempt is either recognized by its tables (`boot_existing`), or starts
+/// over.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced

@@ -183,7 +183,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Reserves an unlisted disk for the allocation.
+    /// Sets the verdict on an unlisted disk that is used for a Kubernetes volume, and adds the disk to those whose identity is verified.
     fn reserve_disk(&mut self, disk: &InventoryDisk) {
         if self.set_verdict(&disk.name, DiskVerdict::Volumes).is_none() {
             self.decided.identities.push(operations::DiskIdentity::from_disk(disk));

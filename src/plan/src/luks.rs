@@ -249,7 +249,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the message for a container that can neither be opened nor stay locked. The plan is then made again, with its disk recreated.
+/// Returns the message for a container that can neither be opened nor stay locked. Because of this problem, `retry` decides again, with the
+/// disk of the container recreated if that solves all problems.
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
@@ -294,7 +295,7 @@ impl LuksDecision {
         self.fate != LuksFate::Made
     }
 
-    /// Returns whether the container must be opened for writing. It must be if the new system mounts its content other than read-only.
+    /// Returns whether the container must be opened for writing, because the new system mounts its content, and not read-only.
     pub(crate) fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }

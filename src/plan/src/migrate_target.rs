@@ -5,9 +5,9 @@
 //! |---|---|
 //! | a filesystem of the layout that the source machine does not have, or has with another format | nothing would fill it |
 //! | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does not fit |
-//! | a device with smaller sectors, for `vfat` or unknown content | it may count in sectors |
-//! | an id that is also on a disk that is not wiped | the system would use the wrong one |
-//! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | it is the data that would be migrated |
+//! | a device with smaller sectors, for `vfat` or unknown content | the content may contain sector numbers |
+//! | an id that is also on a disk that is not wiped | the system may use the wrong device |
+//! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | the disk contains data that would be migrated |
 //! | Kubernetes volumes | they are not migrated |
 
 use super::decisions::PlanDecisions;
@@ -174,7 +174,7 @@ impl PlanDecider<'_> {
             let is_it = |is: &&MigratedFilesystem| is.device == wanted.device && is.format == wanted.format;
             let Some(was) = carried.filesystems.iter().find(is_it) else {
                 let message = format!(
-                    "{} must have {} according to the layout, but the source machine has none; correct the layout, or that machine",
+                    "{} must have {} according to the layout, but the source machine does not have this filesystem; correct the layout, or create the filesystem there",
                     wanted.device, wanted.format
                 );
                 self.refuse(place, message);
@@ -271,7 +271,7 @@ impl PlanDecider<'_> {
         } else if here > there && was.format.can_grow() {
             self.decided.larger.push(device.path.clone());
         }
-        // Unknown content and vfat may count in sectors, and are then unreadable with smaller ones too.
+        // vfat and unknown content may contain sector numbers, and are then also unreadable on a device with smaller sectors.
         let counts_in_sectors = matches!(was.format, FilesystemFormat::Vfat | FilesystemFormat::None);
         let there = was.sector_bytes;
         let differs = device.sector_bytes != there;

@@ -19,7 +19,7 @@ impl<'a> PlanDecider<'a> {
     /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
     /// | the same | the same, and the operator discards that disk | allowed, with a warning |
     ///
-    /// Unfinished objects of a started attempt belong to this installation.
+    /// Nothing is refused once an attempt was started, because the unfinished objects that it left belong to this installation.
     pub(crate) fn refuse_missing(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
@@ -170,15 +170,15 @@ struct PartGroup {
 ///
 /// | role of the component | another component is missing |
 /// |---|---|
-/// | requires another component | if no present component serves it |
+/// | requires another component, such as a journal | if no present component has the role [`ComponentRole::Serves`] |
 /// | one of a known number | if fewer components are present |
 /// | one of an unknown number | always assumed, because it cannot be determined |
 fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
     match part.role {
         ComponentRole::Serves => None,
         ComponentRole::NeedsAnother if whole.is_served => None,
-        ComponentRole::NeedsAnother => Some(format!("the other part of it is missing ({})", part.whole)),
-        ComponentRole::Peer => Some(format!("its number of parts is unknown ({} {})", part.whole, part.id)),
+        ComponentRole::NeedsAnother => Some(format!("its other component is missing ({})", part.whole)),
+        ComponentRole::Peer => Some(format!("its number of components is unknown ({} {})", part.whole, part.id)),
         ComponentRole::OneOf(count) => ((whole.count as u64) < count)
             .then(|| format!("only {} of its {count} devices are present ({})", whole.count, part.id)),
     }

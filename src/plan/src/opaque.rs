@@ -38,7 +38,7 @@ impl PlanDecider<'_> {
     /// | disks that are not wiped | allowed: they are never written |
     /// | a disk that is wiped | refused |
     /// | the same, and the operator discards each such disk | allowed, with a warning |
-    /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt was allowed, and left the object |
+    /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt has passed this check, and may have left the object unfinished |
     /// | the same, and opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
     pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {

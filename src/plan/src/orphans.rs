@@ -1,4 +1,4 @@
-//! Members of arrays and physical volumes whose array or group is unknown: its other parts may be on any disk.
+//! Members of arrays and physical volumes whose array or group is unknown, and may have further members on any disk.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};

@@ -1,13 +1,14 @@
 //! Decision to erase a machine of a pool before it is allocated: its next owner must not find data of the previous one on any disk.
 //!
-//! No order for this machine exists, and the content of the disks is not specified. So reasons against it are checked first.
+//! No order requests the erasure, and no layout specifies the expected content of the disks. So reasons against the erasure are checked
+//! first.
 //!
 //! | allocation of the machine | content of the disks | |
 //! |---|---|---|
 //! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
-//! | allocated, for an installation | the marker of this allocation | nothing is erased: it is installed, and is booted |
+//! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
 //! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
-//! | allocated or not | the marker of another machine | refused: the disk was inserted from there, or the id of the machine has changed and it is allocated under the old one |
+//! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
 //! | allocated, for an installation | anything else, and a disk of an earlier boot is absent | refused: it may contain the marker |
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
 //! | not allocated | anything else | every disk is erased; an absent disk of an earlier boot is reported |

@@ -67,8 +67,8 @@ fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     }
 }
 
-/// Returns the disks whose data the operator discards. Those in the machine's file do not apply to reinstalls, because the file is
-/// permanent.
+/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine's file applies only to
+/// installations, because the file is permanent.
 fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {
         (Some(order), _) => order.give_up.clone(),

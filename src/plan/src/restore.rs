@@ -230,7 +230,7 @@ impl<'a> RestorePlan<'a> {
     }
 
     /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image was written. Mounts below it
-    /// are mounted then too, because it would hide any mount that existed before.
+    /// are mounted afterwards, because the later mount of the filesystem would hide them.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | concerns only disks that the attempt was recreating, and everything on them was created by the attempt | those disks are recreated again |
 //! | concerns several disks at once (path `disks`) | the same for all disks that the attempt was recreating; the second decision is used only if the problem is gone |
-//! | concerns any other disk, or no disk at all | the first decision stands |
+//! | concerns any other disk, or no disk at all | the first decision is final |
 //! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated |
 
 use super::attempt_records::AttemptDevices;

@@ -122,7 +122,7 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects that libblkid does not identify by a UUID. Their components identify the object in metadata of their own format.
+    /// Returns objects that libblkid does not identify by a UUID. The metadata of each component contains an id of the object.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Other formats are recognized by their signatures, which every inventory contains.

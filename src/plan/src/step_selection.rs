@@ -38,7 +38,7 @@ fn step_of(stage: StageName) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the stage is part of the run: it is unless its step is disabled.
+/// Returns whether the stage is part of the run. Stages of disabled steps are not.
 pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
     step_of(stage).is_none_or(|step| steps.includes_step(step))
 }

@@ -11,7 +11,7 @@
 //! | a device that an earlier attempt was creating, and has read before | is not read: it may be unfinished |
 //! | a device whose disks the operator discards | is not read |
 //!
-//! A range is not taken for zero because a device reports it as unallocated, neither after a discard nor with thin provisioning.
+//! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all others.
 
 use super::InstallMode;
 use super::decider::PlanDecider;

@@ -67,7 +67,8 @@ impl PlanExecutor {
             .map_err(|error| if error.is_denial() { self.wipe_rejected(&taken_back, error) } else { error })
     }
 
-    /// Wipes disks after the control plane rejected the success. Their arrays and volume groups are already stopped.
+    /// Wipes both ends of these disks after the control plane has rejected the report of success. Arrays and volume groups on the disks are
+    /// already stopped.
     fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
         let wipe =
             |disk: &DevicePath| match self.held.verify_underlying_disks(disk).and_then(|()| wipe::wipe_ends(disk)) {

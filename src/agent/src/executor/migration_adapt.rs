@@ -25,8 +25,8 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Checks that the migration was not cancelled. The control plane was not queried during the adaptation, and a system with a marker may
-    /// be booted.
+    /// Checks, before the marker is written, that the migration was not cancelled: the control plane was not queried during the adaptation,
+    /// and a system with a marker may be booted.
     ///
     /// # Errors
     /// Fails if the migration was cancelled, or the sender has rebooted since the transfer. The next run then receives everything again.
@@ -50,7 +50,7 @@ impl PlanExecutor {
             {
                 Err(Error::new(
                     Phase::Move,
-                    "the other machine has rebooted since everything was received, and its system may have written to its disks; a new \
+                    "the source machine has rebooted since everything was received, and its system may have written to its disks; a new \
                      transfer is required",
                 ))
             }

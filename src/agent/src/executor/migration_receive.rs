@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use transfer::machine::{ControlSilence, IncomingMigration, SilenceState, TransferDevice};
 
-/// Interval at which the control plane is asked for the current sender. A sender that has rebooted has a new certificate.
+/// Interval at which the control plane is asked for the certificate of the sender, which changes when the sender reboots.
 const ASK: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -74,8 +74,8 @@ struct MigrationWatch {
 }
 
 impl MigrationWatch {
-    /// Requests the current sender and the state of the migration from the control plane. Without a response, the transfer continues. Only
-    /// an explicit response, or ten minutes of responses that do not mention the migration, end it.
+    /// Requests the current sender and the state of the migration from the control plane. Without a response, the transfer continues. The
+    /// transfer ends only if a response reports the end of the migration, or no response has mentioned the migration for ten minutes.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,
@@ -87,7 +87,7 @@ impl MigrationWatch {
             Ok(machine) => machine,
             Err(error) => {
                 self.silence.is_broken();
-                return tracing::warn!("{error}; the transfer from the other machine continues");
+                return tracing::warn!("{error}; the transfer from the source machine continues");
             }
         };
         let said = machine.migration_status(order);

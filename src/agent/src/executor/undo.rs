@@ -70,8 +70,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Makes a device of the plan's disks unbootable, if the system is incomplete: afterwards a firmware finds no boot loader on it, and a
-    /// boot loader no filesystem.
+    /// Makes a device of the plan's disks unbootable, if the system is incomplete: afterwards the firmware finds no boot loader on the
+    /// device, and a boot loader on another device finds no filesystem on it.
     fn make_unbootable(
         &self,
         device: &DevicePath,

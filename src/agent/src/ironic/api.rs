@@ -28,7 +28,7 @@ pub(crate) enum IronicResult<T> {
     Unknown,
     /// Another operation on the node is in progress.
     Locked,
-    /// The token, or another value of this agent, was rejected.
+    /// Ironic has rejected the token, or another value that this agent sent.
     Refused(Error),
     /// No response, or a transient error.
     Away(Error),

@@ -32,7 +32,7 @@ struct StoredCertificate {
 }
 
 /// Returns this boot's certificate, which is valid for `address`, the address at which clients reach this machine. The TLS configuration
-/// supports only TLS 1.3, as conductors do.
+/// supports only TLS 1.3, which conductors support.
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.

@@ -1,6 +1,6 @@
 //! Conformance test against a real Ironic: `scripts/ironic` installs it, and runs this.
 //!
-//! The machines are simulated. Virtual machines are in `scripts/ironic.d`.
+//! The machines are simulated. The tests with virtual machines are in `scripts/ironic.d`.
 
 mod conductor;
 mod deploy_scenarios;

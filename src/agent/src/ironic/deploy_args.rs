@@ -115,7 +115,8 @@ pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> 
     }
 }
 
-/// Creates the allocation from the node and the arguments. Its image is empty if neither specifies one.
+/// Creates the allocation from the node and the arguments. The image of the allocation is empty if neither the node nor the
+/// arguments specify one.
 ///
 /// # Errors
 /// Refuses with a list of all problems.

@@ -109,7 +109,9 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
         Some(_) => return refuse("it must be gzip in base64"),
     };
     if text.starts_with("http://") || text.starts_with("https://") {
-        return refuse("drophammer does not fetch it from a URL; set [deploy] configdrive_use_object_store = false");
+        return refuse(
+            "drophammer does not fetch a config drive from a URL; set [deploy] configdrive_use_object_store = false in the conductor's configuration",
+        );
     }
     let packed: String = text.split_whitespace().collect();
     let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
-    /// Releases everything that an earlier step holds, and takes the inventory. If a layout is given, waits for its disks, stores the
-    /// ramdisk's key in the allocation, and unlocks the encrypted filesystems and groups that a reinstall preserves.
+    /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout is given, waits for
+    /// its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted filesystems and groups that a reinstall preserves.
     ///
     /// # Errors
     /// Fails if a tool is missing or the inventory cannot be taken.
@@ -31,11 +31,12 @@ pub(crate) trait StepExecutor: Send + Sync {
     /// Runs the stages of one part of a plan. The stages of the previous parts must have run.
     ///
     /// # Errors
-    /// Fails at the first stage that fails. Before it returns the error, everything is released, and a partial installation is made
-    /// unbootable.
+    /// Fails at the first stage that fails. Before the error is returned, everything is unmounted and stopped, and a partial installation is
+    /// made unbootable.
     fn run_part(&self, part: &Plan) -> Result<DiskChanges>;
 
-    /// Releases everything. `whole` is whether the installation is complete; if not, it is made unbootable.
+    /// Unmounts, stops and closes everything that the steps have left active. `whole`: whether the installation is complete; an incomplete
+    /// one is made unbootable.
     fn release_all(&self, whole: bool);
 
     /// Flushes all filesystems.

@@ -149,7 +149,7 @@ impl StepRunner {
         lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
     }
 
-    /// Releases everything before the power is switched off.
+    /// Unmounts and stops everything that the steps have left active, before the power is switched off.
     pub(crate) fn release_all(&self) {
         self.hands.release_all(self.is_whole());
         self.drop_state();
@@ -226,7 +226,7 @@ impl StepRunner {
             }
             Ok(_) => self.restore_started(
                 begun,
-                step_refusal("this image requires disk changes other than those that apply_layout carried out"),
+                step_refusal("this image requires disk changes other than those that apply_layout carried out; set it as the node's image_source, and deploy again"),
             ),
             Err(error) => self.restore_started(begun, error),
         }

@@ -30,7 +30,7 @@ impl CommandWorker {
         CommandWorker { hands, journal, steps, signals }
     }
 
-    /// Releases everything, because a new life cycle of the node begins.
+    /// Unmounts and stops everything that the steps have left active, because a new life cycle of the node begins.
     pub(crate) fn release_all(&self) {
         self.steps.release_all();
     }

@@ -275,7 +275,7 @@ fn judge_first_what_goes_wrong() {
 #[ignore = "scripts/metal"]
 fn judge_first_server_that_dies() {
     let mut first = First::start();
-    // A busy host takes its time to start a server.
+    // On a busy host, the server may start late.
     let (control, _) =
         first.boots_with(V1Timeouts { retries: RetryPolicy { patience: PATIENCE, ..QUICK.retries }, ..QUICK });
     control.register_machine(&machine()).unwrap();

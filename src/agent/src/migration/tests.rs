@@ -35,7 +35,7 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     for (newest, words) in [
         (Some(("o1", "copying")), "the migration is copying"),
         (Some(("o1", "booting")), "not confirmed yet"),
-        (Some(("o1", "done")), "this machine is free"),
+        (Some(("o1", "done")), "this machine has no allocation"),
         (None, "does not report the migration"),
     ] {
         let SenderAction::Waits(what) = after(newest, None) else { panic!("{newest:?}") };

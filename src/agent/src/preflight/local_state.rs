@@ -74,8 +74,8 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
 }
 
 /// Refuses an installation if the disk with the marker may have been replaced. Contents that the layout preserves would then be on the
-/// other disks, and the installation would erase them. They need not be complete or match the layout: a volume group may lack a member, or
-/// a label may differ.
+/// other disks, and the installation would erase them. These contents may be incomplete or differ from the layout: a volume group may lack a
+/// member, or a label may differ.
 ///
 /// A layout that does not support reinstalls preserves nothing.
 ///

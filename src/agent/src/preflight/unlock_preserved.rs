@@ -127,7 +127,7 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     }
     Err(match storage::luks::open_container_with_key(&open, &device) {
         Ok(()) => FailedAttempt { tried: AttemptTarget::Sealed(device), why: error.to_string() },
-        Err(by_key) => locked(format!("{error}; it cannot be opened with disk_key either: {by_key}")),
+        Err(by_key) => locked(format!("{error}; the container cannot be opened with disk_key either: {by_key}")),
     })
 }
 

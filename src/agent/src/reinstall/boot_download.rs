@@ -128,7 +128,7 @@ impl BootClient {
         let length = response.content_length();
         if let Some(length) = length.filter(|length| *length > DOWNLOAD_BYTES) {
             let message =
-                format!("download {url}: {length} bytes were promised; at most {DOWNLOAD_BYTES} are supported");
+                format!("download {url}: the server announces {length} bytes; at most {DOWNLOAD_BYTES} are supported");
             return Err(Error::new(Phase::Control, message));
         }
         let mut file = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Control, what)?);
@@ -225,7 +225,7 @@ mod tests {
                 panic!("nothing is ordered")
             };
             assert_eq!(message, says);
-            // The first card is unknown: 404.
+            // The first NIC is unknown: 404.
             assert_eq!(paths(&control).len(), 2);
         }
     }

@@ -23,7 +23,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// Time for an emergency remount, whose completion the kernel does not report.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
-/// Filesystems of the kernel that have nothing to write back. Some are needed to the end.
+/// Filesystems of the kernel that have nothing to write back. Some are needed until the system has stopped.
 const VIRTUAL: [&str; 21] = [
     "autofs",
     "binfmt_misc",
@@ -64,7 +64,7 @@ pub(crate) enum StopMethod {
 }
 
 impl StopMethod {
-    /// Returns the mechanism for this system, as by sd_booted(3).
+    /// Returns the mechanism for this system. Detects systemd as sd_booted(3) does.
     pub(crate) fn detect() -> StopMethod {
         if Path::new("/run/systemd/system").is_dir() { StopMethod::Systemd } else { StopMethod::ByHand }
     }

@@ -11,8 +11,8 @@ use common::format::natural_sort_key;
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Prefixes that are tried for paths in a boot loader's configuration, because these are relative to the filesystem
-/// that the boot loader reads, and its mount point is unknown.
+/// Prefixes that are tried for paths in a boot loader's configuration. These paths are relative to the filesystem that
+/// the boot loader reads, and the mount point of this filesystem is unknown.
 const BEGINNINGS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 
 /// Writes boot-info.yaml, as an installer would, unless it exists. Returns the file from which the boot parameters were taken.

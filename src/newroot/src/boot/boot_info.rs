@@ -32,7 +32,7 @@ pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     root.write_file(PATH, 0o644, text.as_bytes())
 }
 
-/// Parses the file. Ignores other keys.
+/// Parses the file. Ignores keys that [`BootInfo`] does not contain.
 fn parse_boot_info(text: &str) -> Result<BootInfo> {
     let yaml = yaml::read_document(text, LoaderOptions::default());
     let yaml = yaml.context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;

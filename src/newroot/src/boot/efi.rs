@@ -53,7 +53,7 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
     }
 }
 
-/// Returns the load options, and a message for each requested entry that cannot be encoded as one.
+/// Returns the load options, and a message for each requested entry that cannot be encoded as a load option.
 fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Vec<LoadOption>, Vec<String>) {
     let (mut options, mut refused) = (Vec::new(), Vec::new());
     let label = add_label_prefix(&planned.label);

@@ -20,7 +20,8 @@ use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
 
-/// Path of the program that firmware starts from an ESP if it has no boot entry for it (UEFI specification, 3.5.1.1).
+/// Path on an ESP of the program that the firmware starts if it has no boot entry for this ESP (UEFI specification,
+/// 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
 /// Type of boot loader, including boot without one.

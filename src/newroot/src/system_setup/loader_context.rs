@@ -1,11 +1,11 @@
-//! Context of boot loader installation.
+//! Inputs that all types of boot loader need for their installation.
 
 use super::boot_kernel::BootKernel;
 use super::boot_requirements::BootRequirements;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 
-/// Context of boot loader installation.
+/// Inputs of the functions that install a boot loader: target, machine, kernel and command line.
 pub(super) struct LoaderContext<'a> {
     pub root: &'a NewRoot,
     pub wants: &'a BootRequirements,

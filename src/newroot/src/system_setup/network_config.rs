@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Routing daemon. metal-stack images with it configure `networks` of the allocation themselves.
+/// Routing daemon. metal-stack images that contain FRR configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
 const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must do so at its first boot";
 

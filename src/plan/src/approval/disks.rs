@@ -5,7 +5,7 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Ends of content lines about devices without recognized content. A started attempt may have created something on such a device.
+/// Endings of the lines that describe devices without recognized content. A started attempt may have created something on such a device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
 /// Returns a line for each disk that differs, with its approved and its present state.

@@ -330,7 +330,7 @@ impl<'a> PlanDecider<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes in spite of that.
+    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes nevertheless.
     pub(super) fn warn_of_wipes(&mut self, volume: &K8sVolume, on: &[LayoutPath]) {
         let below = self.graph.objects_below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);

@@ -94,7 +94,8 @@ impl<'a> PlanDecider<'a> {
         self.request.mode == InstallMode::Reinstall && self.is_erased(device) && !is_given_up
     }
 
-    /// Returns whether an earlier attempt was interrupted while it created this filesystem. mkfs.xfs writes the UUID first.
+    /// Returns whether an earlier attempt was interrupted while it created this filesystem. An unfinished filesystem may already have the
+    /// UUID of the volume, because mkfs.xfs writes the UUID first.
     fn is_unfinished(&self, volume: &K8sVolume, carrier: &VolumeDevice) -> bool {
         let content = as_preserved(carrier.device, carrier.unit.signatures(), 0);
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())

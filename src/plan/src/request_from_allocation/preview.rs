@@ -10,7 +10,8 @@ use model::layout::Layout;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str = "only the machine can tell whether the data that must be kept are intact: its agent checks them, and refuses otherwise";
+pub const NOBODY_LOOKED: &str =
+    "the data that must be kept can be checked only on the machine: its agent refuses the run unless they are intact";
 
 /// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -31,7 +31,7 @@ pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerd
 pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
     let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
     let lock = |disk: &DiskPlan| {
-        // A disk that a volume takes is written later.
+        // A disk that is used for a Kubernetes volume is written later.
         let is_written = decided.persistent.written.contains(&disk.name);
         let mut untouched = if is_written { Vec::new() } else { guard_ranges::guarded_ranges(meant, disk) };
         untouched.extend(luks::guard_locked(meant, decided, disk));
@@ -40,8 +40,8 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
     disks.map(lock).collect()
 }
 
-/// Returns the proof of zeros. It is the last of the checks, because it may take hours, but precedes the release of holders, because arrays
-/// and volumes are read too.
+/// Returns the proof of zeros. It is the last of the checks, because it may take hours. It precedes the release of holders, because it also
+/// reads arrays and volumes, which are stopped then.
 pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))

@@ -143,7 +143,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "B0".to_owned();
                 inventory.disks[1].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdb now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial B0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with serial A0 (21.0 GB), which is /dev/sdb now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "names swapped, marker gone",
@@ -153,7 +153,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 inventory.disks[0].serial = "C0".to_owned();
                 inventory.disks[2].serial = "A0".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+            "disks[0].device: /dev/sda is the disk with serial C0 (21.0 GB) now. When the machine was installed, that disk was /dev/sdc, and /dev/sda was the disk with serial A0 (21.0 GB), which is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "the kept disk under another name",
@@ -161,7 +161,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 let gone = inventory.disks.remove(1);
                 inventory.disks[1].serial = gone.serial;
             },
-            "disks[1].device: /dev/sdb is absent now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB). That one is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+            "disks[1].device: /dev/sdb is absent now. When the machine was installed, /dev/sdb was the disk with serial B0 (8.39 GB), which is /dev/sdc now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "another disk with data",

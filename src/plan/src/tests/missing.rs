@@ -93,7 +93,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 must be kept, and the other part of it is missing (filesystem and its external journal). The missing component may be on /dev/sda; if it is elsewhere, connect it, or discard the disk with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). The missing component may be on /dev/sda; if it is elsewhere, connect it, or discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
@@ -126,8 +126,11 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
             several("bcachefs", &["/dev/sdb1", "/dev/md127"], ComponentRole::OneOf(2)),
             "only 1 of its 2 devices are present",
         ),
-        (several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer), "its number of parts is unknown"),
-        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "its number of parts is unknown"),
+        (
+            several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer),
+            "its number of components is unknown",
+        ),
+        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "its number of components is unknown"),
         (several("jbd", &["/dev/sdb1"], ComponentRole::Serves), ""),
         // The component is on a disk that is not ours.
         (
@@ -135,7 +138,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
             "is on a disk that is not ours, and only 1 of its 2 devices are present",
         ),
         (several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(1)), ""),
-        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "its number of parts is unknown"),
+        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "its number of components is unknown"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -215,7 +218,7 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
             opaque::group(&mut inventory, &["/dev/sda3"], kind, closed);
             let reasons = reasons(reinstall(&layout(), &inventory, claim()));
             let [reason] = &reasons[..] else { panic!("{kind} {closed:?}: {reasons:#?}") };
-            let words = format!("ceph_bluestore on {device} {fate}, and its number of parts is unknown");
+            let words = format!("ceph_bluestore on {device} {fate}, and its number of components is unknown");
             assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
             let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");

@@ -69,7 +69,7 @@ fn a_disk_with_the_table_of_another_one_is_that_other_one() {
                 moved(inventory, 0, 1);
             },
             "disks[0].device: /dev/sda is the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB) now. When the machine was installed, that disk was /dev/sdb, and /dev/sda was the disk with GPT 00000001-0000-0000-0000-000000000001 (21.0 GB). The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
-            "disks[1].device: /dev/sdb is a disk without serial number or GPT (21.0 GB) now. When the machine was installed, /dev/sdb was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB). That one is /dev/sda now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
+            "disks[1].device: /dev/sdb is a disk without serial number or GPT (21.0 GB) now. When the machine was installed, /dev/sdb was the disk with GPT 00000005-0000-0000-0000-000000000005 (9.44 GB), which is /dev/sda now. The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "root and data swapped",

@@ -46,7 +46,7 @@ impl StepRunner {
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
-    /// Writes a whole-disk image. It requires no layout and is not inspected.
+    /// Writes a whole-disk image. The step requires no layout, and the contents of the image are not inspected.
     pub(super) fn write_image(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         if lock_mutex(&self.begun).is_some() {
             return Err(step_refusal(
@@ -100,7 +100,7 @@ impl StepRunner {
             .map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
         let Some(plan) = plan else {
             self.log_text(&format!(
-                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find it by itself"
+                "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself"
             ));
             return Ok(());
         };

@@ -105,7 +105,7 @@ fn what_becomes_of_a_machine() {
     let disks: Vec<_> =
         row.disks.iter().map(|disk| (disk.serial.as_str(), disk.device.as_str(), disk.verdict)).collect();
     assert_eq!(disks, [("S-sda", "/dev/sda", DiskVerdict::Wipe), ("S-sdb", "/dev/sdb", DiskVerdict::Keep)]);
-    assert!(row.reasons[0].contains("only the machine can tell"), "{row:?}");
+    assert!(row.reasons[0].contains("can be checked only on the machine"), "{row:?}");
     // A fresh inventory goes before what was registered.
     let fresh = judge_machine(seen("one", told(false), None), Some(both())).0;
     assert_eq!((fresh.outcome, fresh.inventory), (RackOutcome::Erases, None));

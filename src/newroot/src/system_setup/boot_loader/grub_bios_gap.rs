@@ -1,6 +1,6 @@
 //! Installation of GRUB in the gap between a GPT and the first partition. GRUB's own tool uses this gap only on disks
-//! with an MBR. On a disk with a GPT, the tool requires a BIOS boot partition, which layouts do not have, and without
-//! one it fails if the menu is on an array or in a volume group.
+//! with an MBR. On a disk with a GPT, the tool requires a BIOS boot partition if the menu is on an array or in a volume
+//! group, and fails without one. Layouts do not have BIOS boot partitions.
 
 use super::super::loader_context::LoaderContext;
 use crate::NewRoot;

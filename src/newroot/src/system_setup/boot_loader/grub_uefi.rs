@@ -136,8 +136,8 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     Ok(EspInstallation { files, loader, arguments: String::new() })
 }
 
-/// Returns the directory on the ESP in which an image of GRUB searches for its configuration. It is built into the
-/// image; `None` if the image does not contain one.
+/// Returns the directory on the ESP in which an image of GRUB searches for its configuration. The path of the directory
+/// is built into the image; `None` if the image does not contain such a path.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
     let what = || format!("read {image} of the image");
     let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));

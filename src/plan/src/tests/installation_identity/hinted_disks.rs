@@ -79,17 +79,17 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
         (
             "no disk rotates",
             |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
-            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB). That one is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
         ),
     ];
     for (name, change, expected) in cases {

@@ -46,7 +46,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         (
             "a filesystem that does not come",
             |_, moving, _| moving.carried.as_mut().unwrap().filesystems.retain(|is| is.device != "/dev/vg00/srv"),
-            &["filesystems[3]: /dev/vg00/srv must have btrfs according to the layout, but the source machine has none"],
+            &[
+                "filesystems[3]: /dev/vg00/srv must have btrfs according to the layout, but the source machine does not have this filesystem",
+            ],
         ),
         (
             "one that comes as another",
