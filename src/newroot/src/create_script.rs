@@ -57,7 +57,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
     mounts.unmount_all()
 }
 
-/// Bind-mounts a directory of the ramdisk read-only, or recreates it as a symlink if it is one.
+/// Bind-mounts a directory of the ramdisk read-only. If the path is a symlink in the ramdisk, creates the same symlink.
 fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
     let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };

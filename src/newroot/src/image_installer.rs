@@ -1,4 +1,4 @@
-//! The image's own installer, which adapts the image to this machine and its boot loader.
+//! The image's own installer, which adapts the image to this machine and installs the boot loader.
 
 use super::NewRoot;
 use super::chroot::TargetRunner;

@@ -33,7 +33,7 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of the cloud-init seed if the target does not mount it. It is mounted temporarily then.
+/// Returns the device of the cloud-init seed if the target does not mount it. The device is then mounted temporarily.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }

@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// Adds a problem for every absent device of the array, because the array cannot work without them.
+    /// Adds a problem for every absent device of an array that does not work without its absent devices.
     fn refuse_without(&mut self, raid: &ArraySpec, below: &UnderlyingDevices) {
         for (_, device) in below.absent() {
             let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);
@@ -181,8 +181,8 @@ impl<'a> PlanDecider<'a> {
         self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
     }
 
-    /// Refuses an array name that another array uses. mdadm cannot assign its device number a second time, unless the other array is
-    /// released first.
+    /// Refuses an array name that another active array uses, unless that array is released first. mdadm cannot create a second array with
+    /// the device number that belongs to the name.
     fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));

@@ -139,8 +139,8 @@ impl<'a> PlanDecider<'a> {
         self.stack.disks_below(&self.stack.kernel_name(device))
     }
 
-    /// Returns the devices below an object and their common fate: it is created if all of them are created, and preserved if all of them
-    /// are preserved. A mixture is refused. Returns `None` if a problem was added.
+    /// Returns the devices below an object and their common fate: the object is created if all of its devices are created, and preserved if
+    /// all of them are preserved. A mixture is refused. Returns `None` if a problem was added.
     pub(crate) fn common_fate(
         &mut self,
         place: &str,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 pub(crate) struct DiskRecords<'a> {
     /// Records of the last completed installation.
     finished: &'a [RecordedDisk],
-    /// Records of the last started attempt, which are newer and include disks that were replaced in the meantime.
+    /// Records of the last started attempt. They are newer than `finished`, and include the replacements of disks of that installation.
     begun_on: &'a [RecordedDisk],
     /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,

@@ -178,7 +178,7 @@ fn finished_array(
 /// First sector after a GPT with 128 entries, the number of entries in each GPT that drophammer writes.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
-/// Sector size of disks from which a BIOS boots; it boots from no others.
+/// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
 fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath) -> Vec<BootDisk> {

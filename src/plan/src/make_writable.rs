@@ -62,7 +62,7 @@ impl DeviceActivation {
         }
     }
 
-    /// Adds an operation, unless it was added before. Two devices may lie on the same lower device.
+    /// Adds an operation, unless it was added before: two devices may lie on the same lower device, which is activated once.
     fn add_once(&mut self, restore: RestoreOp) {
         if !self.0.contains(&restore) {
             self.0.push(restore);

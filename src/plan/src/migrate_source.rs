@@ -1,4 +1,5 @@
-//! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why it cannot be. Nothing is written.
+//! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why they cannot be migrated. Nothing
+//! is written.
 //!
 //! | on the disks of the layout | |
 //! |---|---|

@@ -8,7 +8,8 @@ use model::device::LayoutPath;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {
-    /// Registers the devices that the layout has on the absent disk, so that its dependents can check whether they survive without them.
+    /// Registers the devices that the layout has on the absent disk, so that the objects on
+    /// these devices can be decided: an array may work without one of them.
     pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
         for path in disk_devices(disk) {
             let device = PlannedDevice {

@@ -1,5 +1,5 @@
-//! Objects on disks that a reinstall does not wipe and that lack a component, while a disk that is wiped contains an object that could not
-//! be inspected: it may be the component.
+//! Objects that lack a component and lie on disks that a reinstall does not wipe, while a disk that is wiped contains an object that could
+//! not be inspected. The object that could not be inspected may be the missing component.
 
 use super::decider::PlanDecider;
 use super::opaque::OpaqueOnDisks;

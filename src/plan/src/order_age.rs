@@ -1,6 +1,6 @@
-//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup. It
-//! may then issue an order again that was already carried out and followed by a newer one. An order and a marker are compared by their
-//! fencing tokens, here *numbers*.
+//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup. The
+//! control plane may then repeat an order that was already carried out and followed by a newer one. An order and a marker are compared by
+//! their fencing tokens, here *numbers*.
 //!
 //! | number of the order | number in a marker of this allocation | |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | of database D | the same or larger, of D | refused: the installation is newer |
 //! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
 //! | of database D | none: installed by an older version | as in the previous row |
-//! | of database D | impossible | refused |
-//! | impossible | any | refused |
+//! | of database D | impossible: no server issues it | refused |
+//! | impossible: no server issues it | any | refused |
 //!
 //! An installation by the same order is recognized before this check, and booted (`boot_existing`). The operator's `--replace-newer`
 //! accepts every row but the last one.

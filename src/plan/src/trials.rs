@@ -15,7 +15,7 @@ const GUESS_BYTES: u64 = 4 << 30;
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
 const GUESS_STEP: u64 = 4;
 
-/// Returns the sizes to try for a device of this size, in order. If an option fits the real size, it fits one of them.
+/// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits at least one of these sizes.
 fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     let most_bytes = match size {
         DeviceSize::Known(bytes) => return (bytes, Vec::new()),

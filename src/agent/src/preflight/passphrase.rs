@@ -30,7 +30,7 @@ pub(crate) fn list_encrypted(layout: &Layout) -> String {
 /// Asks for a new passphrase, which must be typed twice.
 ///
 /// # Errors
-/// Refuses if none was typed, or not the same one twice.
+/// Refuses if no passphrase was typed, or the two typed passphrases differ.
 pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
     let until = Instant::now() + PATIENCE;
     let mut why = String::new();

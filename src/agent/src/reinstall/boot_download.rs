@@ -62,7 +62,7 @@ impl BootClient {
         &self.url
     }
 
-    /// Requests what this machine boots. Tries each MAC in turn, as the server may know only one of them.
+    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may know only one of them.
     ///
     /// # Errors
     /// Fails if the server does not respond, or its response cannot be parsed.

@@ -41,8 +41,8 @@ pub(crate) fn find_boot_components(
     Ok(BootComponents { kernel: boot_kernel::find_kernel(root, say)?, loader })
 }
 
-/// Makes the target bootable on this machine. Tools of the target are run only for steps that cannot be done by copying
-/// files and writing small ones.
+/// Makes the target bootable on this machine. Tools of the target are run only for results that cannot be
+/// produced by copying files and writing small files.
 ///
 /// # Errors
 /// A tool of the target fails or exceeds its deadline, or a file cannot be written.

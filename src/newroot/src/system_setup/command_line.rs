@@ -35,7 +35,7 @@ const NOT_KEPT: [&str; 14] = [
     "systemd.machine_id",
 ];
 
-/// Tools whose initramfs mounts the root filesystem only if the command line contains its type.
+/// Tools whose initramfs mounts the root filesystem only if the command line contains the type of this filesystem.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
 /// Kernel command line in two parts: arguments for the root filesystem, and others.

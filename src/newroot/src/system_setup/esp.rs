@@ -76,8 +76,8 @@ fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
 }
 
-/// Writes files to one ESP. `on` is the target and `mounted` the mount point of the ESP in it, or `on` is the ESP and
-/// `mounted` is empty.
+/// Writes files to one ESP. If the ESP is mounted in the target, `on` is the target and `mounted` is the mount point.
+/// Otherwise, `on` is the ESP and `mounted` is empty.
 fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile]) -> Result<()> {
     for EspFile { path, content } in files {
         let to = format!("{mounted}{path}");

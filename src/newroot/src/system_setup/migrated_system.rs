@@ -132,7 +132,7 @@ fn read_initramfs_stamp(root: &NewRoot, kernel: &BootKernel) -> Option<(u64, std
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
 /// | UEFI, GRUB was migrated with the ESP | preserved: it finds its menu by the filesystem's UUID |
 /// | UEFI, another loader was migrated, and the initramfs is unchanged | preserved |
-/// | UEFI, no loader was migrated, or the initramfs that the loader starts is outdated | installed as for an installation |
+/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | installed as for an installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {

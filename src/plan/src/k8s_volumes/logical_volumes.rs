@@ -136,7 +136,8 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Make))
     }
 
-    /// Adds the volume to a preserved group. The only writes to its disks are new extents, and LVM's record of them.
+    /// Adds the volume to a preserved group. On the disks of the group, only the new extents are written, and the metadata in which LVM
+    /// records them.
     fn add_logical(
         &mut self,
         volume: &K8sVolume,

@@ -53,7 +53,7 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Returns the mount point and the filesystem that contain the backing file, and what happens to the volume because of them.
+    /// Returns the mount point and the filesystem that contain the backing file, and the fate of the volume that follows from them.
     fn judge_carrier(
         &mut self,
         volume: &K8sVolume,

@@ -72,7 +72,7 @@ impl PartialOrd for ApprovedDisk {
     }
 }
 
-/// Orders disks by their identifiers first, so that disks with changed contents keep their places.
+/// Orders disks by their identifiers first, so that disks with changed contents keep their positions.
 impl Ord for ApprovedDisk {
     fn cmp(&self, other: &ApprovedDisk) -> Ordering {
         let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];

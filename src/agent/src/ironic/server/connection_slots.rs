@@ -1,5 +1,5 @@
 //! Slots for connections. Any machine on the network can connect, so at the limit a connection that has presented no token is closed: the
-//! oldest one of the address with most of them.
+//! oldest such connection of the address that has the most.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;

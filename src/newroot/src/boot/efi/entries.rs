@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use operations::OWN_PREFIX as OWN;
 
-/// Changes of boot variables. All others remain unchanged.
+/// Changes of boot variables. All other variables remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BootEntryChanges {
     /// Numbers of entries of former installations, which will be removed.

@@ -12,7 +12,7 @@ const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 /// UTF-16.
 const LIST: &str = "BOOTX64.CSV";
 
-/// Maximum size of this file in bytes; it has one line.
+/// Maximum size in bytes of the file that lists the boot loader in one line.
 const LIST_BYTES: u64 = 4096;
 
 /// Well-known boot loaders. shim comes first, because it verifies signatures.
