@@ -42,7 +42,8 @@ impl fmt::Display for Phase {
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
 
-/// Error with its phase and cause. `Display` prints the whole chain of causes in one line, so callers need not follow the chain themselves.
+/// Error with its phase and cause. `Display` prints the error with all its causes in one line, so callers need not print
+/// [`StdError::source`] themselves.
 #[derive(Debug)]
 pub struct Error {
     pub phase: Phase,

@@ -31,8 +31,8 @@ pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String>
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
-/// Rejects documents that are nested too deep. It uses the parser below the loader, because the parser is not recursive. Syntax errors are
-/// not reported here, because the loader's messages are better.
+/// Rejects documents that are nested too deep. The depth is counted in the events of yaml-rust2's parser, which is not recursive, unlike
+/// the loader of marked-yaml. Syntax errors other than indenting tabs are left to the loader, whose messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;

@@ -133,7 +133,7 @@ pub struct InstallReport {
     pub message: String,
     #[serde(default)]
     pub allocationuuid: String,
-    /// Stage that failed, such as `storage.wipe`, or the phase that failed before there was a plan.
+    /// Stage of the plan that failed, such as `storage.wipe`. If there was no plan yet, the phase that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(default)]
@@ -166,7 +166,7 @@ pub struct InstallReport {
     /// disk but is not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<InstallMarker>,
-    /// Evidence that a reinstall preserved these objects: their identifiers before and after it are equal, or the installation has failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. They differ only if the installation has failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
@@ -237,8 +237,8 @@ pub struct PointOfNoReturn {
     pub secret_digest: Option<String>,
 }
 
-/// Kernel, initrd and command line that a running system boots with kexec for its reinstall. It is the response to
-/// `GET /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
+/// Kernel, initrd and command line that a running system boots with kexec for its reinstall: the response to `GET
+/// /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {

@@ -251,8 +251,8 @@ impl ControlPlane for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Checks that the file has not changed since it was read. Before this check, the operator can cancel the installation by removing or
-    /// changing the file.
+    /// Checks that the file has not changed since it was read. Until then, the operator can cancel the installation by removing or changing
+    /// the file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
         if self.read_current_machine()?.as_ref() == Some(&before) {
@@ -263,8 +263,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report with short retries. A failure is only printed, since the install marker contains all information that the next boot
-    /// needs.
+    /// Sends the report with short retries. If the report cannot be delivered, the error is printed and otherwise ignored, because the next
+    /// boot reads the result from the install marker.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

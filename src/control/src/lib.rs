@@ -104,8 +104,8 @@ pub trait ControlPlane: Send + Sync {
         true
     }
 
-    /// Returns the secrets for this purpose if the control plane releases them separately from the allocation. Returns `None` if the
-    /// allocation contains them or has none.
+    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None` if the allocation
+    /// contains these secrets or has none.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -113,7 +113,7 @@ pub trait ControlPlane: Send + Sync {
         Ok(None)
     }
 
-    /// Returns where earlier installations of this machine's disks are recorded.
+    /// Returns the source that records earlier installations on this machine's disks.
     fn install_memory(&self) -> RecordSource {
         RecordSource::ControlPlane
     }
@@ -125,13 +125,14 @@ pub trait ControlPlane: Send + Sync {
     }
 }
 
-/// Control plane that passes machines from one owner to the next owner.
+/// Control plane that allocates a machine to one owner after another.
 pub trait MachinePool {
-    /// Returns whether this machine is allocated. `at_stake` is true if there is data on its disks, which would be erased if the result
-    /// were wrongly `false`.
+    /// Returns whether this machine is allocated. `at_stake` is true if its disks contain data, which would be lost if this function
+    /// wrongly returned `false`.
     ///
     /// # Errors
-    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, since the disks would then be erased.
+    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, because the disks of an unallocated
+    /// machine are erased.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
     /// Returns the disks that earlier boots of this machine have recorded.

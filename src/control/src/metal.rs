@@ -40,8 +40,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Text that is reported instead of a console password that an earlier boot generated.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 
-/// Client of one version of metal-stack's API, for one machine. Each call has a suitable timeout and retries. Unless noted otherwise, the
-/// methods fail as the methods of [`ControlPlane`] with the same names do.
+/// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
+/// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
 pub trait MetalApi: Send + Sync {
     /// Registers the machine.
     ///
@@ -97,7 +97,7 @@ pub struct MetalControlPlane {
     partition: String,
     /// Console password of the installed system, which is sent to the control plane in the report.
     password: String,
-    /// Whether this boot has started to write. Only then does the installed system have the console password `password`.
+    /// Whether this boot has passed the point of no return. Only then does the installed system have the console password `password`.
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
@@ -148,8 +148,8 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Uploads an event to Loki, unless it is the progress of an image transfer. After the last event before a reboot, waits until it is
-    /// uploaded.
+    /// Uploads an event to Loki, except the progress of an image transfer. If the event is the last one before a reboot, waits for the
+    /// upload.
     fn upload_event(&self, event: &ProgressEvent) {
         let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
         let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
@@ -188,7 +188,7 @@ impl ControlPlane for MetalControlPlane {
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 
-    /// Checks that the machine is still in the state in which its disks may be erased: unallocated, or with this allocation in force.
+    /// Checks that the disks may still be erased: either the machine is still unallocated, or this allocation is still in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.is_allocated(false)? {
@@ -228,8 +228,8 @@ impl MachinePool for MetalControlPlane {
         self.api.is_allocated(at_stake)
     }
 
-    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks known to the control plane, which
-    /// each registration overwrites.
+    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks of the last registration, which the
+    /// control plane stores until the next registration.
     fn known_disks(&self) -> Result<Vec<KnownDisk>> {
         let recorded = self.record.read_disks()?;
         if !recorded.is_empty() {

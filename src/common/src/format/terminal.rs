@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Style of painted words on a terminal.
+/// Colour or intensity of words on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStyle {
     Bold,
@@ -16,7 +16,8 @@ pub enum TextStyle {
     Cyan,
 }
 
-/// Parameters of each style's Select Graphic Rendition sequence (ECMA-48, 8.3.117). Marks are assigned in this order.
+/// Parameters of each style's Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style determines its mark; see
+/// [`FIRST_MARK`].
 const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Bold, "1"),
     (TextStyle::Dim, "2"),
@@ -26,8 +27,8 @@ const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Cyan, "36"),
 ];
 
-/// Mark of the first style of [`STYLES`]; the marks of the other styles follow it. All marks are Unicode noncharacters, which ordinary text
-/// must not contain. [`render_styles`] replaces them by escape sequences.
+/// Character that marks the start of text in the first style of [`STYLES`]; the marks of the other styles are the characters after it. All
+/// marks are Unicode noncharacters, which ordinary text must not contain. [`render_styles`] replaces the marks by escape sequences.
 const FIRST_MARK: u32 = 0xfdd0;
 const END_MARK: char = '\u{fdef}';
 

@@ -20,8 +20,9 @@ pub struct EditedYaml {
 /// Fields by which an item of a list is recognized even if its other fields change. The first of these fields that an item has is its name.
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
-/// Changes the values in the text that differ between `old`, the current value of the text, and `new`. Returns `None` if they cannot be
-/// changed in place. The caller must parse the result and compare it with `new`, because not every spelling of `old` is supported.
+/// Changes the text from the value `old`, which it currently has, to the value `new`. Only the values that differ are rewritten. Returns
+/// `None` if they cannot be changed in place. The caller must parse the result and compare it with `new`, because not every spelling of
+/// `old` is supported.
 pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),

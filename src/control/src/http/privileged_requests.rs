@@ -1,5 +1,5 @@
-//! Registration from a privileged source port, and the secrets that the server releases after it. The port proves to the server that a
-//! privileged process registers.
+//! Registration from a privileged source port, and requests for secrets, which the server answers only after the registration. The port
+//! proves to the server that a privileged process registers.
 
 use super::HttpControlPlane;
 use crate::api_types::{REQUEST_ID, RegisterRequest};
@@ -13,7 +13,7 @@ use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequ
 use reqwest::Method;
 use std::time::Duration;
 
-/// Id of the received allocation, and its fields that the server releases separately.
+/// Id of the received allocation, and the secret fields that the server sends only on a separate request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeparateSecretFields {
     pub allocation: String,
@@ -57,8 +57,8 @@ impl HttpControlPlane {
         })
     }
 
-    /// Fetches the secrets for this purpose. Returns `None` if the server does not release any of them separately: the allocation contains
-    /// them or has none.
+    /// Fetches the secrets for this purpose. Returns `None` if no separate request is needed, because the allocation contains these secrets
+    /// or has none.
     pub(super) fn request_secrets(
         &self,
         purpose: SecretPurpose,

@@ -39,7 +39,7 @@ pub(crate) struct LokiUpload {
 
 struct LokiShared {
     state: Mutex<LokiBuffer>,
-    /// Signaled when lines were added or sent.
+    /// Condition variable that is signaled after lines were added or sent.
     changed: Condvar,
 }
 
@@ -50,7 +50,7 @@ struct LokiBuffer {
     dropped: usize,
     /// Whether lines were taken from the buffer and are currently being sent.
     under_way: bool,
-    /// True if a caller waits until all lines are sent. In that case they are sent at once, without waiting for a full batch.
+    /// True if a caller waits until all lines are sent. They are then sent immediately, instead of after the interval between two requests.
     hurry: bool,
 }
 
@@ -135,8 +135,8 @@ fn collect_secrets(config: &PixieConfig) -> Vec<String> {
 }
 
 impl LokiShared {
-    /// Waits until there are lines and either `pause` has elapsed or a caller waits for them. Removes the lines from the buffer and returns
-    /// them.
+    /// Waits until the buffer contains lines, and either `pause` has elapsed or a caller waits for the upload. Removes the lines from the
+    /// buffer and returns them.
     fn take_batch(&self, pause: Duration) -> Vec<(SystemTime, String)> {
         let mut state = lock_mutex(&self.state);
         let end = Instant::now() + pause;

@@ -5,7 +5,8 @@
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is tried first, because a pixie of v1 does not serve it. The version is detected by the fields of the response.
+//! The address of v2 is requested first; a pixie of v1 does not serve it, so `PIXIE_API_URL` itself is requested then. The fields of the
+//! response determine the version.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;

@@ -35,7 +35,7 @@ pub struct ProductInfo {
     pub serial: String,
 }
 
-/// Network interface of the machine, or the port of a leaf switch that is connected to it.
+/// Network interface of the machine, or port of a leaf switch to which such an interface is connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredNic {
     pub name: String,

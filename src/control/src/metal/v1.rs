@@ -49,7 +49,7 @@ pub struct V1Timeouts {
 const PACE: V1Timeouts =
     V1Timeouts { retries: PATIENT, pause: Duration::from_secs(3), silence: Duration::from_secs(30) };
 
-/// Connections to the control plane, created from one configuration.
+/// Clients of both servers of the control plane, created from one configuration of pixie.
 struct V1Connections {
     grpc: GrpcClient,
     rest: RestClient,
@@ -59,7 +59,7 @@ struct V1Connections {
 pub struct MetalApiV1 {
     pixie: String,
     machine: String,
-    /// Connections. If credentials are rejected, they are recreated with a new configuration from pixie.
+    /// Connections, which are recreated with a new configuration from pixie if credentials are rejected.
     ways: Mutex<Arc<V1Connections>>,
     /// Open `Wait` stream. The control plane allocates the machine only while this stream is open, so it stays open between two calls of
     /// [`MetalApi::wait_for_allocation`].
@@ -67,7 +67,7 @@ pub struct MetalApiV1 {
     /// Machine as it was last received.
     seen: Mutex<Option<AssignedMachine>>,
     memory: ReinstallNoteStore,
-    /// Note about the reinstall of this boot, whose attempt has already been counted.
+    /// Note about the reinstall that this boot carries out, after this boot was counted as an attempt.
     note: Mutex<Option<ReinstallNote>>,
     pace: V1Timeouts,
 }
@@ -162,8 +162,8 @@ impl MetalApiV1 {
         Ok(machine)
     }
 
-    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it without an error, which means that the
-    /// machine is allocated.
+    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it without an error, as it does when it
+    /// allocates the machine.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;
@@ -247,8 +247,8 @@ impl MetalApi for MetalApiV1 {
         registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
     }
 
-    /// Listens to the `Wait` stream. If it ends with an error or the server is temporarily unreachable, both of which are normal, pauses
-    /// and returns false, so that the caller waits again.
+    /// Listens to the `Wait` stream. Returns false after a pause if the stream ends with an error, or if the server is temporarily
+    /// unreachable. Both are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.listen_for_allocation(patience) {
             Ok(true) => match self.fetch_current_machine(ONCE) {
@@ -293,8 +293,8 @@ impl MetalApi for MetalApiV1 {
         }
     }
 
-    /// Checks that the allocation or reinstall is still in force. For a reinstall, records the disks before the first write, because the
-    /// next attempt finds no marker on them.
+    /// Checks that the allocation or reinstall is still in force. For a reinstall, records the disks before the first write, because an
+    /// interrupted attempt leaves no install marker on them by which the next attempt could find them.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();

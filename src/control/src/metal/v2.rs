@@ -44,7 +44,7 @@ pub(crate) struct V2Timeouts {
     /// Duration of silence on a stream after which the machine is considered unallocated. The server sends an existing allocation
     /// immediately.
     pub silence: Duration,
-    /// Duration of silence that is required instead if an incorrect result would erase data. It must be shorter than ten seconds, after
+    /// Like `silence`, for a machine whose data would be erased if the result were wrong. The duration must be less than ten seconds, after
     /// which proxies may cut a stream.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
@@ -64,13 +64,13 @@ const PACE: V2Timeouts = V2Timeouts {
 pub(crate) struct MetalApiV2 {
     pixie: String,
     machine: String,
-    /// Connection. If the credentials are rejected, it is recreated with a new configuration from pixie.
+    /// Connection, which is recreated with a new configuration from pixie if the credentials are rejected.
     connect: Mutex<Arc<ConnectClient>>,
     /// Allocation as it was last received.
     allocation: Mutex<Option<Value>>,
     /// Whether the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record of whether an allocation is installed. The server does not provide this.
+    /// Record of the allocation whose installation was reported, because the server does not send whether an allocation is installed.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }
@@ -223,8 +223,8 @@ impl MetalApi for MetalApiV2 {
         Ok(false)
     }
 
-    /// Waits for an allocation on a stream. If the stream ends or the server is temporarily unreachable, both of which are normal, pauses
-    /// and returns false, so that the caller waits again.
+    /// Waits for an allocation on a stream. Returns false after a pause if the stream ends, or if the server is temporarily unreachable.
+    /// Both are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -271,7 +271,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Opens a stream and waits for the allocation, which the server sends immediately if it still exists.
+    /// Checks that the allocation is still in force: the server sends it immediately on a new stream if it still exists.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {

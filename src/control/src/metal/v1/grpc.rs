@@ -1,7 +1,7 @@
 //! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
 //! server stream, with a client certificate.
 //!
-//! Each call has its own connection. Calls are few, and no dead connection must be detected.
+//! Each call opens a new connection. Calls are rare, and without idle connections the client need not detect that one has been lost.
 
 mod framing;
 #[cfg(test)]
@@ -42,11 +42,11 @@ pub(crate) struct GrpcClient {
 /// Reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum GrpcFailure {
-    /// The certificate of either end is not trusted by the other. New ones may be.
+    /// Client or server does not trust the certificate of its peer. A certificate from a new configuration may be trusted.
     Certificate(Error),
     /// The server does not have this method.
     Unknown(Error),
-    /// A retry may succeed. The server's error codes do not distinguish this.
+    /// Any other failure. A retry may succeed; the server's error codes do not show whether the failure is temporary.
     Passing(Error),
 }
 
@@ -73,12 +73,12 @@ pub(crate) struct GrpcCall {
     runtime: Runtime,
     method: String,
     address: String,
-    /// Response, until its header has been received.
+    /// Response whose header has not been received yet; `None` afterwards.
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
-    /// Incomplete message.
+    /// Received bytes that do not form a complete message yet.
     rest: Vec<u8>,
-    /// Keeps the connection open.
+    /// Handle that keeps the connection open until the call is dropped.
     _connection: SendRequest<Bytes>,
 }
 
@@ -329,12 +329,12 @@ impl GrpcCall {
 enum ReceivedFrame {
     Message(Vec<u8>),
     Status(HeaderMap),
-    /// Response that is not gRPC.
+    /// HTTP status of a response that is not gRPC.
     Http(StatusCode),
     Garbled(&'static str),
 }
 
-/// Runs a future with a timeout. Returns `None` on timeout; the next call continues.
+/// Runs a future with a timeout. Returns `None` if the timeout has elapsed; a later call can then continue to read from the stream.
 fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }

@@ -1,4 +1,4 @@
-//! Messages of API v1. Field numbers are part of the interface; no files of metal-stack are used here.
+//! Messages of API v1. The field numbers are those of metal-stack's interface; no code is generated from its `.proto` files.
 
 use super::protobuf::{self, ProtobufMessage};
 use crate::metal::registration::{MachineRegistration, RegisteredNic};
@@ -57,7 +57,7 @@ pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: S
         .into_bytes()
 }
 
-/// Returns the events that the server rejected. Empty if it accepted all, or the response cannot be parsed.
+/// Returns the events that the server rejected. The list is empty if the server accepted all events, or if the response cannot be parsed.
 pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf::read_texts(answer, 2).unwrap_or_default()
 }
@@ -85,7 +85,7 @@ pub(crate) fn encode_abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
     ProtobufMessage::default().add_text(1, machine).add_flag(2, wiped).into_bytes()
 }
 
-/// Returns the size that the server found for the machine, from the response to a registration.
+/// Returns the size that the server has selected for the machine, from the response to a registration.
 pub(crate) fn read_size(answer: &[u8]) -> Option<String> {
     protobuf::read_texts(answer, 2)?.pop()
 }

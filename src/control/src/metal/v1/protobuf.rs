@@ -1,5 +1,5 @@
-//! Minimal Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for API v1: messages of texts, numbers and messages. Zero
-//! and empty values are omitted, as in proto3.
+//! Minimal Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for API v1: messages whose fields are strings, numbers,
+//! and other messages. Zero and empty values are omitted, as in proto3.
 
 /// Wire types of a field's tag.
 const VARINT: u64 = 0;
@@ -68,7 +68,7 @@ pub(crate) enum ProtobufValue<'a> {
     Number(u64),
     /// Text or message.
     Bytes(&'a [u8]),
-    /// Type that API v1 does not use.
+    /// Value of a wire type that API v1 does not use.
     Other,
 }
 

@@ -1,4 +1,5 @@
-//! Attempts of a reinstall, which the machine counts in its note: the control plane has only a flag.
+//! Counting of the attempts at a reinstall. The machine counts them in its note, because the control plane stores only a flag for the
+//! reinstall.
 
 use super::reinstall_note::{ATTEMPTS, ReinstallNote};
 use super::{ANSWER, MetalApiV1, lock_mutex, messages};
@@ -6,7 +7,8 @@ use common::error::Result;
 use model::allocation::{Allocation, OrderedReinstall};
 
 impl MetalApiV1 {
-    /// Returns the order for the reinstall flag, with the machine's note of it. Counts the attempt once per boot, before any action.
+    /// Builds an order from the reinstall flag of the control plane and the note of the machine. Counts one attempt per boot, before any
+    /// action.
     pub(super) fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
         let mut note = lock_mutex(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
@@ -24,13 +26,14 @@ impl MetalApiV1 {
         Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
     }
 
-    /// Writes the note. Returns false if it cannot be written; there is no further attempt then.
+    /// Writes the note. Returns false if it cannot be written; the reinstall then has no further attempt.
     pub(super) fn write_note(&self, note: &ReinstallNote) -> bool {
         let noted = self.memory.write_note(note);
         noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
-    /// Rules out further attempts, which would take the current contents of the disks for those to be preserved.
+    /// Rules out further attempts after preserved contents have changed. A further attempt would compare against the changed contents, and
+    /// not detect the change.
     pub(super) fn rule_out_attempts(&self) {
         if let Some(note) = lock_mutex(&self.note).as_mut() {
             note.attempt = note.attempt.max(ATTEMPTS);

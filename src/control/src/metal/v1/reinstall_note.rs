@@ -1,9 +1,9 @@
-//! Machine's own note of a reinstall, since the control plane does not count attempts: metal-api sets the reinstall flag at each boot,
-//! until a report or an abort clears it.
+//! Note of a reinstall, which the machine itself stores, because the control plane does not count attempts: metal-api sends the same
+//! reinstall flag at each boot, until a report or an abort clears the flag.
 //!
-//! The disks cannot contain the note: those that are wiped first carry the marker, and preserved ones are never written. So it is an EFI
-//! variable, which survives everything done to disks and is written atomically. Machines of metal-stack boot with EFI. A machine without
-//! EFI has only one attempt.
+//! The note cannot be stored on the disks: the disks with the install marker are wiped first, and preserved disks are never written. The
+//! note is therefore stored in an EFI variable, which is written atomically and does not depend on the disks. Machines of metal-stack
+//! usually boot with EFI. A machine without EFI has only one attempt.
 
 use common::error::{Context, Phase, Result};
 use linux::efi::drophammer_variables;
@@ -24,12 +24,13 @@ pub(crate) struct ReinstallNote {
     pub image: String,
     /// Number of boots for this reinstall.
     pub attempt: u32,
-    /// Order id of an attempt that reached the point of no return, with the disks in `disks`.
+    /// Id of the order of an attempt that reached the point of no return; `disks` contains the disks of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of that attempt. Root of the installed system can write this variable, so it proves less than the record of a server.
+    /// Record of the attempt that reached the point of no return. It proves less than the record of a server, because the root user of the
+    /// installed system can write the EFI variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }

@@ -26,7 +26,7 @@ const LETTERS: usize = 24;
 /// Length limit of a server's error message, in characters.
 const WORDS: usize = 500;
 
-/// Maximum number of registered disks that are waited for.
+/// Maximum number of registered disks that are read from a response.
 const MAXIMUM_DISKS: usize = 512;
 
 /// REST client of API v1.

@@ -2,7 +2,8 @@
 //! enums of v2.
 //!
 //! * protobuf omits zeros: a partition or volume that takes the remaining space has no size.
-//! * `wipeonreinstall` does not exist in v2. Every installation is a first one and recreates every disk, so `true` is inserted.
+//! * `wipeonreinstall` does not exist in v2. Every installation over API v2 is a first installation, which recreates every disk, so `true`
+//!   is inserted.
 
 use serde_json::{Map, Value, json};
 

@@ -16,7 +16,7 @@ pub(super) fn frame_message(message: &[u8]) -> Bytes {
     [&[0][..], &length.to_be_bytes(), message].concat().into()
 }
 
-/// Removes a complete message from the buffer. Returns `None` if it is incomplete.
+/// Removes the first message from the buffer and returns it. Returns `None` if the buffer does not contain a complete message.
 pub(super) fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'static str> {
     let Some((prefix, after)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let [compressed, length @ ..] = *prefix;
