@@ -123,24 +123,24 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but this document omits it. It is omitted in documents for operators, and in boots after the point of no
-    /// return.
+    /// True if a disk key exists but this document omits it. The key is omitted in documents for operators, and in documents for boots
+    /// after the point of no return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
-    /// Names of the fields that this document omits because the control plane releases them in a separate request. drophammer extension.
+    /// Names of the fields that this document omits, because the control plane sends them only on a separate request. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
-    /// Key of the encrypted filesystems with `key: file`, which the agent reads from the ramdisk. It is never transmitted.
+    /// Key of the encrypted filesystems with `key: file`. The agent reads it from the ramdisk; it is never transmitted.
     #[serde(skip)]
     pub file_key: SecretText,
-    /// Key of the encrypted filesystems with `key: prompt`, which is typed at the console. It is never transmitted.
+    /// Key of the encrypted filesystems with `key: prompt`. It is typed at the console, and never transmitted.
     #[serde(skip)]
     pub prompt_key: SecretText,
     /// True if the image is reinstalled. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if an installation preserves each disk with `wipeonreinstall: false` that contains this machine's previous data. It is never
-    /// transmitted.
+    /// True if an installation preserves each disk with `wipeonreinstall: false` that contains this machine's previous data. This field is
+    /// never transmitted.
     #[serde(skip)]
     pub keeps: bool,
     /// Order of the reinstall. Like `installed`, this is a drophammer extension.
@@ -209,8 +209,8 @@ pub struct OrderedReinstall {
     /// Number of this attempt, from 1 to `attempts`.
     pub attempt: u32,
     pub attempts: u32,
-    /// True if an earlier attempt at this order has reported that it passed the point of no return. The install marker may no longer exist
-    /// then.
+    /// True if an earlier attempt at this order has reported that it passed the point of no return. That attempt may have erased the
+    /// install marker.
     #[serde(default)]
     pub begun: bool,
     /// True if the operator confirms that the disk with the install marker was replaced.

@@ -30,7 +30,7 @@ impl BmcAddress {
     /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
     ///
     /// # Errors
-    /// Fails if the text has another form, or contains an `http://` URL of a host other than this one.
+    /// Fails if the text has another form, or contains an `http://` URL of a host other than localhost.
     pub fn parse(text: &str) -> Result<BmcAddress, String> {
         let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;
@@ -47,7 +47,7 @@ impl BmcAddress {
             _ => (host, None),
         };
         match scheme {
-            // Without TLS, the password can be read in transit, so this is only allowed for emulators on this host.
+            // Without TLS, the password can be read in transit, so `http://` is only allowed for emulators on this host.
             "https" => {}
             "http" if ["127.0.0.1", "localhost", "[::1]"].contains(&name) => {}
             "http" => {

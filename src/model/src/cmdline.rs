@@ -14,8 +14,8 @@ pub struct AgentSettings {
     pub machine: Option<String>,
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: oldest signed image that may be installed, for each operating system. The ramdisk may contain later minimums,
-    /// which then apply.
+    /// `drophammer.minimum=`: oldest signed image that may be installed, for each operating system. If the ramdisk contains a later
+    /// minimum, the later one applies.
     pub minimum: Vec<String>,
     /// `console=`: all consoles in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,

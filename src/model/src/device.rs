@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines a type for one type of names. It cannot be converted implicitly to the other types.
+/// Defines the Rust type for names of one type. It cannot be converted implicitly to the types of other names.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! kind_of_names {
             }
         }
 
-        /// Allows lists of names to be joined as lists of strings are.
+        /// Allows lists of names to be joined with `join`, as lists of strings.
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -150,7 +150,7 @@ impl LayoutPath {
     }
 }
 
-/// Described as a string, where it is used.
+/// In a JSON Schema, the name is an inlined string.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for LayoutPath {
     fn inline_schema() -> bool {

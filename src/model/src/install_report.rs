@@ -55,7 +55,7 @@ pub struct FailureSummary {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiskChanges {
     pub erased: Vec<ErasedDisk>,
-    /// Evidence that a reinstall preserved these objects: either `before` and `after` are equal, or the installation has failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. They differ only if the installation has failed.
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
     pub hidden: Vec<HiddenFiles>,

@@ -59,7 +59,7 @@ pub struct Inventory {
     /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnassignedDevices>,
-    /// Components of objects that span several devices but are reported by neither mdadm nor lvm.
+    /// Components of objects that span several devices and that neither mdadm nor lvm reports, such as a btrfs on several disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<SpanningComponent>,
     /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted read-only for the
@@ -229,7 +229,7 @@ pub struct StackedDevice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StackedDeviceKind {
-    /// md array. Inactive arrays are included, because they hold their members too.
+    /// md array. Inactive arrays are included, because the kernel reserves their members too.
     Array,
     /// LVM logical volume, or a hidden subvolume of a logical volume.
     Volume,

@@ -1,4 +1,4 @@
-//! Software arrays in Ironic's format (`logical_disks`), and the layout for a machine that is derived from them. No I/O.
+//! Software arrays in Ironic's format (`logical_disks`), and conversion of such arrays to a layout for a machine. No I/O.
 //!
 //! A list is processed in two steps. Parsing ([`RaidConfig::parse_config`]) does not depend on a machine; building the layout
 //! ([`RaidConfig::build_layout`]) selects disks of a machine. A list with `controller: software` is a `target_raid_config` of Ironic's

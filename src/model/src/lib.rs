@@ -1,8 +1,8 @@
 //! Data types that describe a machine and its installation, with their parsers and checks, without I/O.
 //!
 //! [`layout`] describes the disks that an operator wants, [`inventory`] the hardware and disks that the agent finds, and [`storage_graph`]
-//! which devices lie on which. [`allocation`] describes what a control plane assigns to a machine, [`install_marker`] what an installation
-//! records on disk, and [`install_report`] what it reports.
+//! how block devices are stacked. [`allocation`] describes what a control plane assigns to a machine, [`install_marker`] what an
+//! installation records on disk, and [`install_report`] what it reports.
 //!
 //! Everything that is read from a document, disk, or network is checked here, once, and is represented by a type afterwards. Start with
 //! [`layout`] and [`inventory`].

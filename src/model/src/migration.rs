@@ -9,7 +9,7 @@ use common::encoding::format_sha256;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Role of a machine in a migration, with everything that it needs for it. The control plane sends it in the allocation.
+/// Role of a machine in a migration, with the data that the machine needs for this role. The control plane sends them in the allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationOffer {
@@ -19,11 +19,11 @@ pub struct MigrationOffer {
     /// Whether the target machine has passed its point of no return, so that data may be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// Whether the certificate of at least one of the two machines is not yet approved. It can be approved by the operator, or by a secret
-    /// that the ramdisk of the peer contains. While it is set, the target machine must not start.
+    /// True if the certificate of at least one of the two machines is not yet approved, neither by the operator nor by the secret in the
+    /// ramdisk of its peer. The target machine must not start until all certificates are approved.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
-    /// The other machine of the migration, if it is running in its ramdisk. It has a new certificate after each boot.
+    /// The other machine of the migration, if that machine is running in its ramdisk. Its certificate changes at each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<MigrationPeer>,
     /// Description of the migrated data; only sent to the target machine.
@@ -45,8 +45,7 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// Latest migration of a machine, and its state. A machine without a role in a migration learns only from this whether the migration has
-/// ended.
+/// Latest migration of a machine, and its state. Only this status shows a machine without a role whether the migration has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -123,7 +122,7 @@ pub struct MigrationReport {
     /// Id of the order.
     pub order: String,
     pub certificate: String,
-    /// Port on which the target machine listens. Its address is the one from which it sends the report.
+    /// Port on which the target machine listens. The source address of the report is the address of the target machine.
     #[serde(default)]
     pub port: Option<u16>,
     /// Description of the migrated data; only sent by the source machine.

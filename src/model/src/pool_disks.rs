@@ -7,7 +7,7 @@ use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of recorded disks that are absent and written off.
+/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). Further ones are forgotten.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
 /// Maximum length of a recorded serial number or WWN, in bytes.
@@ -21,8 +21,8 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Whether the machine was erased while this disk was absent. Its absence is still reported, but no longer prevents the machine from
-    /// being used.
+    /// Whether the machine was erased while this disk was absent. The absence of the disk is then still reported, but no longer prevents
+    /// the use of the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
 }
@@ -68,13 +68,13 @@ pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDi
 pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<KnownDisk> {
     let present = disks.iter().filter(|disk| !disk.removable).map(KnownDisk::from_disk);
     let (written_off, missed): (Vec<&KnownDisk>, Vec<_>) = missing.iter().partition(|disk| disk.written_off);
-    // Disks that are not written off go first, because a replacement is theirs.
+    // Disks that are not written off come first, so that `find_missing` matches a replacement disk with one of them.
     let written_off = written_off.into_iter().take(MAXIMUM_WRITTEN_OFF);
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
 
-/// Identity of a connected disk. A disk that is disconnected and connected again is considered a different one, because its sequence number
-/// changes.
+/// Identity of a connected disk. A disk that was disconnected and reconnected is considered a different disk, because it gets a new
+/// sequence number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedDisk {
     name: KernelName,

@@ -21,9 +21,9 @@ pub struct DisplacedFiles {
 }
 
 /// Supported network managers, in the order in which they are detected. netplan is first because it controls NetworkManager and networkd.
-/// networkd follows the other managers because nearly every systemd installation contains it. cloud-init is last because it loses settings:
-/// for networkd it writes neither bonds nor VLANs, for ifupdown it writes only VLANs whose names contain the VLAN id, and it writes
-/// `on-link` only for netplan (22.4, Debian 12).
+/// networkd follows NetworkManager and ifupdown, because nearly every image with systemd contains networkd, even an image that does not use
+/// it. cloud-init is last because it loses settings: for networkd it writes neither bonds nor VLANs, for ifupdown it writes only VLANs
+/// whose names contain the VLAN id, and it writes `on-link` only for netplan (22.4, Debian 12).
 const ALL: [NetworkBackend; 5] = [
     NetworkBackend::Netplan,
     NetworkBackend::NetworkManager,

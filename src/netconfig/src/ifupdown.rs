@@ -18,7 +18,7 @@ impl NetworkConfig {
             if self.find_bond(id).is_some() {
                 continue;
             }
-            // A VLAN is brought up at once and needs its underlying device.
+            // A VLAN is `auto`: it is brought up at boot, and its underlying device must be up by then.
             let comes_late = ethernet.settings.optional && self.vlans_on_device(id).next().is_none();
             text += &format_stanzas(&name, comes_late, Vec::new(), &ethernet.settings, Vec::new());
         }

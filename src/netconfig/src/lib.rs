@@ -62,7 +62,7 @@ pub struct BondConfig {
     /// Ids of ethernets.
     pub members: Vec<String>,
     pub mac: Option<String>,
-    /// Id of the member that carries the traffic whenever its link is up.
+    /// Id of the primary member, which carries the traffic whenever its link is up.
     pub primary: Option<String>,
     /// Parameters, keyed by their names in netplan. Times are in milliseconds. `mode` is always set.
     pub parameters: BTreeMap<String, String>,

@@ -42,8 +42,8 @@ pub(super) fn parse_id(text: &str) -> Result<String, String> {
 }
 
 impl NetworkConfig {
-    /// Returns the configuration with each NIC selected by its current kernel name. It is for systems without udev, which cannot rename
-    /// NICs.
+    /// Returns the configuration with each NIC selected by its current kernel name, for systems that cannot rename NICs because they lack
+    /// udev.
     pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {

@@ -74,8 +74,9 @@ impl NetworkParser {
                 continue;
             };
             if !ethernet.settings.is_empty() {
-                let message =
-                    format!("{member} is a member of {bond}: move its addresses, DHCP, routes and name servers there");
+                let message = format!(
+                    "{member} is a member of {bond}: move its addresses, DHCP, routes and name servers to {bond}"
+                );
                 found.push(Diagnostic::new(self.device_path("ethernets", member), message));
             }
             let of_bond = self.network.bonds.get(bond).map(|bond| effective_mtu(&bond.settings));
@@ -131,7 +132,7 @@ impl NetworkParser {
         if let Some(beneath) = beneath.filter(|beneath| vlan.settings.mtu.is_some_and(|mtu| mtu > *beneath)) {
             problem("mtu", format!("the MTU must not exceed the MTU of {}, which is {beneath}", vlan.link));
         }
-        // ifupdown interprets names this way.
+        // ifupdown interprets a name such as `lan0.5` as VLAN 5 on lan0.
         if let Some((link, number)) = id.rsplit_once('.')
             && self.seen.ids.iter().any(|(known, _)| known == link)
             && (link, number) != (vlan.link.as_str(), vlan.id.to_string().as_str())
@@ -139,7 +140,7 @@ impl NetworkParser {
             problem(
                 "id",
                 format!(
-                    "the name stands for VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
+                    "the name denotes VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
                     vlan.id, vlan.link
                 ),
             );

@@ -229,7 +229,9 @@ impl MetalApi for MetalApiV1 {
         )?;
         match messages::read_size(&answer).as_deref() {
             None | Some("" | "unknown") => {
-                tracing::warn!("the control plane found no size for this machine, so it cannot be allocated by size");
+                tracing::warn!(
+                    "the control plane has no size that matches this machine, so the machine cannot be allocated by size"
+                );
             }
             Some(size) => tracing::info!("registered, with the size {size}"),
         }

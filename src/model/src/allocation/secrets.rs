@@ -1,4 +1,4 @@
-//! Secrets of an allocation that the control plane releases in separate requests, each when the machine needs the secret.
+//! Secrets of an allocation that the machine fetches in separate requests, each when it needs the secret.
 
 use super::Allocation;
 use crate::registry_auth::{PullSecret, SecretText};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// Secret field of an allocation that can be released separately.
+/// Secret field of an allocation that can be omitted from it, and fetched in a separate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -60,7 +60,7 @@ pub struct SecretsRequest {
     pub purpose: SecretPurpose,
 }
 
-/// Secrets that were released for one purpose. They are never printed or logged.
+/// Response to the request for the secrets of one purpose. The secrets are never printed or logged.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReleasedSecrets {
@@ -83,7 +83,7 @@ impl fmt::Debug for ReleasedSecrets {
 }
 
 impl ReleasedSecrets {
-    /// Returns the allocation with these secrets inserted. Fields that were not released remain unchanged.
+    /// Returns the allocation with these secrets inserted. Fields for which there is no secret here remain unchanged.
     pub fn fill_secrets(&self, allocation: Allocation) -> Allocation {
         let revealed =
             |secret: &SecretText, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
@@ -97,7 +97,8 @@ impl ReleasedSecrets {
 }
 
 impl Allocation {
-    /// Returns whether the installed system gets user data, even if the user data is released separately.
+    /// Returns whether the installed system gets user data. This also holds if the user data is not in the allocation, but fetched
+    /// separately.
     pub fn has_user_data(&self) -> bool {
         !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
     }

@@ -50,8 +50,11 @@ const LOGICAL_DISKS: StepArgument = StepArgument {
     values: &[],
 };
 
-const DELETE_CONFIGURATION: StepArgument =
-    StepArgument { name: "delete_configuration", about: "erase the disks: must be true", values: &[] };
+const DELETE_CONFIGURATION: StepArgument = StepArgument {
+    name: "delete_configuration",
+    about: "must be true, because the disks of the arrays are always recreated",
+    values: &[],
+};
 
 const RAID_CONFIG: StepArgument =
     StepArgument { name: "raid_config", about: "an object whose field logical_disks lists the arrays", values: &[] };

@@ -56,7 +56,7 @@ const LOGICAL_DISKS: OfferedArgument = required_argument(
     "The arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
 );
 const DELETE_CONFIGURATION: OfferedArgument =
-    optional_argument("delete_configuration", "Erase the disks: must be true.");
+    optional_argument("delete_configuration", "Must be true, because the disks of the arrays are always recreated.");
 const RAID_CONFIG: OfferedArgument =
     required_argument("raid_config", "An object whose field logical_disks lists the arrays.");
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
@@ -65,7 +65,7 @@ const IMAGE_INFO: OfferedArgument =
 const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, as gzip in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
-    "Files: path, content as base64 or a URL, or deleted, and optionally partition, mode, owner, group.",
+    "A list of files: path, either content (base64 or a URL) or deleted, and optionally partition, mode, owner, group.",
 );
 const ALONE: OfferedArgument = optional_argument(
     "alone",

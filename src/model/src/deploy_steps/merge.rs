@@ -166,7 +166,7 @@ pub(super) fn parse_step(
 fn check_priority(entry: &CatalogueStep, wanted: Option<u32>) -> Option<String> {
     let CatalogueStep { name, priority, core, .. } = entry;
     match wanted {
-        None if *priority == 0 => Some(format!("{name} does not run by default; set a priority")),
+        None if *priority == 0 => Some(format!("{name} does not run by default; set a priority to run it")),
         Some(other) if *core && other != 0 && other != *priority => {
             Some(format!("{name} is a core step: its priority must be {priority}, or 0 to disable it; found {other}"))
         }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "templates[1].steps[0]: deploy.often does not run by default; set a priority",
+                "templates[1].steps[0]: deploy.often does not run by default; set a priority to run it",
                 "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable it; found 80",
                 "templates[1].steps[2]: unknown step bios.apply; supported are deploy.first, deploy.last, deploy.often, raid.between",
                 "templates[1].steps[3].args.level: raid.between: unknown argument level; supported are size",

@@ -1,7 +1,8 @@
 //! Deploy templates. A template consists of a trait, and the steps that run on machines with this trait. It is parsed from YAML or JSON,
 //! and each problem has a location.
 //!
-//! The restrictions are those of Ironic. Whether a step exists is checked only when templates are merged, against the catalogue of steps.
+//! The restrictions are those of Ironic. The existence of a step is checked only when templates are merged with the default steps of a
+//! catalogue.
 
 mod check;
 

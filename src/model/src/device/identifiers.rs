@@ -16,7 +16,7 @@ const WWN_DIGITS: usize = 16;
 /// Prefixes that sysfs, udev and lsblk put before world wide names.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
 /// Minimum number of differing character pairs for which a byte-swapped serial number is considered the same serial number. With fewer
-/// pairs, `00000012` and `00000021` would be one disk.
+/// pairs, two disks with the serial numbers `00000012` and `00000021` would be considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
 /// Minimum length of a serial number that is also recognized as a placeholder if it is byte-swapped.
 const SWAPPED_WORD: usize = 4;

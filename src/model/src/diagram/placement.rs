@@ -222,7 +222,7 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
             spread_cells(cells, column, &wanted);
         }
     }
-    // Straightens lines that pass a column; boxes keep their positions.
+    // Straightens lines that pass a column. The boxes keep their positions.
     for column in order {
         let places: Vec<f64> = cells.iter().map(|cell| cell.centre).collect();
         let straight =
@@ -289,7 +289,8 @@ fn route_lines(
     lines
 }
 
-/// Makes the last segment of a line horizontal if its ends differ by only a few pixels, which would look like a mistake.
+/// Makes the last segment of a line horizontal if its ends differ in height by only a few pixels, because such a small slope would look
+/// like a mistake.
 fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
     if (points[end].1 - points[next].1).abs() <= 3.0 {
         points[end].1 = points[next].1;

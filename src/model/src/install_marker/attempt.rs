@@ -87,7 +87,8 @@ pub enum MarkerMismatch {
         expected: String,
         found: String,
     },
-    /// The marker does not contain the GUID of the partition table that the attempt created on this disk, which is named as in the layout.
+    /// The marker does not contain the GUID of the partition table that the attempt created on the disk `device`, which is named as in the
+    /// layout.
     Table {
         device: String,
     },
@@ -114,8 +115,8 @@ impl fmt::Display for MarkerMismatch {
 
 impl InstallMarker {
     /// Checks that the attempt has written this marker. `disks` are the disks that the attempt announced: the marker must contain the GUIDs
-    /// of all partition tables that the attempt created on them. A raw image contains its own partition table, so such a disk has no GUID
-    /// here.
+    /// of all partition tables that the attempt created on them. The disk of a raw image is announced without a GUID, because the image
+    /// contains its own partition table.
     ///
     /// # Errors
     /// Returns the first reason why the attempt has not written this marker.

@@ -38,9 +38,9 @@ pub struct OpaqueObject {
     /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action by which the operator can make the content visible or the object harmless.
+    /// Action by which the operator can make the content readable, or remove the object without losing data that are needed.
     pub remedy: String,
-    /// Whether the agent has not yet tried to show the content. It may succeed when it tries.
+    /// True if the agent has not yet tried to make the content readable, but may be able to do so on the machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub untried: bool,
 }
@@ -183,7 +183,7 @@ fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
         name: "RAID member or physical volume".to_owned(),
         devices: unknown.devices.clone(),
         reason: format!("its array, group or pool is unknown: {}", unknown.reason),
-        remedy: "connect the devices that belong to it, or repair its metadata".to_owned(),
+        remedy: "connect the other devices of its array, group or pool, or repair its metadata".to_owned(),
         untried: false,
     }
 }

@@ -19,7 +19,7 @@ pub struct SpanningComponent {
     pub kind: String,
     /// Description of the object that the components form.
     pub whole: String,
-    /// Identifier of that object. All its components have the same identifier.
+    /// Identifier of the object that the components form. All components of an object contain the same identifier.
     pub id: String,
     pub role: ComponentRole,
 }

@@ -1,5 +1,5 @@
-//! Layout for a list of arrays. Each disk has one partition for each array of which it is a member. On the disks of the root volume, a
-//! mirrored EFI system partition precedes these.
+//! Layout for a list of arrays. Each disk has one partition for each array of which it is a member. On a UEFI machine, the first partition
+//! of each disk of the root volume is a member of a mirrored EFI system partition.
 
 use super::RaidConfig;
 use super::members::{select_members, unique_hint};

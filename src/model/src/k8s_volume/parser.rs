@@ -11,8 +11,8 @@ use uuid::Uuid;
 const NAME_BYTES: usize = 253;
 /// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;
-/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3). The names in Kubernetes are ASCII, so this is also
-/// their maximum length in bytes.
+/// Maximum length of a partition name in UTF-16 code units (UEFI specification 5.3.3). Names in Kubernetes are ASCII, so the limit is the
+/// same in bytes.
 const PARTITION_NAME_BYTES: usize = 36;
 
 /// Parses a list of resources, and returns its volumes in the same order. Null is parsed as an empty list.

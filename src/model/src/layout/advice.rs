@@ -10,9 +10,10 @@ use common::diagnostic::Diagnostic;
 
 /// Size in MiB that no disk has so far: 64 TiB.
 const HUGE_MIB: u64 = 64 << 20;
-/// Size of an ESP in MiB from which on the author probably wrote KiB: 512 MiB written in KiB would be 512 GiB.
+/// Minimum size in MiB at which the size of an ESP was probably written in KiB: 512 MiB in KiB is the number 524288, which is read as 512
+/// GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Size of a root filesystem in MiB below which the author probably wrote GiB, because no image fits into it.
+/// Size in MiB below which the size of a root filesystem was probably written in GiB, because no image would fit.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {

@@ -31,7 +31,7 @@ pub(super) struct LayoutFields<'a> {
     pub place: String,
     node: &'a DocumentNode,
     found: Vec<(&'static str, &'a DocumentNode)>,
-    /// Canonical names of the fields for which unknown fields were probably intended.
+    /// Canonical names of known fields that were probably intended where the mapping contains unknown fields.
     misspelt: Vec<&'static str>,
 }
 
@@ -296,7 +296,7 @@ impl LayoutReader {
         };
         let mut values = Vec::new();
         for item in items {
-            // Items are numbered as in the parsed layout, to which the rules refer. It lacks items that could not be read.
+            // Items are numbered as in the parsed layout, which the rules check and which lacks items that could not be read.
             let place = format!("{place}[{}]", values.len());
             self.record_location(&place, item);
             match read(self, item, &place) {

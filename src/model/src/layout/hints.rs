@@ -99,7 +99,8 @@ fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Returns whether this hint explicitly selects the portable disk. A condition that most disks satisfy does not.
+/// Returns whether this hint explicitly selects the portable disk. A condition that most disks satisfy, such as a size, is not an explicit
+/// selection.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,
@@ -242,8 +243,8 @@ impl HintCondition {
     }
 }
 
-/// Returns whether the attribute has only one spelling, and it differs from the requested value. It avoids copying the attributes of these
-/// disks, which are most of the disks of a machine.
+/// Returns whether the attribute has only one spelling, and it differs from the requested value. This check avoids copying the attributes
+/// of most disks of a machine.
 fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let value = match hint {
         "serial" => &disk.serial,

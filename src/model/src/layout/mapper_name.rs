@@ -11,7 +11,7 @@ const MAX_MAPPER_NAME_BYTES: usize = 127;
 const MAX_NAMES_BYTES: usize = 124;
 
 /// Length of the longest suffix that LVM appends to the name of a mirror. A mirror whose name is too long for this suffix can be created,
-/// but LVM fails to deactivate it, because it looks for temporary mappings with this suffix.
+/// but not deactivated, because LVM then looks up temporary mappings with this suffix.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
 /// Returns the name in /dev/mapper, in which each hyphen of the two names is doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).

@@ -252,7 +252,7 @@ fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<
     {
         reader.report(
             node,
-            "remove the quotes from createoptions: no shell interprets them, the command would receive them literally",
+            "remove the quotes from createoptions: no shell removes them, so the command would receive them literally",
         );
     }
     options

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of collisions that are reported. Without this limit, two large layouts can have millions.
+/// Maximum number of collisions that are reported. Two large layouts can have millions of collisions.
 const MOST_COLLISIONS: usize = 1000;
 
 /// Layouts, each with the file that contains it.

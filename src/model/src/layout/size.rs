@@ -22,7 +22,7 @@ impl RequestedSize {
     }
 }
 
-/// Described as a number, where it is used.
+/// In a JSON Schema, the size is an inlined number.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for RequestedSize {
     fn inline_schema() -> bool {

@@ -1,4 +1,4 @@
-//! Types of a layout. Names are canonical and include units; a field that has a default is not optional.
+//! Types of a layout. Names are canonical and include units. A field with a default is not an `Option`: the parser inserts the default.
 //!
 //! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse
 //! this format and all other spellings that are in use.
@@ -74,7 +74,7 @@ pub struct FilesystemSpec {
     /// What a reinstall does with the image's files below the mount point, if it preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// True if this filesystem, and its partition at the end of a raw image, are enlarged to the end of the disk.
+    /// True if this filesystem and the partition that contains it, the last one of a raw image, are enlarged to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.

@@ -67,7 +67,8 @@ pub enum UuidProof {
 pub enum MachineMatch {
     /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.
     Proven { id: String, warning: Option<String> },
-    /// The file with this id applies, but the machine is identified only by a MAC. Contains a message about the resulting restrictions.
+    /// The file with this id applies, but the machine is identified only by a MAC. Contains a message with the restrictions for such a
+    /// machine.
     Unproven { id: String, why: String },
     /// No file applies. The machine registers under its UUID and waits.
     Unknown(Uuid),

@@ -5,7 +5,7 @@ use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
 use std::collections::BTreeMap;
 
-/// The machine as it is described to `create`: as a Ganeti instance.
+/// Properties of the machine that are described to `create` as those of a Ganeti instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiInstance {
     pub name: String,
@@ -22,7 +22,7 @@ pub struct GanetiInstance {
     pub reinstall: bool,
 }
 
-/// Disk that the program may write to.
+/// Disk that `create` may write to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiDisk {
     pub path: String,

@@ -45,7 +45,7 @@ impl<'a> LayoutMatch<'a> {
         self.graph.layout.disks.get(listed)
     }
 
-    /// Returns the machine's disks that lie below the root filesystem.
+    /// Returns the disks of the machine on which the root filesystem is stored.
     pub fn root_disks(&self) -> BTreeSet<KernelName> {
         let disks = self.graph.objects_below_root().disks.into_iter();
         disks.filter_map(|listed| self.matched_disk(listed)).map(|disk| disk.name.clone()).collect()

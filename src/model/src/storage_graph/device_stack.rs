@@ -78,7 +78,7 @@ pub fn all_units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, St
     })
 }
 
-/// Block devices of a machine, with the relations which device lies on which.
+/// Block devices of a machine, and the relations between upper and lower devices.
 pub struct DeviceStack<'a> {
     index: InventoryIndex<'a>,
     graph: LayerGraph<KernelName, StackUnit<'a>>,
@@ -294,8 +294,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the devices that belong to different objects: a device is not counted if it and a previously counted device lie on one
-    /// another or have a common holder.
+    /// Counts the devices that belong to different objects: a device is not counted if it lies on a previously counted device, if such a
+    /// device lies on it, or if both have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {

@@ -1,4 +1,4 @@
-//! Graph of named items that lie on each other. It is used for layouts and for machines.
+//! Graph of named storage items that are stacked on one another, for layouts and for machines.
 
 pub(crate) mod reachability;
 pub mod traversal;
@@ -17,7 +17,7 @@ pub struct LayerNode<N, T> {
     pub above: Vec<usize>,
 }
 
-/// A directed graph of storage items, each of which lies on the items below it. Both nodes of a link store it.
+/// A directed graph of storage items, each of which lies on the items below it. Each link is stored in its lower and its upper node.
 #[derive(Debug, Clone)]
 pub struct LayerGraph<N, T> {
     pub nodes: Vec<LayerNode<N, T>>,

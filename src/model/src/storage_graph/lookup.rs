@@ -6,8 +6,8 @@ use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 use common::format::format_bytes;
 
-/// Returns the disk of the machine that matches a disk of the layout. It has the kernel name or `/dev/disk/by-*` path of the layout, or is
-/// the only disk that matches the hints of the layout.
+/// Returns the disk of the machine that matches a disk of the layout. That disk has the kernel name or `/dev/disk/by-*` path in the layout,
+/// or is the only one that matches the hints in the layout.
 ///
 /// # Errors
 /// Fails if no disk matches, or if several disks match. The message lists the disks, and how they differ from the layout or from each
@@ -29,8 +29,8 @@ pub fn find_disk<'a>(
     }
 }
 
-/// Returns whether no disk of the machine matches. A disk that is present twice is not absent. A disk that the layout selects by a
-/// placeholder is not absent either, because it may be any disk.
+/// Returns whether no disk of the machine matches. Returns false if several disks match. Also returns false if the layout selects the disk
+/// by a placeholder, because any disk may then be the intended one.
 pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,

@@ -148,7 +148,7 @@ impl ConnectClient {
         let [flags, length @ ..] = head;
         let length = u32::from_be_bytes(length);
         if length > MESSAGE_BYTES || flags & COMPRESSED != 0 {
-            return Err(self.parse_failure(method, "compressed or too long envelope"));
+            return Err(self.parse_failure(method, "a message is compressed or longer than 4 MiB"));
         }
         match read_prefix(from, u64::from(length)) {
             Ok(text) if text.len() as u64 == u64::from(length) => Ok(Ok((flags, text))),

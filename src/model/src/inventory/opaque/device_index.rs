@@ -37,7 +37,7 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types of the holder with this name. An overlay has the types of its own holders instead.
+    /// Type of each stacked device of nonzero size, by its name. For an overlay of the agent, the types of the devices on top of it.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
     /// Types of all devices that list the device with this name as underlying.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
@@ -91,7 +91,7 @@ impl<'a> DeviceIndex<'a> {
         }
     }
 
-    /// Returns whether a device of this type lies on the device. Only devices with a nonzero size count; inactive arrays have size zero.
+    /// Returns whether a device of this type lies on the device. Devices of size zero, such as inactive arrays, are ignored.
     pub(crate) fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();

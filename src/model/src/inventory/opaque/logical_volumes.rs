@@ -20,7 +20,7 @@ impl DeviceIndex<'_> {
     }
 
     fn describe_closed_group(&self, group: &LvmVolumeGroup, why: &str, idle: &[&LvmLogicalVolume]) -> OpaqueObject {
-        // The text consists of reason and remedy.
+        // `why` consists of reason and remedy, separated by a colon.
         let (reason, remedy) = why.rsplit_once(": ").unwrap_or((why, "open it in the system that uses it"));
         let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
         OpaqueObject {
@@ -42,7 +42,7 @@ impl DeviceIndex<'_> {
         let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
             (VolumeHealth::Lost, "raid1", _) => (
                 "none of its copies is known to be complete and current".to_owned(),
-                elsewhere(&format!("connect the missing disk, or repair it (lvconvert --repair {path})")),
+                elsewhere(&format!("connect the missing disk, or repair the volume (lvconvert --repair {path})")),
             ),
             (VolumeHealth::Lost, ..) => {
                 ("part of its data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())

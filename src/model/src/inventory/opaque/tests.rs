@@ -260,7 +260,7 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     assert_eq!(
         printed(&inventory),
         [
-            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the devices that belong to it, or repair its metadata",
+            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the other devices of its array, group or pool, or repair its metadata",
             "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the damaged metadata",
         ]
     );

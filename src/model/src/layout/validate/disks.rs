@@ -150,7 +150,8 @@ fn check_sizes(check: &mut LayoutCheck, place: &str, disk: &DiskSpec) {
             .map_or(Some(0), |mib| mib.checked_mul(MIB))
             .and_then(|size| bytes.checked_add(size));
         let Some(sum) = sum else {
-            let message = format!("device:{device} partitions up to this one are larger than any disk can be");
+            let message =
+                format!("device:{device} partitions up to and including this one exceed the size of any possible disk");
             check.report_problem(&place_of(index), message);
             return;
         };

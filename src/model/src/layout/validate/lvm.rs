@@ -16,7 +16,7 @@ const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
-/// Names below /dev that already exist, so that a group cannot have a directory with this name.
+/// Names of files and directories that already exist below /dev, so that no group can have such a name.
 const TAKEN: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",
@@ -45,7 +45,7 @@ fn check_group(check: &mut LayoutCheck, place: &str, group: &VolumeGroupSpec) {
     } else if TAKEN.contains(&name.as_str()) || check.provided.contains_key(&device) {
         check.report_problem(
             &name_place,
-            format!("vg:{name} cannot have its volumes below {device}, which already exists"),
+            format!("vg:{name} cannot have its volumes below {device}, which already exists: choose another name"),
         );
     }
     check.use_devices(place, &group.devices, |device| format!("device:{device} not provided by machine for vg:{name}"));

@@ -1,4 +1,5 @@
-//! Rules for a disk to which a raw image is written. The partitions of the image can be mounted, but not changed.
+//! Rules for a disk to which a raw image is written. A layout can mount the partitions of the image and enlarge one filesystem, but cannot
+//! change them otherwise.
 
 use super::layout_check::LayoutCheck;
 use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, OnReinstall};

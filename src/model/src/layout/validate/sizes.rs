@@ -1,6 +1,6 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because less is deducted for the metadata of arrays than they actually take.
+//! Computed sizes are upper bounds, because the deduction for the metadata of arrays is smaller than the actual metadata.
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
