@@ -1,7 +1,8 @@
 //! Digest of everything that a running machine boots for its reinstall: the contents of kernel and ramdisk, and the kernel command line.
 //!
-//! The server computes it for the operator, who passes it to `drophammer reinstall`. That command compares it with the downloaded files, so
-//! that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server address on the command line.
+//! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command compares the digest with the
+//! downloaded files and command line, so that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server
+//! address on the command line.
 
 use common::encoding::{decode_hex, encode_hex, hash_reader};
 use sha2::{Digest, Sha256};

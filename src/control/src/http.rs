@@ -25,8 +25,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
-/// Minimum interval between two registrations that are triggered by an event with a rejected token. It is limited because events are
-/// frequent and an inventory is long.
+/// Minimum interval between two registrations that are triggered by an event with a rejected token. Events are frequent, and each
+/// registration sends the long inventory.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Status codes by which a server indicates that it does not support log uploads.
@@ -42,7 +42,7 @@ pub struct HttpControlPlane {
     boot: String,
     /// Number of requests sent in this boot.
     requests: AtomicU64,
-    /// Last registration. It is sent again if the server rejects the token, for example because the address of the machine has changed.
+    /// Last registration, which is sent again if the server rejects the token, for example because the address of the machine has changed.
     registered: Mutex<Option<RegisterRequest>>,
     /// Fields that the received allocation does not contain, because the server sends them only on a separate request.
     separate: Mutex<SeparateSecretFields>,

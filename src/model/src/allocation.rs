@@ -37,7 +37,8 @@ pub struct AssignedMachine {
     pub size: Option<IdReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
-    /// Latest migration in which the machine takes part. It is also present after the migration has ended. drophammer extension.
+    /// Latest migration in which the machine takes or took part. The field remains present after the migration has ended. drophammer
+    /// extension.
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
     pub newest_move: Option<MigrationStatus>,
 }
@@ -155,8 +156,8 @@ pub struct Allocation {
     /// How thoroughly disks are erased before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run. It is empty unless a template changes the steps of the installation; a step that it does not
-    /// contain does not run. drophammer extension.
+    /// Complete list of the steps to run: other steps do not run. If the list is empty, the default steps run, because no template changes
+    /// them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified. Each is given by serial number, WWN or path
@@ -166,7 +167,8 @@ pub struct Allocation {
     /// True if the machine has reported that the installation is finished, or the operator has confirmed this (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
-    /// Disks of a first installation that has passed the point of no return and is not finished. It may continue only on these disks.
+    /// Disks of a first installation that has passed the point of no return and is not finished. The installation may continue only on
+    /// these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt at the installation of `begun_on`. Only the install marker of this attempt proves that the installation

@@ -1,4 +1,4 @@
-//! Bootable contents of an image, as listed in its manifest. They suffice to refuse an unbootable image before the first write.
+//! Bootable contents of an image, as listed in its manifest. With this list, an unbootable image can be refused before the first write.
 
 use serde::{Deserialize, Serialize};
 

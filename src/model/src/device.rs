@@ -143,8 +143,8 @@ impl LayoutPath {
         LayoutPath(append_partition_number(&self.0, number))
     }
 
-    /// Returns the device path that is equal to this name. It exists on the machine only for arrays and volumes; `storage_graph` resolves
-    /// the names of disks.
+    /// Returns this name as a device path. Only for arrays and volumes does that path exist on the machine; `storage_graph` resolves the
+    /// names of disks.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }

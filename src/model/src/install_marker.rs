@@ -48,8 +48,8 @@ pub struct InstallMarker {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub layout_digest: Option<String>,
-    /// Time of the installation by the clock of the machine (RFC 3339, UTC). It is only displayed; the order of installations is determined
-    /// by [`lineage`].
+    /// Time of the installation by the clock of the machine (RFC 3339, UTC). The time is only displayed; [`lineage`] determines the order
+    /// of installations.
     #[serde(default)]
     pub time: String,
     /// Disks that the layout lists.
@@ -68,7 +68,7 @@ pub struct InstallMarker {
     pub volumes: Option<Vec<RecordedVolume>>,
 }
 
-/// Kubernetes volume that an installation has prepared. It is not prepared again as long as its data may exist.
+/// Kubernetes volume that an installation has prepared. As long as its data may exist, the volume is not prepared again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedVolume {

@@ -44,7 +44,7 @@ pub struct FailureSummary {
     /// True if nothing was written but the attempt was announced, so that the control plane may have recorded that it passed the point of
     /// no return.
     pub announced: bool,
-    /// Marker of this allocation that was found on a disk but is not trusted. It is reported so that the operator can inspect it.
+    /// Marker of this allocation that was found on a disk but is not trusted, for inspection by the operator.
     pub unbelieved: Option<InstallMarker>,
     /// True if a reinstall finds no record of the previous installation, neither on the disks nor at the control plane. The machine may
     /// then have no bootable system.

@@ -124,7 +124,7 @@ pub struct InventoryDisk {
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
-    /// Sequence number (`diskseq`) that the kernel assigns to each disk when it appears. It is unique since boot; 0 if unknown.
+    /// Sequence number (`diskseq`) that the kernel assigns to each disk when the disk appears, unique within a boot; 0 if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub diskseq: u64,
     #[serde(default)]
@@ -218,7 +218,7 @@ pub struct StackedDevice {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the agent assembled the device for inspection. It was not running before.
+    /// Whether the device was not running before, and the agent assembled it for inspection.
     #[serde(default)]
     pub assembled: bool,
     /// Whether the device is blank, as defined by [`InventoryDisk::blank`].

@@ -14,15 +14,15 @@ pub use matching::{
 
 use uuid::Uuid;
 
-/// Default UUIDs of vendors that do not follow a pattern. They are recognized in the byte orders of RFC 4122 and of SMBIOS.
+/// Default UUIDs of vendors that do not follow a pattern. The UUIDs are recognized in the byte orders of RFC 4122 and of SMBIOS.
 const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x12345678_1234_5678_90ab_cddeefaabbcc),
     // LX2160A boards.
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID if it identifies a machine. It does not if it is "not present" or "not set" (SMBIOS 7.2.1), or is a default value that
-/// a vendor shipped on all boards of a model.
+/// Returns the UUID; `None` if it does not identify a machine, because it is "not present" or "not set" (SMBIOS 7.2.1), or a default value
+/// that a vendor shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
@@ -182,8 +182,8 @@ const PLACEHOLDER_SERIALS: [&str; 24] = [
     "unspecified",
 ];
 
-/// Returns the serial number without surrounding blanks if it identifies a machine. It does not if it is a placeholder, one repeated
-/// character, or an ascending sequence of digits.
+/// Returns the serial number without surrounding blanks; `None` if it does not identify a machine, because it is a placeholder, one
+/// repeated character, or an ascending sequence of digits.
 pub fn usable_serial(text: &str) -> Option<&str> {
     let text = text.trim();
     let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();

@@ -66,8 +66,8 @@ pub enum MigrationAnswer<'m> {
     Done,
     /// The migration was cancelled or refused, or another migration was ordered after it.
     Over,
-    /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. This does not
-    /// mean that the migration has ended.
+    /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. The migration
+    /// has not necessarily ended.
     Nothing,
 }
 
@@ -104,7 +104,7 @@ pub struct MigrationPeer {
 }
 
 impl MigrationPeer {
-    /// Returns the digest of the certificate. It identifies the current boot of the machine.
+    /// Returns the digest of the certificate, which identifies the current boot of the machine.
     pub fn digest(&self) -> String {
         certificate_digest(&self.certificate)
     }

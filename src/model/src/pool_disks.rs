@@ -51,8 +51,8 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. It is considered
-/// replaced, not absent, if a disk with the same size is found that matches no known disk.
+/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. A known disk is
+/// considered replaced, not absent, if there is a disk of the same size that matches no other known disk.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {

@@ -19,8 +19,8 @@ pub(super) enum ParameterType {
     Targets,
 }
 
-/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds. It is the default of NetworkManager. The other managers
-/// do not monitor the carrier by default, so that the bond would not detect link failures.
+/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The other managers do not monitor
+/// the carrier by default, so that the bond would not detect link failures.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 

@@ -136,7 +136,8 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     }
 }
 
-/// Returns NetworkManager's `method` for IPv6. It is `ignore`, which leaves IPv6 to the kernel, if the document contains no IPv6 settings.
+/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, this is `ignore`, which leaves IPv6 to the
+/// kernel.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
         (true, Some(false)) => "dhcp",

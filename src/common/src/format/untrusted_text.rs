@@ -25,7 +25,7 @@ pub enum TextKind {
     Line,
     Message,
     Document,
-    /// Log or certificate. Its line ends are preserved and no mark is appended when it is truncated, since a signature may cover the text.
+    /// Log or certificate. Because a signature may cover the text, line ends are preserved, and truncation does not append a mark.
     Log,
 }
 

@@ -13,7 +13,7 @@ const PORT: u16 = 123;
 const ANSWER: Duration = Duration::from_secs(3);
 const SERVERS: usize = 4;
 
-/// Offset up to which the clock is considered correct. `Date` has a resolution of one second.
+/// Offset up to which the clock is considered correct. It exceeds the resolution of the `Date` header, one second.
 const RIGHT: Duration = Duration::from_secs(2);
 
 /// Seconds between 1900, when NTP's first era begins, and 1970. If the most significant bit of a timestamp is not set, the timestamp

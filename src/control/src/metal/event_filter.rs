@@ -1,13 +1,13 @@
 //! Filter of the events that are sent to metal-stack.
 //!
-//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent once per
-//! boot. All other events are sent as keepalives, at most once a minute.
+//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent at most once
+//! per boot. All other events are sent as keepalives, at most one a minute.
 
 use model::install_report::{EventName, ProgressEvent};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between keepalives. The server expects one message a minute, and considers a machine dead that has been silent for some
-/// minutes.
+/// Minimum interval between keepalives. The server expects one message a minute, and considers a machine dead after some minutes of
+/// silence.
 const ALIVE: Duration = Duration::from_secs(60);
 
 /// Maximum length of a message in characters. The server shows messages in a table.

@@ -1,5 +1,6 @@
-//! Log upload to the Loki server in pixie's configuration. It never blocks the installation: lines are added to a bounded buffer, and a
-//! thread sends them. If the buffer is full, lines are dropped and counted. Only the first error of the upload is printed on the console.
+//! Log upload to the Loki server in pixie's configuration. The installation never waits for the upload, except shortly before a reboot:
+//! lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are dropped and counted. Only the first error
+//! of the upload is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};

@@ -70,7 +70,8 @@ pub(crate) struct MetalApiV2 {
     allocation: Mutex<Option<Value>>,
     /// Whether the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record of the allocation whose installation was reported, because the server does not send whether an allocation is installed.
+    /// Record of the allocation whose installation was reported. The machine stores it, because the server does not send whether an
+    /// allocation is installed.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }

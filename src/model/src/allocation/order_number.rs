@@ -1,8 +1,8 @@
 //! Numbers that identify orders if the source of the orders issues no ids. Such sources are machine files without a server, and
 //! metal-stack.
 //!
-//! Order numbers are also read from install markers and firmware variables, which root of the installed system can write. So they are
-//! bounded, and arithmetic on them is checked.
+//! Order numbers are also read from install markers and firmware variables, which the root user of the installed system can write. The
+//! numbers are therefore bounded, and arithmetic on them is checked for overflow.
 
 use std::fmt;
 

@@ -8,7 +8,7 @@ const LINE: usize = 30;
 
 /// Contents of a box, before its position is known.
 pub(super) struct BoxText {
-    /// Name of the device or group, or the mount point. It usually has one line.
+    /// Name of the device or group, or the mount point; usually one line.
     pub name: Vec<String>,
     pub lines: Vec<String>,
     /// Whether a reinstall erases the disk; `None` for a box that is not a disk.

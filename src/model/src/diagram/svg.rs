@@ -152,7 +152,7 @@ fn draw_box(face: &BoxText, rect: &Rect, look: &BoxStyle) -> Group {
     }
 }
 
-/// Draws the frame of a box. It is dashed for a disk that a reinstall erases, and double for a disk that a reinstall preserves.
+/// Draws the frame of a box. The frame is dashed for a disk that a reinstall erases, and double for a disk that a reinstall preserves.
 fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     let outline = |inset: f64| {
         Rectangle::new()

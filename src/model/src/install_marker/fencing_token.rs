@@ -24,7 +24,7 @@ pub struct FencingToken {
 }
 
 impl FencingToken {
-    /// Largest sequence number that a server can issue. It is limited because integers of SQLite are signed.
+    /// Largest sequence number that a server can issue: the largest signed 64-bit integer, in which SQLite stores it.
     pub const LIMIT: u64 = i64::MAX.unsigned_abs();
 
     /// Returns whether a server can have issued this token.
@@ -40,7 +40,7 @@ impl FencingToken {
 }
 
 /// Accepts any JSON value. An invalid token must not make the whole marker unreadable, because the marker would then be treated as absent.
-/// It becomes a token that is not plausible.
+/// An invalid value becomes a token that is not plausible.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;

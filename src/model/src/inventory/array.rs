@@ -18,8 +18,8 @@ pub struct MdArray {
     /// Number of members, not counting spares.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
-    /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if it starts read-only. This is so if the
-    /// array has a partial parity log or a journal, or is being reshaped.
+    /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if it starts read-only. The kernel does so
+    /// if the array has a partial parity log or a journal, or is being reshaped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writes_at_start: bool,
     /// Kernel name of the running array; `None` if it is not running.

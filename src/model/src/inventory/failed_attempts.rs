@@ -20,17 +20,17 @@ pub enum AttemptTarget {
     Volume(String),
     /// Filesystem on this device, whose path is spelled as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
-    /// LUKS container on this device. It is not open, or was not opened with the given key.
+    /// LUKS container on this device that is not open, or that the given key does not open.
     Container(DevicePath),
     /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks it.
     Sealed(DevicePath),
 }
 
-/// Components of an object that could not be determined.
+/// Components whose array, group or pool could not be determined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnassignedDevices {
     /// Device paths, spelled as in the entries of the disks, partitions and stacked devices: `/dev/sda1`, `/dev/md127`.
     pub devices: Vec<DevicePath>,
-    /// Reason why the components cannot be assigned. It is the message of mdadm or lvm, if there is one.
+    /// Reason why the components cannot be assigned: the message of mdadm or lvm, if there is one.
     pub reason: String,
 }

@@ -23,8 +23,8 @@ const LOGICAL_VOLUMES: usize = 16_384;
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
-/// Maximum number of filesystems, of components of filesystems that span devices, and of failed attempts. A machine has about one of each
-/// for each device.
+/// Maximum number of filesystems, of components of filesystems that span devices, and of failed attempts. A machine usually has at most
+/// about one of each per device.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;
 /// Maximum number of disks, volumes and digests in all install markers.

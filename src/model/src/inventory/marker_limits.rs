@@ -3,9 +3,8 @@
 use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
-/// Maximum size of all install markers of a machine as JSON, in bytes. It is limited because a previous tenant may have written the
-/// markers, and the registration that contains them must not exceed the limit of the server. A marker with thousands of Kubernetes volumes
-/// has less than 1 MiB.
+/// Maximum size of all install markers of a machine as JSON, in bytes. A previous tenant may have written the markers, and the registration
+/// that contains them must not exceed the limit of the server. A marker with thousands of Kubernetes volumes has less than 1 MiB.
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {

@@ -12,7 +12,7 @@ use common::yaml::{format_scalar, quote_string};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Formats the layout as YAML that is parsed as an equal layout, without notes about its spelling.
+/// Formats the layout as YAML. Parsing this YAML yields an equal layout, and no notes about spellings.
 pub fn canonical_yaml(layout: &Layout) -> String {
     let mut yaml = format!("id: {}\n", format_scalar(&layout.id));
     for (name, value) in [("name", &layout.name), ("description", &layout.description)] {
@@ -35,7 +35,7 @@ pub fn canonical_yaml(layout: &Layout) -> String {
     yaml
 }
 
-/// Returns `sha256:HEX` of [`canonical_yaml`]. It identifies the layout, whatever its original spelling was.
+/// Returns `sha256:HEX` of [`canonical_yaml`], which identifies the layout independently of its original spelling.
 pub fn compute_digest(layout: &Layout) -> String {
     format_sha256(canonical_yaml(layout))
 }

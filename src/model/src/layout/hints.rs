@@ -63,7 +63,7 @@ enum IdentifierSource {
     Reported,
 }
 
-/// Returns the problems of hints, each with the name of the hint. They do not depend on a machine.
+/// Returns the problems of hints that can be detected without a machine, each with the name of the hint.
 pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     let problem = |(hint, text): (&String, &String)| match HintCondition::parse(hint, text) {
         Err(why) => Some((hint.clone(), why)),
@@ -127,8 +127,8 @@ pub fn find_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec
     find_candidates_by(hints, disks, IdentifierSource::Usable)
 }
 
-/// Returns the disks that match all hints, where placeholders are compared like other identifiers. It is used for disks that must not be
-/// touched: a placeholder then protects all disks that report it.
+/// Returns the disks that match all hints, where placeholders are compared like other identifiers. This function is for hints that protect
+/// disks: a hint with a placeholder then protects all disks that report this placeholder.
 pub fn find_reported_candidates<'a>(hints: &DiskHints, disks: &'a [InventoryDisk]) -> Vec<&'a InventoryDisk> {
     find_candidates_by(hints, disks, IdentifierSource::Reported)
 }

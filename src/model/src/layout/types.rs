@@ -99,8 +99,8 @@ impl FilesystemSpec {
     }
 }
 
-/// Returns whether cloud-init recognizes a vfat filesystem with this label as a seed (NoCloud data source). It accepts the label in upper
-/// and lower case.
+/// Returns whether cloud-init recognizes a vfat filesystem with this label as a seed (NoCloud data source). cloud-init accepts the label in
+/// upper and lower case.
 pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }

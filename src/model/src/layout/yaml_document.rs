@@ -8,8 +8,8 @@ use yaml_rust2::scanner::{Marker, TScalarStyle};
 
 /// Maximum nesting depth. A layout has at most five levels; deeper values are misplaced, but are still reported individually.
 const MAX_DEPTH: usize = 32;
-/// Maximum size of a document, in bytes. It is limited because the search for duplicates takes quadratic time. A layout with a hundred
-/// disks of ten partitions each has half of this size.
+/// Maximum size of a document, in bytes. The search for duplicates takes quadratic time. A layout with a hundred disks of ten partitions
+/// each has half of this size.
 const MAX_BYTES: usize = 128 << 10;
 
 /// Line and column, counted from 1.
@@ -75,8 +75,8 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
 
 /// Parses all YAML documents of `text`, except empty ones. Each is returned with the problems that do not prevent parsing.
 ///
-/// The function consumes the events of the parser. It does not use marked-yaml's loader, because the loader ignores all documents after the
-/// first one and is recursive: a few kilobytes of `- - - -` would overflow the stack.
+/// The function reads the events of the parser instead of using marked-yaml's loader. The loader ignores all documents after the first one,
+/// and is recursive: a few kilobytes of `- - - -` would overflow the stack.
 pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic>)>, Diagnostic> {
     if text.len() > MAX_BYTES {
         return Err(Diagnostic::new(

@@ -199,7 +199,7 @@ impl<'a> DeviceStack<'a> {
         }
     }
 
-    /// Returns the devices that lie directly on the device. Its partitions are part of the device, and are not returned.
+    /// Returns the devices that lie directly on the device. Partitions are part of the device that contains them, and are not returned.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).collect()
@@ -255,7 +255,8 @@ impl<'a> DeviceStack<'a> {
         self.tops.get_or_init(|| Reachability::new(nodes.map(|node| self.direct_holders(node).collect()).collect()))
     }
 
-    /// Returns the names of the disks below a device. A device that the inventory does not contain is returned itself.
+    /// Returns the names of the disks below a device. For a device that the inventory does not contain, returns the name of the device
+    /// itself.
     pub fn disks_below(&self, name: &KernelName) -> BTreeSet<KernelName> {
         self.disks_below_all([name])
     }

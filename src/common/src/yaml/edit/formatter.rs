@@ -39,7 +39,7 @@ pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: 
     }
 }
 
-/// Formats an item of a list. Its dash is at `column`.
+/// Formats an item of a list, with the dash of the item at `column`.
 pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
     let dash = " ".repeat(column) + "- ";
     match value {

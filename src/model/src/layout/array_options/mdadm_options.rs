@@ -75,7 +75,11 @@ const OPTIONS: [MdadmOption; 27] = [
     value_option("spare-disks", None, SPARES),
     value_option("uuid", Some('u'), Ours("the plan generates the UUID")),
     value_option("name", Some('N'), Ours("the name is derived from arrayname")),
-    value_option("homehost", None, Ours("arrays are created for any host, so that they keep their names")),
+    value_option(
+        "homehost",
+        None,
+        Ours("every array has the home host any, so that its name does not depend on the hostname"),
+    ),
     flag_option("run", Some('R'), RUN),
     flag_option("force", Some('f'), FORCE),
     flag_option("create", Some('C'), Ours("arrays are always created")),

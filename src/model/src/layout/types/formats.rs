@@ -10,7 +10,7 @@ pub enum RaidLevel {
     /// RAID 0: striped over all members. The loss of one member loses all data.
     #[serde(rename = "0")]
     Raid0,
-    /// RAID 1: mirrored. This is the default of metal-stack.
+    /// RAID 1: mirrored. Default level of metal-stack.
     #[default]
     #[serde(rename = "1")]
     Raid1,

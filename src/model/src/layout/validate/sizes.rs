@@ -14,7 +14,7 @@ const EXTENT_MIB: u64 = 4;
 const LUKS_MIB: u64 = 16;
 /// Minimum size of a filesystem that mkfs.xfs of xfsprogs 5.19 and later creates, in MiB.
 pub const MIN_XFS_MIB: u64 = 300;
-/// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. It is the space for the first chunks, with two copies of
+/// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first chunks, with two copies of
 /// the metadata.
 pub const MIN_BTRFS_MIB: u64 = 109;
 

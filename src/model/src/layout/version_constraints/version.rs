@@ -42,7 +42,7 @@ impl fmt::Display for ImageVersion {
     }
 }
 
-/// Version as written in a constraint. `10` and `10.0` denote more versions than `10.0.0`.
+/// Version as written in a constraint. `10` and `10.0` denote ranges of versions, and `10.0.0` denotes a single version.
 #[derive(Debug, Clone, Copy)]
 pub struct VersionPattern {
     /// Version in which parts that are not specified are 0.
