@@ -113,13 +113,13 @@ pub trait ControlPlane: Send + Sync {
         Ok(None)
     }
 
-    /// Returns the source that records earlier installations on this machine's disks.
+    /// Returns where earlier installations of this machine are recorded: at the control plane, or only on the disks.
     fn install_memory(&self) -> RecordSource {
         RecordSource::ControlPlane
     }
 
     /// Returns the pool that this machine belongs to, if any. The disks of a machine in a pool are erased before it is allocated, so that
-    /// its next owner does not find data of the previous one. The disks of other machines are not touched before they are allocated.
+    /// its next owner does not find data of the previous one. The disks of a machine outside a pool are not erased before it is allocated.
     fn machine_pool(&self) -> Option<&dyn MachinePool> {
         None
     }

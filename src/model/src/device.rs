@@ -21,7 +21,7 @@ macro_rules! kind_of_names {
             }
         }
 
-        /// Allows lists of names to be joined with `join`, as lists of strings.
+        /// Allows lists of names to be joined with `join`, like lists of strings.
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -143,8 +143,8 @@ impl LayoutPath {
         LayoutPath(append_partition_number(&self.0, number))
     }
 
-    /// Returns this name as a device path. Only for arrays and volumes does that path exist on the machine; `storage_graph` resolves the
-    /// names of disks.
+    /// Returns this name as a device path. The path exists on the machine only if the device is an array or a volume; `storage_graph`
+    /// resolves the names of disks.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }

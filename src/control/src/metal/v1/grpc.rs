@@ -119,7 +119,7 @@ impl GrpcClient {
         }
     }
 
-    /// Starts a call, whose messages the caller then reads.
+    /// Starts a call. The caller then reads the messages with [`GrpcCall::next_event`].
     ///
     /// # Errors
     /// Fails if the server is unreachable.

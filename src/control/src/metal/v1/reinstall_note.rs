@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "DrophammerReinstall";
 
-/// Limit of attempts of a reinstall, as everywhere (docs/reinstall.md).
+/// Maximum number of attempts at a reinstall, the same as for other control planes (docs/reinstall.md).
 pub(crate) const ATTEMPTS: u32 = 3;
 
 /// Note of a reinstall that is neither completed nor aborted.
