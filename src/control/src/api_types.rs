@@ -237,8 +237,8 @@ pub struct PointOfNoReturn {
     pub secret_digest: Option<String>,
 }
 
-/// Kernel, initrd and command line that a running system boots with kexec for its reinstall: the response to `GET
-/// /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
+/// Kernel, initrd and command line that a running system boots with kexec for its reinstall. Response to
+/// `GET /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {

@@ -251,8 +251,8 @@ impl ControlPlane for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Checks that the file has not changed since it was read. Until then, the operator can cancel the installation by removing or changing
-    /// the file.
+    /// Checks that the file has not changed since it was read. Before this check, the operator can still cancel the installation by
+    /// removing or changing the file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
         if self.read_current_machine()?.as_ref() == Some(&before) {

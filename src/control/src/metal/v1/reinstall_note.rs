@@ -2,8 +2,8 @@
 //! reinstall flag at each boot, until a report or an abort clears the flag.
 //!
 //! The note cannot be stored on the disks: the disks with the install marker are wiped first, and preserved disks are never written. The
-//! note is therefore stored in an EFI variable, which is written atomically and does not depend on the disks. Machines of metal-stack
-//! usually boot with EFI. A machine without EFI has only one attempt.
+//! note is therefore stored in an EFI variable, which is written atomically and does not depend on the disks. Machines of metal-stack boot
+//! with EFI. A machine without EFI has only one attempt.
 
 use common::error::{Context, Phase, Result};
 use linux::efi::drophammer_variables;

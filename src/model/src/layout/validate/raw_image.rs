@@ -105,7 +105,7 @@ fn check_root(check: &mut LayoutCheck, layout: &Layout, disk: &DiskSpec) {
         return;
     };
     let message = format!(
-        "the image is written to {}: / must be one of its partitions, but is {}",
+        "the image is written to {}, so the device of / must be a partition of this disk, but is {}",
         disk.device, layout.filesystems[root].device
     );
     check.report_problem(&format!("filesystems[{root}].device"), message);
