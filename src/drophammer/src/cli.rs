@@ -126,7 +126,7 @@ pub enum ImageCommand {
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
     /// Existing files in the directory are preserved, except that files of the same name are replaced, as by tar. Whiteouts of OCI image
-    /// layers remove only files that this command has written. If it fails, the files written so far remain.
+    /// layers remove only files that this command has written. If the command fails, the files written so far remain.
     #[command(after_help = format!(
         "Example:\n  \
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \

@@ -1,5 +1,5 @@
 //! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines, and `auth`
-//! authorizes their requests. `wire_allocation` converts the allocation of a machine, `secrets` releases its secrets, `point_of_no_return`
+//! authorizes their requests. `wire_allocation` converts the allocation of a machine, `secrets` sends its secrets, `point_of_no_return`
 //! permits an installation to erase data, `install_reports` receives results, and `request_body` reads requests.
 
 pub(crate) mod install_reports;
@@ -227,7 +227,7 @@ pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): Clie
     let is_kept = app.anonymous_events.count_event(address);
     if !is_kept {
         app.log_rate_limited(format!(
-            "{address} sends more than {} events a minute for machines that have not registered: further ones of this minute are dropped",
+            "{address} sends more than {} events a minute for machines that have not registered: further events of this minute are dropped",
             anonymous_events::EVENTS
         ));
     }

@@ -91,7 +91,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, expired, not that of machine {id:?}, or older than the machine's last boot or release"
+        "the bearer token is missing, expired, not that of machine {id:?}, or older than the time when the machine last booted or was freed"
     ))
 }
 
@@ -143,8 +143,8 @@ pub(crate) async fn enroll_boot(
     }
 }
 
-/// Returns why the client at this address is not the machine, if so: the neighbour table has a MAC for the address that the machine's file
-/// does not list.
+/// Returns a refusal if the client at this address is not the machine, because the neighbour table has a MAC for the address that the
+/// machine's file does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,
@@ -155,7 +155,7 @@ pub(crate) fn foreign_nic_message(
     }
     let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
     let MachineSpec { id, name, macs, .. } = machine;
-    Some(format!("{}; it is at {address}", describe_other_macs_of(id, name, macs, &mac)))
+    Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
 }
 
 /// Describes an unknown machine, so that the operator can write its file.

@@ -97,7 +97,7 @@ impl ControlServer {
         Ok(ControlServer { fronts, places, peers, alarms, planner, watch, closing, wake, state, pxe, files, _lock })
     }
 
-    /// Accepts connections until `ended`, then gives pending responses a short time to complete.
+    /// Accepts connections until the future `ended` completes, and then waits a short time for pending responses.
     ///
     /// # Errors
     /// The database was removed.
@@ -200,7 +200,7 @@ fn build_app_state(
     })
 }
 
-/// Opens the database. A boot counts as active until it has not called for `quiet`.
+/// Opens the database. A boot is considered active until it has been silent for the duration `quiet`.
 fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
     let observed = counters.clone();
     let hooks = StoreHooks {

@@ -14,7 +14,7 @@ pub(crate) struct HostEnvironment {
     /// See [`store::boot_activity::QUIET`].
     pub quiet: Duration,
     pub neighbours: MacLookup,
-    /// First source port that does not prove a privileged process.
+    /// Lowest source port that an unprivileged process can bind.
     pub first_unprivileged_port: u16,
 }
 

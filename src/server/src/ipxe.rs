@@ -51,9 +51,9 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot) -> String {
     format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
 }
 
-/// Returns a script that boots the installed system. With UEFI firmware, it exits with an error, after which the firmware continues with
-/// its next boot entry; after a success, the firmware would show its menu (UEFI 2.10, 3.1.1). A BIOS may stop in either case, so that the
-/// script starts its first disk explicitly.
+/// Returns a script that boots the installed system. With UEFI firmware, the script exits with an error: the firmware then continues with
+/// its next boot entry, whereas after a success it would show its menu (UEFI 2.10, 3.1.1). A BIOS may stop after an error as well as after
+/// a success, so the script boots the first disk explicitly.
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\

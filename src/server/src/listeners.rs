@@ -34,7 +34,7 @@ pub(crate) struct ServerFronts {
     pub machines: RoutedListener,
     /// Listener for all requests that carry a token; `None` without TLS.
     pub tls: Option<RoutedListener>,
-    /// Listener for the operator's API; `None` if it shares one of the others.
+    /// Listener for the operator's API; `None` if one of the other listeners serves it.
     pub operators: Option<RoutedListener>,
 }
 

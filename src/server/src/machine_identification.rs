@@ -1,5 +1,5 @@
-//! Identification of machines that boot and register. Collects the data for [`model::machine_identity`], which decides, from files and
-//! registrations, and reports the results.
+//! Identification of machines that boot and register. This module collects the data from files and registrations, and reports the results;
+//! [`model::machine_identity`] decides.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -51,8 +51,8 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
     })
 }
 
-/// Rejects a registration that comes from another machine than the one with this id, so that the other machine neither gets its allocation
-/// nor replaces its data.
+/// Rejects a registration with this id if it comes from another machine. That machine must neither get the allocation of this id nor replace
+/// the registered data.
 ///
 /// # Errors
 /// The registration is from another machine.
@@ -79,7 +79,7 @@ pub(crate) async fn refuse_other_machine(
         None => explain_mac_contradiction(app, directory, &known, register).await?,
     };
     let Some(why) = why else { return Ok(()) };
-    let message = format!("{why}; its address is {peer}");
+    let message = format!("{why}; the registration came from {peer}");
     app.log_rate_limited(message.clone());
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
@@ -105,8 +105,8 @@ async fn explain_mac_contradiction(
     Ok(Some(match known.macs.is_empty() {
         false => describe_other_macs(known, &seen),
         true => format!(
-            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so that this one gets \
-            nothing. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list their macs",
+            "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so this \
+            registration is refused. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list its macs",
             known.id,
             known.name,
             expected.join(" ")
@@ -132,8 +132,7 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a warning for the operator if the id was registered before, and none of the MACs of then and now are the same: two machines may
-/// share the id.
+/// Returns a warning for the operator if the id was registered before with entirely different MACs: two machines may share the id.
 pub(crate) async fn warn_of_two_machines(
     app: &AppState,
     id: &str,
@@ -145,7 +144,7 @@ pub(crate) async fn warn_of_two_machines(
     }
     Ok(Some(format!(
         "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, give each its own id \
-        and list their macs",
+        and list its macs",
         macs.join(" "),
         before.join(" ")
     )))

@@ -85,8 +85,8 @@ pub(crate) async fn boot_script(
     })
 }
 
-/// `/boot.json`: boot information for a running machine that carries out its reinstall. Refused if neither a reinstall nor a migration is
-/// ordered, and to unprivileged processes.
+/// `/boot.json`: boot information for a running machine that carries out its reinstall. The request is refused if neither a reinstall nor a
+/// migration is ordered, or if an unprivileged process may have sent it.
 pub(crate) async fn boot_json(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -228,7 +228,7 @@ async fn identify_requester(
     if *method == Method::HEAD {
         return Err(ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "HEAD is not allowed: it would use up the machine's token",
+            "HEAD is not allowed: like GET, it could count an attempt of the machine's order; use GET",
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -241,9 +241,9 @@ async fn identify_requester(
         }
         MachineMatch::Unproven { id, why } => (id, None, Some(why)),
         MachineMatch::Unknown(uuid) => (uuid.to_string(), None, None),
-        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; it is at {peer}")), None),
+        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; the request came from {peer}")), None),
         MachineMatch::Ambiguous(why) => {
-            app.log_rate_limited(format!("{why}; it is at {peer}"));
+            app.log_rate_limited(format!("{why}; the request came from {peer}"));
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         MachineMatch::Unidentified => {
@@ -252,7 +252,7 @@ async fn identify_requester(
         }
     };
     let machine = directory.find_machine(&id);
-    // Applies even while the image is being hashed: an installed machine stays installed.
+    // The allocation is used even while its image is being hashed: an installed machine stays installed.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => FileAllocation::Allocated(allocation.id.to_string()),
         Some(None) => FileAllocation::Free,
@@ -264,7 +264,7 @@ async fn identify_requester(
     Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
 }
 
-/// Parses the UUID and the MAC of the query. An empty one is missing.
+/// Parses the UUID and the MAC of the query. An empty value is treated as absent.
 fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
     let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let uuid = given(&query.uuid).map(|uuid| boot_values::parse_uuid(&uuid)).transpose()?.flatten();
@@ -350,7 +350,7 @@ pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: C
 /// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
-        app.log_rate_limited(format!("{why}; it is at {peer}"));
+        app.log_rate_limited(format!("{why}; the request came from {peer}"));
     }
 }
 

@@ -18,7 +18,7 @@ pub struct ServeArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ServeCommand {
-    /// Copy the database to a new file, complete and consistent. The server may be running.
+    /// Write a complete and consistent copy of the database to a new file. The server may be running.
     Backup(BackupOptions),
     /// Replace the database with a backup. The server must not be running. Unless the directory proves that the backup is up to date,
     /// every machine needs confirmation afterwards.
@@ -60,7 +60,7 @@ pub struct ServeOptions {
     /// Address and port to listen on; port 0 selects a free port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Serve the operator's API at this address and port, and no longer at --listen.
+    /// Serve the operator's API at this address and port instead of at --listen.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub operator_listen: Option<SocketAddr>,
     /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
@@ -90,11 +90,11 @@ pub struct ServeOptions {
     /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Let machines boot over PXE or HTTP from this NIC's network, in addition to the existing DHCP server. Requires dnsmasq, and root or
-    /// three capabilities.
+    /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still assigns the addresses,
+    /// unless --range is given. Requires dnsmasq, and root or three capabilities.
     #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
-    /// Assign addresses from this range. Only for a network without another DHCP server.
+    /// Assign the addresses of machines from this range. Use it only on a network without another DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<AddressRange>,
     /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].

@@ -21,15 +21,17 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Maximum number of waiting jobs of one machine; below, of all machines.
+/// Maximum number of waiting jobs of one machine.
 const WAITING_OF_ONE: usize = 4;
+/// Maximum number of waiting jobs of all machines.
 const WAITING_OF_ALL: usize = 256;
 /// Maximum time that a client waits for the result of its job.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// Time after which a computation is considered stuck. Within the limits of inventories, no computation takes a tenth of it.
+/// Time after which a computation is considered stuck. With an inventory within its limits, a computation takes less than a tenth of this
+/// time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Stack size of each thread. The planner bounds its recursion; the rest is for debug builds.
+/// Stack size of each thread. The planner bounds its recursion; only debug builds, whose stack frames are larger, need this much.
 const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
@@ -238,7 +240,7 @@ impl PlannerQueue {
         Some((machine, job))
     }
 
-    /// Drops jobs of a machine whose clients have disconnected.
+    /// Drops the waiting jobs of a machine if their clients have disconnected.
     fn drop_abandoned(&mut self, machine: &str) {
         let Some(jobs) = self.waiting.get_mut(machine) else { return };
         let before = jobs.len();

@@ -13,8 +13,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Maximum memory of request bodies in bytes, per address and in total. A proxy's limit applies to each client for which it forwards.
+/// Maximum memory of the request bodies of one address, in bytes. Requests that a proxy forwards count towards the addresses of its clients.
 const BODIES_OF_ONE: u64 = 8 << 20;
+/// Maximum memory of all request bodies, in bytes.
 const BODIES_OF_ALL: u64 = 64 << 20;
 /// Size in bytes from which a body is large. Few large bodies are handled at the same time, since the result of parsing takes many times
 /// their size.

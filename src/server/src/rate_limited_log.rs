@@ -1,6 +1,6 @@
 //! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute. Each address has a
-//! quota, so that the lines of one address do not suppress those of another. When an address exceeds its quota, that is announced; the
-//! number of dropped lines is printed after the minute.
+//! quota, so that the lines of one address do not suppress those of another. When an address exceeds its quota, a line announces that its
+//! further lines are dropped; their number is printed after the minute.
 
 use super::request_context;
 use super::status_log::StatusLog;

@@ -79,8 +79,8 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns why a GET that a browser sends is rejected, if so. Other methods need no check here: forms contain the token of their session,
-/// and API requests the operator's token.
+/// Returns the reason why a GET from a browser is rejected, or `None` if it is not. Other methods need no check here: forms contain the
+/// token of their session, and API requests the operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;

@@ -64,7 +64,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
         post_route("/v1/machine/register", api::register_boot, "Register a boot of the machine")
             .with_request(request_schema::<RegisterRequest>)
             .with_response(empty_schema),
-        get_route(machine, api::get_machine, "The machine of the agent, with its allocation")
+        get_route(machine, api::get_machine, "The machine on which the agent runs, with its allocation")
             .with_response(response_schema::<AssignedMachine>),
         post_route(
             "/v1/machine/{id}/secrets",
@@ -200,7 +200,7 @@ fn size_routes() -> Vec<ApiRoute> {
         get_route(one_size, sizes::get_size, "One size").with_response(response_schema::<sizes::SizeResponse>),
         delete_route(one_size, sizes::delete_size, "Delete a size")
             .with_response(response_schema::<sizes::SizeResponse>),
-        post_route(one_size, sizes::suggest_size, "Constraints that match only one machine")
+        post_route(one_size, sizes::suggest_size, "Constraints that exactly match the hardware of a machine")
             .at_path("/v1/size/suggest")
             .with_request(request_schema::<sizes::SizeSuggestion>)
             .with_response(list_schema::<SizeConstraint>),
@@ -291,7 +291,7 @@ fn host_routes() -> Vec<ApiRoute> {
         get_route(
             "/v1/machine/{id}/boot-digest",
             boot_digest::get_boot_digest,
-            "Digest of what the machine boots for `drophammer reinstall`",
+            "Digest of kernel, ramdisk and kernel command line, for `drophammer reinstall`",
         )
         .with_query(&["server"])
         .with_response(response_schema::<boot_digest::BootDigestResponse>),

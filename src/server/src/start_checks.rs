@@ -42,8 +42,8 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
 }
 
 /// Refuses to start if the database was lost. Only the database records that a machine is in the middle of a reinstall and therefore has
-/// no install marker; without this record, all of its disks would be wiped. The operator's token is created after the database, so that an
-/// existing token proves that there was one.
+/// no install marker; without this record, all of its disks would be wiped. The operator's token is created after the database, so that a
+/// token without a database proves that the database was lost.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();

@@ -2,7 +2,7 @@
 //!
 //! An approval applies to one installation, including all attempts that continue it. Once the success of the installation is reported, the
 //! machine has a new install marker, and the approval is spent. Removing the file withdraws the approval. An invalid or unreadable file
-//! does not: the machine gets nothing to install until the operator has repaired or removed the file.
+//! does not withdraw it: the machine gets nothing to install until the operator has repaired or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
 use model::allocation::ApprovedPlan;

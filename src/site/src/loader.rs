@@ -167,7 +167,7 @@ impl SiteLoader {
         problems.extend(self.states.describe_problem());
         let (mut directory, mut notes) = (SiteSnapshot::default(), Vec::new());
         directory.images.clone_from(&images);
-        // Machines wait for images without a digest, which is being computed or cannot be.
+        // Machines wait for an image without a digest: the digest is being computed, or the image is unreadable.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
             let usable = match self.local_file(&image) {

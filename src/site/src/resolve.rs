@@ -110,7 +110,8 @@ pub fn resolve_allocation(
     }
 }
 
-/// Returns the reason why the allocation belongs to another machine, or must not be booted by this one; otherwise `None`.
+/// Returns the reason why this machine must not use the allocation: a migration has barred it from this machine, or it is installed under
+/// another machine id. Otherwise returns `None`.
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(
@@ -224,7 +225,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
         let message = format!(
-            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` changes it"
+            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` installs the specified image"
         );
         notes.push(format_at(&allocation.image, &message));
     }
@@ -254,10 +255,10 @@ fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// Returns the image that stands for a definition which creates the OS itself. Its id must be the name of the definition.
+/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the definition.
 ///
 /// # Errors
-/// The definition creates another OS.
+/// The id is not the name of the definition.
 pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),

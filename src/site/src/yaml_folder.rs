@@ -19,7 +19,7 @@ pub(crate) enum FileFault {
     Unread(ReadFault),
 }
 
-/// Error of a file or folder that cannot be read, and the time since when.
+/// Error of a file or folder that cannot be read, and the time since which it has been unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadFault {
     since: String,
@@ -27,7 +27,7 @@ pub(crate) struct ReadFault {
 }
 
 impl ReadFault {
-    /// Creates a read error. If it follows an earlier one, even with another reason, it keeps the time of the earlier one.
+    /// Creates a read error. If the previous scan failed too, even for another reason, the new error keeps the time of the previous one.
     fn continue_fault(before: Option<&ReadFault>, why: String) -> ReadFault {
         let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
             let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, Transaction, params};
 
-/// Bars the machine from booting this allocation, and all other allocations on its record: its disks contain this allocation's system, or
-/// a part of it.
+/// Bars the machine from booting this allocation and all other allocations on the machine's record, because the machine's disks contain the
+/// system of this allocation, or a part of that system.
 pub(crate) fn bar_allocations(
     transaction: &Transaction,
     machine: &str,
@@ -30,7 +30,7 @@ pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> ru
     select.exists([machine, allocation])
 }
 
-/// Query that matches if something is barred for the machine, and no allocation that is not barred is installed.
+/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred.
 pub(crate) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

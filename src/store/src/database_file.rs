@@ -270,7 +270,7 @@ fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) 
     let what = match (own, beside) {
         (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
         (Some(own), Some(beside)) if own.id == beside.id => format!(
-            "is older than the last state of this directory: {} counts {} transactions, but the database only {}",
+            "is older than the last state of this directory: {} records {} transactions, but the database contains only {}",
             file.display(),
             beside.transactions,
             own.transactions

@@ -1,9 +1,9 @@
 //! The history (epoch) of the database, and the fencing tokens that it issues.
 //!
-//! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a new epoch: its
-//! counter is older than that of the database which it replaces, and the same numbers would be issued twice. Each order, first
-//! installation and migration receives a [`FencingToken`]: the id of the epoch and the next number. Numbers that are read from disks never
-//! change the counter.
+//! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a new epoch,
+//! because its counter is older than that of the replaced database: in the same epoch, the same numbers would be issued twice. Each order,
+//! first installation and migration receives a [`FencingToken`]: the id of the epoch and the next number. Numbers that are read from disks
+//! never change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
 use model::install_marker::FencingToken;
@@ -53,7 +53,7 @@ pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Starts a new epoch after a restore, in which every machine needs confirmation.
+/// Starts a new epoch after a restore. Every machine then needs confirmation.
 pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
     let update = "UPDATE epoch SET id = ?1, sequence = 0, restored = ?2";
     transaction.execute(update, [&Uuid::new_v4().to_string(), now])?;

@@ -62,7 +62,7 @@ impl ServerState {
     }
 }
 
-/// Returns why the record of the allocation does not permit a first installation, if it does not.
+/// Returns the reason why the record of the allocation does not permit a first installation, or `None` if it does.
 fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
     if standing.unconfirmed {
         return Some(confirmation::explain_confirmation(machine));
@@ -84,8 +84,8 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
-/// Records the failure of an installation that has started. A report that nothing was written resets the installation only if no earlier
-/// boot has started, whose changes would remain.
+/// Records the failure of an installation that has started. If the boot reports that it has written nothing, the installation is reset,
+/// unless an earlier boot has started: that boot may have written.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,

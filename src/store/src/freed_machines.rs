@@ -4,8 +4,8 @@ use super::{ServerState, now};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Query for an installation of another allocation than the one in the machine's file. It matches unless that file's allocation is
-/// installed or has started, or a boot of the machine is registered and has not ended.
+/// Query that matches if another allocation than the one in the machine's file is installed, unless the file's allocation is installed or
+/// its installation has started, or a boot of the machine is registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2

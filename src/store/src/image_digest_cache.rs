@@ -23,7 +23,7 @@ pub struct ImageDigests {
     state: ServerState,
     /// Digests by file; `None` while a digest is being computed.
     known: HashMap<FileStamp, Option<Result<String, String>>>,
-    /// Time at which a file could last not be read.
+    /// Time of the last failure to read a file.
     failed: Option<Instant>,
     queue: mpsc::Sender<FileStamp>,
 }
@@ -68,7 +68,8 @@ impl ImageDigests {
         Ok(cached)
     }
 
-    /// Stores a result. If the file changed while it was read, so did its stamp, and the digest of the new content will be requested.
+    /// Stores a result. If the file has changed while it was read, so has its stamp: the result is stored for the old stamp, and the digest
+    /// of the new content will be requested.
     pub fn store_result(&mut self, done: DigestResult) {
         let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {

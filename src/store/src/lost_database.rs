@@ -1,5 +1,5 @@
-//! Installations whose records may have been lost, because this database replaced a lost one. All machines are affected on which no
-//! installation has completed since.
+//! Installations whose records may have been lost, because this database replaced a lost one. A machine is affected until this database
+//! records a completed installation on it.
 
 use super::timestamp::now;
 use rusqlite::Connection;

@@ -39,8 +39,8 @@ impl ServerState {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
 
-    /// Records an event of the machine's migration, with all its effects. Returns `None` if the migration with this id is not live; an
-    /// empty id stands for any migration of the machine. The inner error is the reason why the event is rejected.
+    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live migration with this id,
+    /// see `Migration::is_live`; an empty id matches any migration. The inner error is the reason why the event is rejected.
     ///
     /// # Errors
     /// The database cannot be read or written.

@@ -28,8 +28,8 @@ impl ServerState {
     /// Decides what the machine boots, and counts the attempt if there is an order. Only a counted attempt is synced, since any client can
     /// send the request.
     ///
-    /// A missing file does not make a machine new: see [`BootTarget::NoFile`]. While a boot is active, nothing is counted: the requested boot
-    /// counts when it registers.
+    /// A missing file does not make a machine new: see [`BootTarget::NoFile`]. While another boot is active, no attempt is counted: the
+    /// attempt of the requested boot is counted when that boot registers.
     ///
     /// # Errors
     /// The database cannot be read or written.
@@ -56,8 +56,8 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision. A decision that has changed an order since `changes` is synced; all others are not, since any
-/// client can cause them.
+/// Returns the durability of a decision. It is synced if it has changed an order, so that the transaction has made more than `changes`
+/// changes. All other decisions are not synced, since any client can cause them.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,

@@ -72,7 +72,7 @@ impl ServerState {
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
                 return Ok(OrderOutcome::Begun(open));
             }
-            // An abandoned order that has started leaves an incomplete system: the new order counts as started too.
+            // An abandoned order that has started leaves an incomplete system: the new order is therefore started too.
             let earlier = standing.order.filter(|open| open.begun);
             let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
             let order = ReinstallOrder {
@@ -146,7 +146,7 @@ impl ServerState {
     }
 }
 
-/// Returns why no order of the machine may be placed or carried out now, if so.
+/// Returns the reason why no order of the machine may be placed or carried out now, or `None` if orders are permitted.
 fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
     match confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),

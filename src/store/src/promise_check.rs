@@ -1,5 +1,6 @@
-//! Comparison of the wipe policies recorded in an install marker with those of the layout that the machine would get. After the database
-//! was lost, it prevents that a layout file which was edited since the installation is mistaken for the installed layout.
+//! Comparison of the wipe policies recorded in an install marker with those of the layout that the machine would get. If a layout file was
+//! edited after the installation, the comparison prevents the server from mistaking it for the installed layout after the database was
+//! lost.
 
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout::{compute_digest, read_json};

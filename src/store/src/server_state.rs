@@ -64,7 +64,7 @@ pub struct FileStamp {
 }
 
 impl ServerState {
-    /// Opens or creates the database at `path`. A boot is considered active until it has not called for the duration `quiet`.
+    /// Opens or creates the database at `path`. A boot is considered active until it has been silent for the duration `quiet`.
     ///
     /// # Errors
     /// As [`DatabaseFile::open`].

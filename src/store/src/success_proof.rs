@@ -1,15 +1,15 @@
 //! Proof of a reported success. A success is valid only if this server saw the attempt start, and the reported install marker is the one
 //! that this attempt wrote.
 //!
-//! | the report names | state of the allocation | |
+//! | the report names | state of the allocation | result |
 //! |---|---|---|
-//! | the open order | its attempt has begun here | recorded if the marker is of that attempt |
-//! | the open order | no attempt has begun here | refused |
+//! | the open order | its attempt has started on this server | recorded if the marker is of that attempt |
+//! | the open order | no attempt has started on this server | refused |
 //! | the order that was completed last, with the recorded marker | | a repetition: acknowledged, nothing is recorded |
 //! | any other order | | refused |
 //! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
-//! | no order | the operator has adopted it | recorded, if the marker is the one that the operator was shown |
-//! | no order | the first installation has begun here | recorded if the marker is of that attempt |
+//! | no order | adopted by the operator | recorded, if the marker is the one that the operator was shown |
+//! | no order | the first installation has started on this server | recorded if the marker is of that attempt |
 //! | no order | anything else | refused |
 //!
 //! A machine that needs confirmation after a restore boots its installed system. If its success would be refused, it is acknowledged

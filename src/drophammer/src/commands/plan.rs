@@ -47,7 +47,8 @@ pub struct PlanArgs {
     /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
     #[arg(long)]
     pub reinstall: bool,
-    /// Plan as after a reboot into the agent: mounts and swap in the inventory are ignored. A reinstall is always planned this way.
+    /// Plan as if the machine had rebooted into the agent: mounts and swap in the inventory are ignored. A reinstall is always planned this
+    /// way.
     #[arg(long)]
     pub at_rest: bool,
     /// Preview a reinstall that is ordered with --without-marker.
@@ -203,8 +204,8 @@ fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// Returns the claim that an order with `--without-marker` would carry. Machine and allocation are those of a marker in the inventory, if
-/// it contains one, so that no marker contradicts the claim.
+/// Returns the claim that an order with `--without-marker` would carry. If the inventory contains a marker, the claim contains the machine
+/// and the allocation of that marker, so that the two do not contradict each other.
 fn waived_claim(inventory: &Inventory) -> InstallClaim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     InstallClaim {
@@ -215,15 +216,15 @@ fn waived_claim(inventory: &Inventory) -> InstallClaim {
     }
 }
 
-/// Returns a note for each existing installation in the inventory. Without a server, the allocation that the machine would receive is
-/// unknown, so that the note states both cases.
+/// Returns a note for each existing installation in the inventory. Without a server, it is unknown which allocation the machine would
+/// receive. The note therefore describes what happens if it is the installed one.
 fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));
     let said = |(device, marker): (&DevicePath, &InstallMarker)| {
         let (image, allocation) = (&marker.image, &marker.allocation);
         format!(
-            "{device} contains {image}, installed for allocation {allocation}: a machine with that allocation boots this system, and does not carry out this plan"
+            "{device} contains {image}, installed for allocation {allocation}: a machine with that allocation boots this system instead of carrying out this plan"
         )
     };
     marked.map(said).collect()

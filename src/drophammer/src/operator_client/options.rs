@@ -41,11 +41,11 @@ pub enum MachineCommand {
     /// Record that machines are installed as their install markers claim, after the server has lost its records of them. The machines then
     /// boot their disks.
     Adopt(AdoptOptions),
-    /// Print the command that carries out a reinstall on the running machine. Its digest protects kernel, ramdisk and kernel command line,
-    /// which another host could replace on the way if the server uses plain HTTP.
+    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the machine detects a kernel,
+    /// ramdisk or kernel command line that was replaced in transit, which is possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
-    /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server then carries
-    /// out their orders again.
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. Until then, the server
+    /// neither installs nor migrates these machines.
     Confirm(ConfirmOptions),
     /// Move the records of a machine to its new id, after a new mainboard or new firmware.
     Rename(RenameOptions),
@@ -126,7 +126,8 @@ pub enum VolumeCommand {
         /// Name of the volume.
         #[arg(value_name = "NAME")]
         volume: String,
-        /// Phase of its PersistentVolume, as printed by kubectl get pv, or none. This server does not query Kubernetes.
+        /// Phase of the volume's PersistentVolume, as printed by kubectl get pv; `none` if it has no PersistentVolume. The server does not
+        /// query Kubernetes.
         #[arg(long, value_name = "none|pending|available|bound|released|failed")]
         persistent_volume: String,
     },
@@ -243,15 +244,15 @@ pub struct MoveOptions {
     /// The target machine, by its id or name. Without it, the newest migration of A is shown.
     #[arg(value_name = "B", conflicts_with = "done")]
     pub to: Option<String>,
-    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Give it for every disk of the layout or for none
+    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Give this option for every disk of the layout or for none
     /// [default: disks with the same names, or else all disks in the order of their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
-    /// Start it now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
+    /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
     #[arg(long, requires = "to")]
     pub now: bool,
     /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied until both
-    /// certificates are approved. If A or B boots again, both need another approval.
+    /// certificates are approved. If A or B boots again, both must be approved again.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
     /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
@@ -264,7 +265,7 @@ pub struct MoveOptions {
     /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. This is not checked.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// Confirm that the system runs on B. A is then released.
+    /// Confirm that the system runs on B. The migration then ends, and A is free.
     #[arg(long)]
     pub finish: bool,
 }
@@ -287,7 +288,7 @@ pub struct ReinstallOrderOptions {
     /// Id of the new image.
     #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
     pub image: Option<String>,
-    /// Reinstall even if the disk with / does not have an install marker of this machine, because the disk was replaced.
+    /// Reinstall even if the disk with / does not have an install marker of this machine, for example after the disk was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
     /// Use the layout of the machine's file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
@@ -300,7 +301,7 @@ pub struct ReinstallOrderOptions {
     /// Replace the installation on the disks even if it is newer than the server's record.
     #[arg(long, conflicts_with = "cancel")]
     pub replace_newer: bool,
-    /// Start it now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
+    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
     /// Cancel the order, if it has not started yet.

@@ -13,7 +13,7 @@ use server::operator::MachineSummary;
 use server::power::PowerRequest;
 use std::time::Duration;
 
-/// Timeout of a request. Controllers are slow, and the server sends them several requests.
+/// Timeout of a request to the server. Controllers are slow, and the server sends them several requests for each action.
 const ANSWER: Duration = Duration::from_secs(300);
 
 /// Environment variable with the password, if no file is given.

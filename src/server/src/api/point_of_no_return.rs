@@ -80,7 +80,7 @@ async fn check_still_wanted(
     id: &str,
     (allocation, is_ordered, approved): (&str, bool, Option<&str>),
 ) -> Result<Result<(), String>, ApiError> {
-    // A different allocation in the file replaces this one, so the rest of this one must not be installed.
+    // A different allocation in the file replaces this one, whose installation must therefore not continue.
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     match current {
         Some(current) if *current.id != allocation => {

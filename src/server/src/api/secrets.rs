@@ -26,7 +26,7 @@ pub(crate) async fn release_secrets(
     let directory = app.directory();
     let name = directory.display_name(&id);
     let refuse = |reason: &str| {
-        let message = format!("machine {id}: cannot release secrets of allocation {allocationuuid}: {reason}");
+        let message = format!("machine {id}: cannot send secrets of allocation {allocationuuid}: {reason}");
         Err(ApiError::new(StatusCode::CONFLICT, message))
     };
     let given = machine_requests::find_assignment(&app, &directory, &id).await?.filter(|given| given.moving.is_none());
@@ -43,11 +43,11 @@ pub(crate) async fn release_secrets(
     let fields =
         secret_fields(&assigned).into_iter().filter(|field| field.purpose() == purpose).map(SecretField::as_str);
     let fields: Vec<&str> = fields.collect();
-    app.watch.log_note(format!("{name}: {} of allocation {allocationuuid} released to {peer}", fields.join(", ")));
+    app.watch.log_note(format!("{name}: {} of allocation {allocationuuid} sent to {peer}", fields.join(", ")));
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
 }
 
-/// Returns why the boot must not receive secrets for this purpose now, if so.
+/// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if it may.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
         _ if boot.over.is_some() => Some("this boot has reported its end"),

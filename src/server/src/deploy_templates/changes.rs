@@ -107,7 +107,7 @@ pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResu
     wait_until_published(app, |templates| templates.all().all(|other| other.path != stored.path)).await
 }
 
-/// Returns the template with its UUID, as a file would contain it that the server writes.
+/// Returns the template with its UUID, as the server writes it to a file.
 fn with_uuid(stored: &StoredTemplate) -> DeployTemplate {
     DeployTemplate { uuid: Some(stored.uuid.clone()), ..stored.template.clone() }
 }

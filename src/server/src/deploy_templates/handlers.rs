@@ -1,5 +1,5 @@
-//! Request handlers: one for each of the two forms, which dispatches on version, method and path. The order of these checks determines the
-//! error response.
+//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. They dispatch on version, method and path; the
+//! order of these checks determines the error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
@@ -79,7 +79,7 @@ pub(crate) async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
     let version = describe_version(&base.calls);
     discovery_response(
         &headers,
-        json!({"name": "drophammer", "description": "Deploy templates, as OpenStack Ironic has them.",
+        json!({"name": "drophammer", "description": "Deploy templates, compatible with OpenStack Ironic.",
         "default_version": version, "versions": [version]}),
     )
 }

@@ -373,7 +373,7 @@ pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
     {
         app.watch.log_note(format!(
-            "the migration {}: the source machine {} is released from it",
+            "the migration {}: the source machine {} is free",
             describe_migration(&app.directory(), &is),
             is.a
         ));

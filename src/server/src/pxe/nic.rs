@@ -12,8 +12,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which an occupied port is tried again: a process that is being started holds inherited sockets until it executes its
-/// program.
+/// Maximum time for which an occupied port is tried again. A port may be occupied for a moment by a process that is being started, which
+/// holds the sockets of its parent until it executes its program.
 const STARTING: Duration = Duration::from_secs(2);
 
 /// NIC with its first IPv4 address.

@@ -128,8 +128,8 @@ async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Optio
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. Afterwards, the report contains the plan as it
-/// was printed.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. Once an installation has ended, its report
+/// contains the plan as it was printed.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,

@@ -24,8 +24,8 @@ pub(crate) enum PlanPreview {
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
 
-/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if its agent is running: that agent
-/// plans with the registered inventory, even if an installation has started since.
+/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if the agent of the machine is running.
+/// The plan of that agent is based on the registered inventory, even if the installation has started since the registration.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,

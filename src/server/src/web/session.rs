@@ -97,8 +97,8 @@ impl LoginSessions {
         known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
     }
 
-    /// Counts a wrong token. If too many addresses are counted, the oldest one is no longer counted, so that no address is locked out for
-    /// lack of room.
+    /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first: a full table must not lock
+    /// out further addresses.
     fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
         let mut known = self.lock_table();
         if known.wrong.len() >= ADDRESSES
@@ -141,8 +141,9 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
     frame::render_error(app, None, ApiError::new(status, why))
 }
 
-/// Returns whether the browser reports that another site sent the request: over https in `Sec-Fetch-Site`, since a proxy may have changed
-/// the host; over http in `Origin`. Forms also require the form token, in case the browser sends neither header.
+/// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`, which is valid even
+/// if a proxy has changed the `Host` header. Over http, `Origin` is compared with `Host`. Forms also require the form token, in case the
+/// browser sends neither header.
 pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();

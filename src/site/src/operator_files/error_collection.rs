@@ -40,7 +40,7 @@ pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, V
     (None, wrong)
 }
 
-/// Returns whether the file contains the value, which otherwise is a placeholder.
+/// Returns whether the value is from the file, and not a placeholder.
 pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }

@@ -1,6 +1,6 @@
-//! Release of the two certificates of a migration. A certificate is released if the operator has approved it, if the peer verifies it with
-//! a shared secret, or if the migration was ordered without approvals. The server passes the target's certificate to the source, and lets
-//! the target start, only once both certificates are released. Pure.
+//! Trust in the two certificates of a migration. A certificate is trusted if the operator has approved it, if the peer verifies it with a
+//! shared secret, or if the migration was ordered without approvals. The server sends the target's certificate to the source only once that
+//! certificate is trusted, and lets the target start only once both certificates are trusted. Pure.
 
 use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
 use model::migration::{MigrationPeer, MigrationSide};
@@ -11,11 +11,11 @@ const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
 
-/// Reason why a certificate is released, if it is.
+/// Reason why a certificate is trusted, or that it is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateTrust {
-    /// The certificate is not released: the migration waits.
+    /// The certificate is not trusted: the migration waits.
     Unapproved,
     /// The operator has compared the fingerprint and approved it.
     Operator,
@@ -62,15 +62,15 @@ impl Migration {
         })
     }
 
-    /// Returns whether and why the certificate of the machine with this role is released.
+    /// Returns whether and why the certificate of the machine with this role is trusted.
     pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
         let approved = match part {
             MigrationSide::Send => &self.approved.sender,
             MigrationSide::Receive => &self.approved.receiver,
         };
         let own = self.find_endpoint(part).and_then(|end| linux::pem::certificate_fingerprint(&end.certificate));
-        // A machine that claims the secret verifies its peer itself. An impostor gains no trust by that: the claim
-        // releases the certificate of the peer, not its own.
+        // A machine that claims the secret verifies its peer itself. An impostor gains nothing by the claim: the
+        // certificate of the peer is then trusted, not the impostor's.
         let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
         match own {
             Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
@@ -84,16 +84,16 @@ impl Migration {
         self.certificate_trust(part) != CertificateTrust::Unapproved
     }
 
-    /// Returns whether at least one of the two certificates is unknown or not released.
+    /// Returns whether at least one of the two certificates is unknown or not trusted.
     pub fn awaits_approval(&self) -> bool {
         [MigrationSide::Send, MigrationSide::Receive]
             .into_iter()
             .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether a missing approval keeps the target from starting. After the start, it would erase its disks and receive the
-    /// secrets of the allocation. While the target copies, only its own certificate is checked, since a new boot of the source is waited
-    /// for without failing.
+    /// Returns whether a missing approval prevents the target from starting. When it starts, the target erases its disks and receives the
+    /// secrets of the allocation. While the target copies, only its own certificate is checked: if the source boots again, the target waits
+    /// for the approval of the source without failing.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),
@@ -112,8 +112,8 @@ impl Migration {
         )
     }
 
-    /// Returns the certificate and address of the peer, as sent to the machine with this role. The target's certificate is sent to the
-    /// source only once it is released.
+    /// Returns the certificate and address of the peer, as sent to the machine with this role. The source receives the target's certificate
+    /// only once that certificate is trusted.
     pub fn released_peer(&self, part: MigrationSide, now: CurrentBoots) -> Option<MigrationPeer> {
         let other = opposite_role(part);
         let end = self.present_endpoint(other, now)?;
@@ -124,7 +124,7 @@ impl Migration {
         (!is_withheld).then(peer)
     }
 
-    /// Returns the migration with the certificates approved that have these fingerprints.
+    /// Returns the migration in which the certificates with these fingerprints are approved.
     ///
     /// # Errors
     /// A fingerprint matches neither of the current certificates.

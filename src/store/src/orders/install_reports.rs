@@ -142,8 +142,8 @@ fn confirm_by_report(
     Ok(())
 }
 
-/// Returns the reported marker if it is of this allocation, and of an installation that is not on record: the report is a failure, or the
-/// machine needs confirmation and has another marker on record.
+/// Returns the reported marker if it names this allocation, and the server has no record of its installation. That is the case if the
+/// report is a failure, or if the machine needs confirmation and the recorded marker is another one.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,

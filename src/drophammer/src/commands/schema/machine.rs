@@ -45,8 +45,8 @@ pub(crate) fn machine_schema() -> Value {
                 "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
             ),
             "name": text("Display name."),
-            "project": text("Passed to the image."),
-            "role": text("Passed to the image."),
+            "project": text("Passed to the image unchanged."),
+            "role": text("Passed to the image unchanged."),
             "requested_traits": list("Traits of the machine that this installation requests. A deploy template of that name changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
             "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
@@ -124,7 +124,7 @@ pub(crate) fn machine_schema() -> Value {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^[0-9A-Za-z,._:/-]+$"},
                 "default": ["tty0", "ttyS0,115200n8"],
-                "description": "Values of console= arguments of the kernel. The last console has the shell.",
+                "description": "Values of console= arguments of the ramdisk's kernel. The log and the shell of the ramdisk are on the last console.",
             },
             "ramdisk_network": {
                 "oneOf": [network_schema(), {"type": "null"}],
@@ -133,7 +133,7 @@ pub(crate) fn machine_schema() -> Value {
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "true, or the reason as text: reinstalls are refused.",
+                "description": "If true, or a text with the reason, the machine is locked: reinstalls are refused.",
             },
             "bmc": {
                 "type": ["object", "null"],

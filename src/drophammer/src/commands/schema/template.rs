@@ -21,7 +21,7 @@ pub(crate) fn template_schema() -> Value {
             "args": {"type": "object", "description": "Arguments of the step."},
             "priority": {
                 "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+$"}],
-                "description": "The highest runs first; 0 disables the step.",
+                "description": "Steps run in the order of their priorities, the highest first; 0 disables the step.",
             },
         },
     });
@@ -46,7 +46,7 @@ pub(crate) fn template_schema() -> Value {
                 "pattern": "^(-*[0-9a-fA-F]){32}-*$",
                 "description": "Derived from the name if absent.",
             },
-            "extra": {"type": ["object", "null"], "description": "Free for your own use."},
+            "extra": {"type": ["object", "null"], "description": "Any data of the operator, which drophammer stores without using it."},
             "description": {"type": ["string", "null"], "maxLength": 255, "description": "Accepted, but not stored."},
             "created_at": time,
             "updated_at": time,

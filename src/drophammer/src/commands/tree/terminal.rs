@@ -1,6 +1,6 @@
 //! Layout trees on a terminal: a line for each device, at most 100 columns if the names permit.
 //!
-//! An object on several devices is drawn under the first one; the others refer to it.
+//! An object on several devices is drawn under the first device; the rows of the other devices refer to it.
 
 use common::format::terminal::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};

@@ -1,5 +1,5 @@
-//! Atomic changes of a file on disk. The new file is exchanged with the old one atomically before the old content is compared. If it
-//! differs from the expected content, it is a concurrent edit, and is put back.
+//! Atomic changes of a file on disk. The new file is exchanged with the old one atomically, and the old file is read afterwards. If its
+//! content is not the expected one, another process has edited the file concurrently, and the old file is put back.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Error, ErrorKind};
