@@ -30,13 +30,13 @@ pub enum CliCommand {
     Serve(Box<server::ServeArgs>),
     /// List the machines of a server, add new ones, order reinstalls and migrations, and switch their power.
     #[command(after_help = format!(
-        "Examples: list the machines; install a new image and preserve the data; cancel that\n  \
+        "Examples: list the machines; install a new image and preserve the data; cancel this reinstall\n  \
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
         Create the file of a machine that has registered, without an allocation\n  \
         drophammer machine add UUID --name storage-7\n\n\
-        Power-cycle it, or reinstall it at once, through the bmc of its file\n  \
+        Power-cycle a machine, or reinstall it at once, through `bmc:` of its file\n  \
         drophammer machine power cycle storage-7\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
         After a new mainboard: move the machine to its new id\n  \

@@ -120,8 +120,8 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies the database and opens the copy. If it cannot be copied, the caller uses [`DatabaseCopy::open_empty`] instead, whose type
-    /// the inner result has.
+    /// Copies the database and opens the copy. If the database cannot be copied, returns the reason as the outer error; the caller then
+    /// uses [`DatabaseCopy::open_empty`], which has the type of the inner result.
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {

@@ -51,8 +51,8 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
     })
 }
 
-/// Rejects a registration with this id if it comes from another machine. That machine must neither get the allocation of this id nor replace
-/// the registered data.
+/// Rejects a registration with this id if it comes from another machine. That machine must neither get the allocation of this id nor
+/// replace the registered data.
 ///
 /// # Errors
 /// The registration is from another machine.

@@ -90,8 +90,8 @@ pub struct ServeOptions {
     /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still assigns the addresses,
-    /// unless --range is given. Requires dnsmasq, and root or three capabilities.
+    /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still assigns the
+    /// addresses, unless --range is given. Requires dnsmasq, and root or three capabilities.
     #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
     /// Assign the addresses of machines from this range. Use it only on a network without another DHCP server.

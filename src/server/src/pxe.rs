@@ -148,7 +148,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
         .len()
         .max(binary_url(options, &card, options.listen.port()).len());
     match longest > NAME_BYTES {
-        true => Err("--url is too long: DHCP is limited to 127 characters".to_owned()),
+        true => Err("--url is too long: DHCP limits the URLs of iPXE and of its script to 127 characters".to_owned()),
         false => Ok(card),
     }
 }

@@ -13,7 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Maximum memory of the request bodies of one address, in bytes. Requests that a proxy forwards count towards the addresses of its clients.
+/// Maximum memory of the request bodies of one address, in bytes. Requests that a proxy forwards count towards the addresses of its
+/// clients.
 const BODIES_OF_ONE: u64 = 8 << 20;
 /// Maximum memory of all request bodies, in bytes.
 const BODIES_OF_ALL: u64 = 64 << 20;

@@ -253,9 +253,13 @@ fn migration_routes() -> Vec<ApiRoute> {
     vec![
         get_route(moves, moving::show_migration, "The newest migration of a machine")
             .with_response(response_schema::<MigrationView>),
-        post_route(moves, moving::order_migration, "Order the migration of a machine to another one's hardware")
-            .with_request(request_schema::<moving::MigrationRequest>)
-            .with_response(response_schema::<MigrationView>),
+        post_route(
+            moves,
+            moving::order_migration,
+            "Order the migration of a machine to the hardware of another machine",
+        )
+        .with_request(request_schema::<moving::MigrationRequest>)
+        .with_response(response_schema::<MigrationView>),
         delete_route(moves, moving::cancel_migration, "Cancel a migration")
             .with_query(&["off"])
             .with_response(response_schema::<MigrationView>),

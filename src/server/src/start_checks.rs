@@ -53,7 +53,7 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let message = format!(
         "{} is missing or empty, although {} shows that it existed. Without it, a machine in the middle of a reinstall is taken for a \
          new one, and its preserved disks are wiped. Restore a backup with `drophammer serve restore`. If no \
-         machine is in the middle of a reinstall, remove {1} and start again: both are recreated",
+         machine is in the middle of a reinstall, remove {1} and start the server again: it recreates both files",
         database.display(),
         store::token::OPERATOR_FILE
     );

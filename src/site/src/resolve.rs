@@ -255,7 +255,8 @@ fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
-/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the definition.
+/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the
+/// definition.
 ///
 /// # Errors
 /// The id is not the name of the definition.

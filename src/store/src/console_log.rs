@@ -5,8 +5,8 @@ use crate::token::TokenHash;
 use common::error::Result;
 use rusqlite::{Row, params};
 
-/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the one before. To
-/// limit the number of chunks as well, each counts [`PART`] bytes more than its text.
+/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the one before. Each
+/// chunk is counted as [`PART`] bytes longer than its text, so that the number of chunks is limited too.
 const KEPT: i64 = 256 << 10;
 /// Number of bytes that are added to the length of each chunk's text.
 const PART: i64 = 128;

@@ -61,7 +61,7 @@ pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
     }
 }
 
-/// Returns whether there was a database with content at this path: its id file counts transactions, or cannot be read.
+/// Returns whether there was a database with content at this path: its id file records transactions, or cannot be read.
 pub(crate) fn had_transactions(database: &Path) -> bool {
     read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }

@@ -56,8 +56,8 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision. It is synced if it has changed an order, so that the transaction has made more than `changes`
-/// changes. All other decisions are not synced, since any client can cause them.
+/// Returns the durability of a decision. A decision that has changed an order is synced: its transaction has then made more than
+/// `changes` changes. All other decisions are not synced, since any client can cause them.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,

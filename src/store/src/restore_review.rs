@@ -79,11 +79,11 @@ pub(crate) fn describe_restore(records: &[RestoredRecord], newest: Option<&str>,
         [&record.machine, &record.name, &record.allocation, &record.record, &record.withheld].map(|cell| or_dash(cell))
     }));
     format!(
-        "{age}. Later changes are not on record, so every machine needs confirmation: until then no first installation, reinstall or \
-        migration of it is carried out, and installed systems boot.\n\n{}\n\
+        "{age}. Later changes are not on record, so every machine needs confirmation: until a machine is confirmed, no first \
+        installation, reinstall or migration of it is carried out, and its installed system boots.\n\n{}\n\
          Compare each record with the machine. Then start the server for {}, and confirm the records that are correct:\n  \
          drophammer machine confirm ID...\n\
-         Correct the others first: `machine reinstall ID --cancel` if the order was carried out or is obsolete, `machine adopt ID` if the machine \
+         Correct all other records first: `machine reinstall ID --cancel` if the order was carried out or is obsolete, `machine adopt ID` if the machine \
          was installed later, `machine move A --cancel` or `--finish` for a migration. `machine confirm --all` confirms all machines, also \
          those that are added later.\n",
         format::format_columns(&rows),

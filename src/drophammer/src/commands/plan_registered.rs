@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use server::operator::MachineSummary;
 use server::plan_input::{PlanInput, RegisteredInventory};
 
-const FRESH: &str = "`drophammer inventory` on the machine prints a current one for --inventory FILE";
+const FRESH: &str = "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
 
 /// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of the files that the options
 /// name.

@@ -62,7 +62,7 @@ fn format_waiting(waiting: &[&MachineSummary]) -> String {
     let ids: Vec<&str> = waiting.iter().map(|machine| machine.id.as_str()).collect();
     format!(
         "{}\nThe disks of each machine have an install marker of its allocation, but the server has no record of that installation.\n\
-         Markers can be forged: omit each machine of which you do not know that it was installed.\n  \
+         Markers can be forged: omit every machine unless you know that it was installed.\n  \
          drophammer machine adopt {}\n",
         format::format_columns(&rows),
         ids.join(" ")

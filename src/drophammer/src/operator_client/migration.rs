@@ -1,4 +1,4 @@
-//! `drophammer machine move`: orders, shows, cancels and finishes the migration of a machine to another one's hardware.
+//! `drophammer machine move`: orders, shows, cancels and finishes the migration of a machine to the hardware of another machine.
 
 use super::machine_list::machine_name;
 use super::options::MoveOptions;

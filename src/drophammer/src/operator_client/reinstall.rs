@@ -66,13 +66,13 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
     );
     format!(
         "{name} will be reinstalled with {}{from} at its next boot over PXE; order {}.\n\
-         Start it in one of two ways:\n  \
-         power-cycle it into PXE\n  \
+         Start the reinstall in one of two ways:\n  \
+         power-cycle the machine into PXE\n  \
          {command}\n    \
          on the machine, as root: the same, without waiting for the firmware\n\
-         Show what it will do, disk by disk:\n  \
+         Show what the reinstall will do, disk by disk:\n  \
          drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
-         Cancel it before it starts:\n  \
+         Cancel the reinstall before it starts:\n  \
          drophammer machine reinstall {name} --cancel\n",
         escape_line(&order.image),
         escape_line(&order.id)

@@ -42,8 +42,8 @@ pub(crate) fn perform_action(
     let reported = ask(&["mc", "guid"]).ok().and_then(|text| reported_guid(&text));
     Ok(reported.filter(|reported| !is_same_guid(*reported, wanted)).map(|reported| {
         format!(
-            "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check its address. The GUID of many \
-             controllers differs from the UUID of the firmware"
+            "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check its address, unless \
+             this controller's GUID always differs from the UUID of the firmware, as with many models"
         )
     }))
 }

@@ -21,8 +21,8 @@ pub(crate) struct RawPullSecret {
 /// Minimum length of a disk key, in bytes. Generated keys are longer; a shorter key was probably chosen by hand.
 const DISK_KEY_BYTES: usize = 20;
 
-/// Returns the reason why a value is unsuitable as a key of encrypted filesystems, or `None` if it is suitable. The message does not contain
-/// the value.
+/// Returns the reason why a value is unsuitable as a key of encrypted filesystems, or `None` if it is suitable. The message does not
+/// contain the value.
 pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     let is_short = given.reveal().len() < DISK_KEY_BYTES;
     is_short.then(|| {
