@@ -132,7 +132,7 @@ pub(crate) fn parse_registration(
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
-    // If the time was not recorded, it is only known that the installation came later.
+    // If the time of the registration is unknown, the installation is taken to be later.
     let outdated = row.has_begun_since || (at.is_none() && is_installed);
     Ok(Some(RegisteredInventory { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
 }

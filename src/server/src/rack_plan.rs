@@ -211,8 +211,7 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// Sets the prediction if a migration determines it, and returns whether that is the case. The change then has no effect on the
-    /// machine.
+    /// If a migration determines the prediction, sets the prediction and returns true. The [`RackChange`] then does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);

@@ -76,7 +76,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
         get_route(
             "/v1/machine/{id}/wait",
             api::wait_for_allocation,
-            "Wait until the machine is allocated; 204 if it is not yet",
+            "Wait until the machine is allocated; 204 if it is not allocated in time",
         )
         .with_query(&["seconds"])
         .with_response(empty_schema)

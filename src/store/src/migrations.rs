@@ -120,7 +120,7 @@ pub fn apply_event(
         apply_transition(transaction, is, &after)?;
         store_migration(transaction, &after)?;
         if let (MigrationState::Copying, Some(sender)) = (after.state, &after.sender) {
-            // The source's boot must not end after a day, like the boot of an installation that has started.
+            // Like the boot of an installation that has started, the source's boot must not end after a day.
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
         }
     }

@@ -44,8 +44,8 @@ pub enum MachineCommand {
     /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the machine detects a kernel,
     /// ramdisk or kernel command line that was replaced in transit, which is possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
-    /// Confirm that the records of these machines are up to date after the database was restored from a backup. Until then, the server
-    /// neither installs nor migrates these machines.
+    /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server neither
+    /// installs nor migrates a machine whose record is not confirmed.
     Confirm(ConfirmOptions),
     /// Move the records of a machine to its new id, after a new mainboard or new firmware.
     Rename(RenameOptions),

@@ -22,7 +22,7 @@ pub(crate) fn post_for_each(
     action: &str,
     describe: Option<&ChangeDescription>,
 ) -> Result<(Vec<MachineSummary>, CommandOutcome)> {
-    // A machine that is not found is most likely a typing error: then no request is sent.
+    // If a machine is not found, its name is most likely misspelt: no request is sent for any machine.
     let machines: Result<Vec<&MachineSummary>, String> =
         names.iter().map(|machine| find_machine(all, machine)).collect();
     let machines = match machines {

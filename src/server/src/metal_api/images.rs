@@ -148,7 +148,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let old = image_document(before);
-    // The client may send back a digest that the server has computed. Written to the file, it would no longer be computed.
+    // The client may send back a digest that the server has computed. If it were in the file, the server would no longer compute it.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
     if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
         asked.remove("digest");

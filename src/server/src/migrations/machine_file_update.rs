@@ -22,7 +22,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
         directory.mark_unchanged();
         let behind = app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
-            // A restored record may be outdated, and the files correct.
+            // After a restore, the record may be outdated while the files are correct.
             let unconfirmed = app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;

@@ -18,7 +18,7 @@ use time::{OffsetDateTime, UtcOffset};
 /// Minimum interval between two plain lines about the progress of a machine.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// Number of machines whose last progress is remembered. More are remembered only while more machines are progressing.
+/// Number of machines whose last progress is remembered. If it is reached, machines without recent progress are forgotten.
 const PROGRESSING: usize = 4096;
 
 pub(crate) trait LogOutput: Send {

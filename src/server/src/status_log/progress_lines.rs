@@ -11,7 +11,7 @@ const LINES: usize = 40;
 pub(crate) struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
-    /// Number of changes so far. Each line records it at its last change, so that the oldest can be found.
+    /// Number of changes so far. Each line records this number at its last change, so that the least recently changed line can be found.
     changes: u64,
     /// Number of machines whose lines were removed.
     hidden: u64,

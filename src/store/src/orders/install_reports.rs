@@ -228,14 +228,14 @@ fn record_failed_attempt(
         allocation,
         &ReinstallOutcome::from_order(&order, false, format!("{step}{}", report.message)),
     )?;
-    // The order may have started already: an attempt has announced its start, but never received the response. The agent has checked that
-    // the old installation is complete.
+    // The order ends even if it has started: an attempt may have announced its start without receiving the response. The agent has checked
+    // that the old installation is complete.
     if report.untouched {
         delete_order(transaction, machine, allocation)?;
         return Ok(ReportOutcome { order: Some(order), ..ReportOutcome::default() });
     }
     order.begun = true;
-    // `storage.prove_kept` has failed: another attempt would take the changed data for the data to preserve.
+    // If `storage.prove_kept` has failed, another attempt would mistake the changed data for the data to preserve.
     let failed = report.step.as_deref().and_then(StageName::named);
     let has_changed = failed.is_some_and(|stage| stage.failure_state() == FailureState::Changed);
     order.given_up |= has_changed || order.attempts >= ATTEMPTS;

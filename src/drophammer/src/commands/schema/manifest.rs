@@ -1,5 +1,5 @@
-//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because the code that reads manifests
-//! is not part of every build.
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because the code that reads
+//! manifests is not part of every build.
 
 use model::boot_contents::BootContents;
 use schemars::generate::SchemaSettings;

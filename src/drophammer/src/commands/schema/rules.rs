@@ -11,7 +11,7 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, which would remove them.
+/// Pattern of a single argument of a command. Quotes are excluded: as the command is started without a shell, they would be passed to it.
 const WORD: &str = r#"^[^\s"']+$"#;
 
 /// Pattern of GPT types: their names in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.

@@ -168,7 +168,7 @@ impl TreePainter<'_> {
     }
 }
 
-/// Returns the displayed name of a device. For a partition of a disk with a long path, it is `…` and the part after the disk's path.
+/// Returns the displayed name of a device. If a partition is on a disk with a long path, the disk's path is replaced by `…`.
 fn display_name(device: &str, item: LayoutItem, disk: &str) -> String {
     match item {
         LayoutItem::Filesystem(_) => "tmpfs".to_owned(),
