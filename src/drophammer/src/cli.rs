@@ -15,7 +15,7 @@ pub struct Cli {
 pub enum CliCommand {
     #[command(flatten)]
     Agent(AgentCommand),
-    /// Pack an image, burn one outside of an installation, or list the images of a server.
+    /// Pack an image, burn an image outside of an installation, or list the images of a server.
     Image(ImageArgs),
     /// Run the control plane for a bench or a rack of machines.
     #[command(after_help = format!(

@@ -48,7 +48,7 @@ pub enum UnprovenReason {
     OrderNotOpen(String),
     /// No attempt has passed the point of no return on this server.
     NotBegun,
-    /// The attempt sent no digest, and another boot than the one that started it reports its success.
+    /// The boot that started the attempt sent no digest, and the success is reported by another boot.
     OtherBoot,
     /// The report contains no marker, or the marker of another allocation or order.
     OtherMarker,
@@ -93,7 +93,9 @@ impl fmt::Display for UnprovenReason {
         match self {
             UnprovenReason::OrderNotOpen(order) => write!(f, "order {order} is not open"),
             UnprovenReason::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
-            UnprovenReason::OtherBoot => f.write_str("another boot started the attempt, and its agent sent no digest"),
+            UnprovenReason::OtherBoot => {
+                f.write_str("the attempt was started by another boot, whose agent sent no digest")
+            }
             UnprovenReason::OtherMarker => {
                 f.write_str("the report contains no install marker of this allocation and order")
             }

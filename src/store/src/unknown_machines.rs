@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Maximum number of unknown machines. More machines are rarely racked before the first machine file is written.
+/// Maximum number of unknown machines. Rarely are more machines racked before the operator writes their files.
 const MOST: u32 = 256;
 /// Time after its last call after which an unknown machine is deleted.
 const KEPT: Duration = Duration::hours(24);

@@ -1,4 +1,4 @@
-//! `drophammer check`: checks each layout, and that at most one layout of the set matches any size and image.
+//! `drophammer check`: checks each layout, and that no two layouts of the set match the same size and image.
 
 mod fix;
 
@@ -188,7 +188,7 @@ impl CheckReport {
         let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
         match (invalid, set_is_good) {
             (0, true) if self.layouts.len() > 1 => {
-                parts.push("all good, at most one for every size and image".to_owned());
+                parts.push("all good, no two match the same size and image".to_owned());
             }
             (0, true) => parts.push("good".to_owned()),
             (0, false) => parts.push("each of them valid".to_owned()),

@@ -34,7 +34,7 @@ pub struct PlanArgs {
     /// arguments are checked as the agent checks them.
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     pub allocation: Option<PathBuf>,
-    /// Output of `drophammer inventory`; the default is this machine.
+    /// Output of `drophammer inventory`; by default, the inventory of this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
     /// Method of erasing disks before they are recreated; with --machine, the server's value is used.

@@ -83,7 +83,7 @@ fn registered_inventory(
 fn format_time(registered: &RegisteredInventory) -> String {
     match registered.time.get(..16) {
         Some(minute) => format!("as of {} UTC, {}", minute.replace('T', " "), format_age(registered.seconds_ago)),
-        None => "of an unknown time".to_owned(),
+        None => "from an unknown time".to_owned(),
     }
 }
 
@@ -213,6 +213,6 @@ mod tests {
             })
         };
         assert_eq!(at("2026-11-22T10:11:12.123456789Z"), "as of 2026-11-22 10:11 UTC, 2 hours ago");
-        assert_eq!(at(""), "of an unknown time");
+        assert_eq!(at(""), "from an unknown time");
     }
 }

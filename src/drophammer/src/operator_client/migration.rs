@@ -141,7 +141,7 @@ fn describe_certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option
     }
     if !unapproved.is_empty() {
         text += &format!(
-            "Nothing is copied until both are approved. Compare each fingerprint with the console of its machine, then run:\n  drophammer machine move {}{unapproved}\n",
+            "Nothing is copied until both certificates are approved. Compare each fingerprint with the console of its machine, then run:\n  drophammer machine move {}{unapproved}\n",
             a.0
         );
     }

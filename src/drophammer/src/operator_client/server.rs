@@ -99,7 +99,13 @@ fn read_token(file: &Path) -> Result<String> {
     };
     let text = std::fs::read_to_string(file).context(Phase::Control, what)?;
     match text.trim() {
-        "" => Err(Error::new(Phase::Control, format!("the operator's token {} is empty", file.display()))),
+        "" => Err(Error::new(
+            Phase::Control,
+            format!(
+                "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
+                file.display()
+            ),
+        )),
         token => Ok(token.to_owned()),
     }
 }

@@ -15,7 +15,7 @@ use store::token::{self, METRICS_FILE};
 
 /// Minimum interval between two counts of machines by phase.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Number of machines counted per database query. Other queries can run between two of these.
+/// Number of machines counted per database query. It is limited, so that other queries can run in between.
 const AT_ONCE: usize = 200;
 
 /// Number of machines by phase, and the time when they were counted.

@@ -20,7 +20,10 @@ pub(crate) async fn confirm_machine(
     let id = id.to_lowercase();
     let machine = find_machine(&app, &id)?;
     check_outcome(app.state.confirm_machine(&id).await?)?;
-    app.watch.log_note(format!("{}: {peer} confirmed the server's record of it", app.directory().display_name(&id)));
+    app.watch.log_note(format!(
+        "{}: {peer} confirmed the server's record of the machine",
+        app.directory().display_name(&id)
+    ));
     app.request_reload();
     Ok(Json(summarize_machine(&app, &machine).await?))
 }

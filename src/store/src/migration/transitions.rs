@@ -102,7 +102,7 @@ impl Migration {
                 return Err(self.explain_missing_approval());
             }
             MigrationState::Planned | MigrationState::Copying => {}
-            state => return Err(format!("the migration is {state}")),
+            state => return Err(format!("the migration is {state}: the target machine cannot start to receive")),
         }
         let expected = self.begun.as_ref().map_or(&self.disks, |begun| &begun.disks);
         if let Some(why) = disk_mapping::explain_other_disk(expected, &disks) {

@@ -89,10 +89,9 @@ fn format_summary(sum: &RackSummary) -> String {
         text += &match (sum.minutes, sum.of_unknown_length) {
             (None, _) => " The duration is unknown.".to_owned(),
             (Some(minutes), 0) => format!(" Each takes at most about {}.", format_minutes(minutes)),
-            (Some(minutes), unknown) => format!(
-                " Each takes at most about {}, as far as known; the duration of {unknown} is unknown.",
-                format_minutes(minutes)
-            ),
+            (Some(minutes), unknown) => {
+                format!(" Each takes at most about {}, except {unknown} of unknown duration.", format_minutes(minutes))
+            }
         };
     }
     if sum.approved > 0 {

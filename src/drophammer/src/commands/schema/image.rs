@@ -58,7 +58,7 @@ pub(crate) fn image_schema() -> Value {
                     "password": word("Password, or a token that the registry accepts instead."),
                     "token_service": {
                         "type": "string",
-                        "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. A port other than 443 is appended.",
+                        "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
                     },
                     "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
                 },

@@ -32,7 +32,9 @@ pub(super) fn draw_tree(graph: &LayoutGraph, colour: bool) -> String {
     let mut text = draw_title(graph, colour);
     text.push_str(&draw_table(&painter.rows, colour));
     if !graph.layout.disks.is_empty() {
-        text.push_str("\nA first installation erases every disk listed here, a reinstall those with WIPE.\n");
+        text.push_str(
+            "\nA first installation erases every disk listed here; a reinstall erases only the disks marked WIPE.\n",
+        );
     }
     text
 }
