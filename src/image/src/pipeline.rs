@@ -42,7 +42,7 @@ pub(crate) use worker_protocol::{PacketParser, add_text};
 
 /// Number of buffers for the compressed stream, 16 MiB in total. They are filled while the disks are still being
 /// partitioned, and later absorb short delays of the decoder. Few large buffers cost less than many small ones, because
-/// each one wakes a thread in the worker and in the agent.
+/// each buffer that is passed on wakes a thread in the worker and one in the agent.
 const BUFFERS: usize = 16;
 const BUFFER_BYTES: usize = 1 << 20;
 

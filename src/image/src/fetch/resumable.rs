@@ -2,9 +2,9 @@
 //! Range request: at the same mirror if an ETag or chunk manifest proves that the image there is unchanged, otherwise
 //! at the next mirror. If no mirror can continue, it reports that the burn must start over.
 //!
-//! The image must have the same total length at all mirrors. That it also has the same content is verified by the chunk
-//! manifest as data arrives (`chunk_verifier`), or by the digest at the end. If one stream is slower than the link,
-//! `parallel_ranges` replaces it until an error occurs.
+//! The image must have the same total length at all mirrors. Whether the content is also the same is verified with the
+//! chunk manifest as data arrives (`chunk_verifier`), or with the digest at the end. If one stream is slower than the
+//! link, `parallel_ranges` replaces it until an error occurs.
 
 mod mirrors;
 mod parallel;
@@ -215,8 +215,8 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
-    /// have the same size. If there is only one server and the download begins, another size is accepted, and the
-    /// digest decides at the end.
+    /// have the same size. Exception: at the beginning of a download from a single server another size is accepted,
+    /// because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -350,7 +350,7 @@ impl Read for ResumableDownload {
             let began = Instant::now();
             match stream.read(buf) {
                 Ok(0) if complete || self.total.is_none() => return Ok(0),
-                // The parallel ranges were stopped: continue with another number of them.
+                // The parallel ranges were stopped to continue with another number of ranges.
                 Ok(0) if matches!(stream, DownloadStream::Lanes(_)) => self.stream = None,
                 Ok(0) => self.handle_early_end("the connection ended early".to_owned(), false)?,
                 Ok(got) => {

@@ -77,7 +77,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
                 // The content is shortened, since it may be anything.
                 let digest = signature::find_checksum(&text, name).and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
-                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but no forgery");
+                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but not forgery");
                 }
                 return digest
                     .map_err(|why: String| missing_digest(image, &format!("{url} has no {kind} digest: {why}")));

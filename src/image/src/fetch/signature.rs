@@ -82,7 +82,7 @@ impl SignatureKeys {
             return Ok(SignatureKeys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("key {key} of the kernel command line is not trusted: the ramdisk has its own keys");
+            tracing::warn!("key {key} of the kernel command line is ignored: only the keys in the ramdisk are trusted");
         }
         Ok(SignatureKeys(own.to_vec()))
     }
@@ -237,7 +237,7 @@ pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, S
     match (lines.iter().find(named), &lines[..]) {
         // sha256sum(1) begins a line with a backslash when the file's name has one.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
-        _ => Err(format!("no line for {image} found; expected is the output of sha256sum")),
+        _ => Err(format!("no line for {image} found; the file must contain the output of sha256sum")),
     }
 }
 

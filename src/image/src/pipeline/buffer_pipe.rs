@@ -258,7 +258,7 @@ pub(crate) trait ChunkSink: Send {
 /// Error message for a stream whose sender was dropped without an end.
 pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
-/// Error: the next stage has ended. Its own error is reported elsewhere.
+/// Error of a stage whose next stage has ended. The next stage reports the cause itself.
 #[derive(Debug)]
 pub(crate) struct ReceiverGone;
 

@@ -147,8 +147,8 @@ impl StreamDecoder<'_, '_> {
             let position = self.input.position();
             let mut whole = self.crew.measure(&mut self.input)?;
             if whole.is_none() {
-                // If the task being assembled is flushed, it holds no buffers, which may be enough to scan the frame to
-                // its end.
+                // The task being assembled holds buffers, which leaves fewer for the scan. Once the task is queued, the
+                // scan may reach the end of the frame.
                 self.crew.flush_task(&mut self.input)?;
                 whole = self.crew.measure(&mut self.input)?;
             }

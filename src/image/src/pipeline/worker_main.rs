@@ -32,7 +32,8 @@ pub(crate) trait WorkerOutput {
     /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: BufferChunk) -> io::Result<()>;
 
-    /// Sends all output added so far. Called when more output may not follow soon.
+    /// Sends all output added so far. Called before waiting for input, because otherwise the output would reach the
+    /// receiver only after the wait.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.

@@ -54,8 +54,8 @@ type AclEntry = (u16, u32, u16);
 const NO_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar write in text form to separate records, unless the member also has them
-/// as extended attributes. Returns a message for each ACL that is not supported, such as one with a user name: its id
-/// is defined in the image's list of users, which is not available here.
+/// as extended attributes. Returns a message for each ACL that is not supported, such as one with a user name instead
+/// of an id: the id is defined in the image's list of users, which is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {

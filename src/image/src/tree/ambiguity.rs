@@ -1,15 +1,15 @@
 //! Rejects members whose name or extent is ambiguous, because tar readers interpret it differently. Otherwise the
 //! content that one tar reader has checked may not be the content that another one unpacks.
 //!
-//! | claims | GNU tar, libarchive, Python and others |
+//! | ambiguous claims | GNU tar, libarchive, Python and other readers |
 //! |---|---|
-//! | PAX `size` and the size in the header | take the one or the other; some ignore a `size` of 0 |
+//! | PAX `size` and the size in the header | use either of them; some ignore a `size` of 0 |
 //! | records in a global header | apply them or ignore them |
-//! | a record twice, or without a value | take the first, the last or the header's |
-//! | PAX `path` and a long name of GNU | take the one that comes first, or last, or always the same one |
-//! | a path prefix in a header that is not POSIX's | prepend it or not |
-//! | numbers with signs, blanks or bytes behind them | parse them differently or not at all |
-//! | sparse maps in two notations, with gaps, or on links | follow different ones |
+//! | a record twice, or without a value | use the first record, the last record, or the field of the header |
+//! | PAX `path` and a long name of GNU | use the one that comes first, the one that comes last, or always the same of the two |
+//! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
+//! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none |
+//! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
 use tar::Header;
@@ -129,9 +129,9 @@ impl MemberClaims<'_> {
     }
 
     /// Returns whether tar readers use different names for a sparse file. Of the records `GNU.sparse.name` and `path`,
-    /// Python uses the last one, and other readers always use the former. A `path` after the name is accepted only if
-    /// it is the placeholder that GNU tar writes if the name is not ASCII or too long for the header. It cannot be
-    /// confused with the name of another member.
+    /// Python uses the last one, and other readers always use `GNU.sparse.name`. A `path` after `GNU.sparse.name` is
+    /// accepted only if it is the placeholder that GNU tar writes if the name is not ASCII or too long for the header,
+    /// because the placeholder cannot be confused with the name of another member.
     fn has_ambiguous_sparse_path(&self) -> bool {
         let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
         let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path")) else { return false };
@@ -153,7 +153,7 @@ impl MemberClaims<'_> {
                     .to_owned(),
             );
         }
-        // Writers use only version 1. With version 0, some readers use no map, others another one.
+        // Writers use only version 1. With version 0, some readers use no map, and others use a different one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the version of the member's sparse map is not supported".to_owned());
         }

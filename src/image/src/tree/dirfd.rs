@@ -42,8 +42,8 @@ impl RootEntry<'_> {
         self.root
     }
 
-    /// Records that the burn creates this name. With `as_directory`, does nothing if the directory exists, which then
-    /// still belongs to its owner.
+    /// Records that the burn creates this name. With `as_directory`, does nothing if the directory already exists,
+    /// because an existing directory still belongs to its owner.
     ///
     /// # Errors
     /// Returns an error if too many names are recorded.

@@ -1,4 +1,5 @@
-//! Creates hard links. Where they are not possible, between filesystems and on FAT, creates copies instead.
+//! Creates hard links, or copies if a hard link is not possible: between filesystems, on FAT, and beyond the maximum
+//! number of links.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
 use super::dirfd::RootEntry;
@@ -11,7 +12,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use xattr::FileExt;
 
-/// Creates a hard link to `source`. Returns `false` if it is not possible there, but a copy is.
+/// Creates a hard link to `source` at `place`. Returns `false` if the filesystem of `place` does not support this link,
+/// so that the caller must create a copy.
 ///
 /// # Errors
 /// Returns an error if the source is missing or the kernel does not allow a hard link to it, or the error of the

@@ -40,7 +40,7 @@ impl NameSet {
         if self.hashes.contains(&hash) {
             return Ok(());
         }
-        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB to remember");
+        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}; split it into several layers")))
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         // The same one again takes no more.
         names.insert_hash(7).unwrap();
         let error = names.insert_hash(u64::MAX).unwrap_err().to_string();
-        let text = "one layer has more than 1835008 names, which would take more than 32 MiB to remember; split it into several layers";
+        let text = "one layer has more than 1835008 names, which would take more than 32 MiB of memory; split it into several layers";
         assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
         // Eight bytes, and one of the table's own.
         assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());

@@ -275,7 +275,7 @@ impl UnpackRoot {
             let device = fstat(&directory)?.st_dev;
             if kept.iter().any(|(kept, _)| *kept == device) {
                 return Err(named(io::Error::other(
-                    "the directory is on a preserved filesystem, instead of being the mount point of another one",
+                    "the directory is not the mount point of a new filesystem: it is on a preserved one",
                 )));
             }
             fresh.push(DirectorySnapshot::record_directory(directory).map_err(named)?);
@@ -312,5 +312,7 @@ fn parent_of(path: &Path) -> &Path {
 
 fn name_of(path: &Path) -> io::Result<OsString> {
     let name = path.file_name().map(OsStr::to_owned);
-    name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "only a directory can be the root itself"))
+    name.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, "the path is the root itself, which is always a directory")
+    })
 }

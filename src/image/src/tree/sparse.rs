@@ -103,7 +103,7 @@ impl SparseMap {
 /// follows.
 ///
 /// # Errors
-/// Returns an error if a number is invalid, there are too many segments, or segments follow an empty one, at which
+/// Returns an error if a number is invalid, there are too many segments, or segments follow an empty segment, at which
 /// other tar readers stop.
 pub(crate) fn add_segments(
     segments: &mut Vec<(u64, u64)>,
@@ -114,7 +114,7 @@ pub(crate) fn add_segments(
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid_map("the sparse map continues after its end"));
+        return Err(invalid_map("the sparse map continues after an empty segment, which ends it"));
     }
     for piece in filled {
         if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
@@ -139,7 +139,7 @@ impl<R: Read> DecimalLines<'_, R> {
         loop {
             if self.at == self.block.len() {
                 if self.read + BLOCK > self.limit {
-                    return Err(invalid_map("the sparse map does not end"));
+                    return Err(invalid_map("the sparse map does not end within the content of the member"));
                 }
                 self.stream.read_exact(&mut self.block)?;
                 (self.at, self.read) = (0, self.read + BLOCK);

@@ -24,7 +24,7 @@ pub(crate) struct MemberReceiver {
     /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
     most_blocks: u64,
-    /// Progress of the worker as it reports it, at least the data that was received.
+    /// Progress reported by the worker. It is never less than the data received from the worker.
     reached: ParseProgress,
     /// Unread content of the current member, in bytes.
     left: u64,
@@ -32,8 +32,8 @@ pub(crate) struct MemberReceiver {
     in_frame: u64,
 }
 
-/// Waits for the first frame, which contains whether the stream begins like a tree of files. Returns the reason as the
-/// inner error if the worker rejects the stream.
+/// Waits for the first frame, by which the worker accepts or rejects the stream. The stream is rejected if it does not
+/// begin like a tree of files; the inner error is the reason.
 ///
 /// # Errors
 /// Returns the error of the stream.
@@ -171,8 +171,8 @@ impl MemberReceiver {
         Ok(())
     }
 
-    /// Updates the progress with that reported by the worker, and checks the limits. `headers` is the number of headers
-    /// that at least must have been added. The worker cannot have parsed less of the tar than it has sent.
+    /// Stores the progress reported by the worker, and checks the limits. `headers` is the minimum number of headers
+    /// that the worker must have parsed since its last report, because it cannot send members that it has not parsed.
     fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
         let ParseProgress { position, blocks } = self.reached;
         let least = position.saturating_add(headers * BLOCK);

@@ -21,7 +21,8 @@ const BLOCK: usize = 512;
 /// Maximum length of one extended header (long name or PAX records), in bytes. An xattr has at most 64 KiB.
 const EXTENSION_BYTES: u64 = 1 << 20;
 
-/// Maximum size of all global PAX records together, in bytes. It is limited because they are searched for each member.
+/// Maximum size of all global PAX records together, in bytes. The size is limited because the global records are
+/// searched for each member.
 const GLOBAL_BYTES: usize = 64 * 1024;
 
 /// Function that returns the current limits: the maximum length of the tar in bytes, and the maximum number of header
@@ -31,7 +32,8 @@ type QueryLimits<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
 /// Parser of a tar. Reading from it, or [`Self::next_chunk`], returns the content of the current member.
 pub(crate) struct TarParser<'a> {
     stream: PipelineReader,
-    /// Function that is called when a limit is exceeded, because the limit may have been raised.
+    /// Function that returns the current limits. It is called when a limit is exceeded, because the limit may have been
+    /// raised since the last call.
     asks: QueryLimits<'a>,
     /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
@@ -39,8 +41,8 @@ pub(crate) struct TarParser<'a> {
     left: u64,
     padding: u64,
     global: PaxRecords,
-    /// Size of the global records in memory, in blocks. It is added to the cost of each member, for which they are
-    /// searched.
+    /// Size of the global records in memory, in blocks. It is added to the cost of each member, because the global
+    /// records are searched for each member.
     global_blocks: u64,
     /// Number of header blocks so far, and the limit on it (`most_blocks`).
     blocks: u64,

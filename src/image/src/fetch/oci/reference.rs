@@ -42,7 +42,8 @@ impl ImageReference {
         format!("{host}/{}", self.repository)
     }
 
-    /// Returns whether requests are sent unencrypted over a network. Loopback connections do not count.
+    /// Returns whether requests are sent over an unencrypted connection to another host. Returns `false` for a loopback
+    /// address.
     pub(crate) fn is_unencrypted(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))

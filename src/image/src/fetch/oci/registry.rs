@@ -122,9 +122,9 @@ impl<'a> RegistryRepository<'a> {
         seen.into_head(url)
     }
 
-    /// Gets a token or password header if the registry answered 401, and returns whether to send the request again. If
-    /// a host answered to which the registry has redirected, it returns `false`: that host must not receive the
-    /// credentials.
+    /// Gets a token or password header if the registry answered 401, and returns whether to send the request again.
+    /// Returns `false` if the response comes from another host, to which the registry has redirected, because that host
+    /// must not receive the credentials.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {

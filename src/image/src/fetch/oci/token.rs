@@ -52,7 +52,7 @@ pub(crate) fn answer_challenge(
         return Err(fail(&format!("requires user and password ({kind:.40}); configure a pull secret for it")));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
-        return Err(fail(&format!("names no valid token service: `{challenge:.200}`")));
+        return Err(fail(&format!("does not name a valid token service: `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.request_token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {
@@ -127,8 +127,9 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
 }
 
 /// Returns whether a token service may receive the password of a registry: it must have the same host and port as the
-/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which itself receives only
-/// tokens, could collect passwords by naming another service. If the registry uses TLS, the service must use TLS too.
+/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, to which only tokens are
+/// sent, could obtain passwords by naming a token service of the attacker. If the registry uses TLS, the service must
+/// use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -151,8 +152,8 @@ fn host_and_port(url: &Url) -> String {
 /// Returns a new `Authorization` header for a blob's URL after the previous token has expired.
 ///
 /// # Errors
-/// Returns the same errors as [`answer_challenge`], or an error if the 401 response comes from a host to which the
-/// registry has redirected: that host must not receive the registry's credentials.
+/// Returns the same errors as [`answer_challenge`], or an error if the 401 response comes from another host, to which
+/// the registry has redirected, because that host must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,
@@ -162,7 +163,7 @@ pub(crate) fn renew_authorization(
 ) -> Result<SecretText> {
     if !Url::parse(url).is_ok_and(|own| own.origin() == refusal.url().origin()) {
         let (status, host) = (refusal.status(), refusal.url().host_str().unwrap_or_default());
-        let text = format!("the server answers {status}; it is {host}, to which the registry has redirected");
+        let text = format!("{host}, to which the registry has redirected, answers {status}");
         return Err(Error::new(Phase::Image, text));
     }
     let repository = url.split_once("/v2/").and_then(|(_, rest)| rest.split_once("/blobs/"));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const MOST_LANES: u64 = 4;
 
 /// Number of measurements of a trial. The trial fails only if all of them are too slow, so that a server that is busy
-/// for a moment does not decide about a whole image.
+/// for a moment does not limit the rest of the image to fewer lanes.
 const CHANCES: u32 = 3;
 
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.

@@ -46,7 +46,7 @@ impl ResumableDownload {
         })
     }
 
-    /// Called after data was received: decides whether the rest is fetched with more or fewer ranges.
+    /// Decides whether the rest is fetched with more or fewer ranges. Called each time data was received.
     pub(super) fn reconsider_lanes(&mut self) {
         let running = match &self.stream {
             Some(DownloadStream::Http(_)) if self.is_divisible() => 1,

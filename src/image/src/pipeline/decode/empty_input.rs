@@ -1,6 +1,6 @@
 //! Limits compressed input that produces no output: skippable frames, padding, empty frames and blocks. Without this
-//! limit, a server could send such input forever, because the download is not slow and the output stays below its
-//! limits.
+//! limit, a server could send such input forever, because neither the check for slow connections nor the limits on the
+//! output would stop it.
 
 use super::error::damaged_error;
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// MiB per TiB, the data in flight between download and output (16 MiB), and a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// Number of input bytes for which one output byte compensates. An occasional output byte therefore does not reset the
-/// counter, while frames and blocks with a single byte of content remain valid.
+/// Number of input bytes by which one output byte decreases the counter. An occasional output byte therefore does not
+/// reset the counter, but frames and blocks with a single byte of content remain valid.
 const MADE_UP: u64 = 32;
 
 /// Counter of one stream. Input increases it, output decreases it.

@@ -56,8 +56,8 @@ impl CompressedInput {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
-    /// Returns whether the source has failed, or the limit on input without output was exceeded. A decoder's error is
-    /// then only a consequence.
+    /// Returns whether the source has failed, or the limit on input without output was exceeded. An error of the
+    /// decoder is then only a consequence of this failure.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }

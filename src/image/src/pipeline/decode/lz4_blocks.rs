@@ -90,7 +90,7 @@ impl Lz4Frame {
         }
         if size > self.block_bytes {
             return Err(DecodeError::Damaged(format!(
-                "a block of {size} bytes in a frame of {}-byte blocks",
+                "a block has {size} bytes, but the frame allows {} bytes per block",
                 self.block_bytes
             )));
         }

@@ -49,7 +49,8 @@ impl OrderedOutput {
     }
 
     /// Adds an item. If it is the next one in order, sends it and the items that waited for it. Other threads that add
-    /// an item meanwhile wait. This costs nothing, since in this case the next stage is the slower one.
+    /// an item during this time must wait, which costs nothing: sending takes long only if the next stage is slower
+    /// than the decoder.
     pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,

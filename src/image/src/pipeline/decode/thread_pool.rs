@@ -31,12 +31,12 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 /// parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames that have begun, but whose start has not been sent. Frames without content need this
-/// limit, because they are not limited by buffers.
+/// Maximum number of lz4 frames whose start was read, but not yet sent to the next stage. The limit is needed for
+/// frames without content, because they take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
-/// Maximum number of fetched buffers that the task being assembled holds, and twice as many ([`MOST_HELD`]) for this
-/// task together with the frame being scanned. The download must always have a free buffer left.
+/// Maximum number of fetched buffers that the task being assembled holds. The task and the frame being scanned may
+/// together hold twice as many ([`MOST_HELD`]), so that the download always has a free buffer.
 const HELD: usize = 7;
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.

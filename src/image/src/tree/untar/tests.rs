@@ -183,7 +183,7 @@ fn the_member_that_fails_is_named() {
         (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
         (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
         (Tar::new().file("./", b"x"), "./: the tar is malformed"),
-        (Tar::new().file(".", b"x"), ".: only a directory can be the root itself"),
+        (Tar::new().file(".", b"x"), ".: the path is the root itself, which is always a directory"),
         (Tar::new().raw("", b'L', &[b'x'; 300], |_| ()).file("short", b"y"), "xxx: File name too long"),
     ] {
         let error = Bench::new().untar(tar).unwrap_err().to_string();

@@ -148,7 +148,10 @@ fn lz4_frames_that_lie_are_refused() {
         (frame(0x60, 0x30, b"", &abc), "unknown block size 3"),
         (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "requires a dictionary"),
         (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame that declares 4 bytes has 3 bytes"),
-        (frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]), "a block of 65537 bytes in a frame of 65536-byte blocks"),
+        (
+            frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]),
+            "a block has 65537 bytes, but the frame allows 65536 bytes per block",
+        ),
         // Refers to what was before the block: where blocks are independent, nothing is.
         (
             frame(0x60, 0x40, b"", &[&abc[..7], &[9, 0, 0, 0, 0x04, 1, 0, 0x50, 1, 2, 3, 4, 5, 0, 0, 0, 0]].concat()),
