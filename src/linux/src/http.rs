@@ -46,7 +46,7 @@ pub fn new_client() -> Result<Client> {
 /// Returns a client for requests that contain a secret: it does not follow redirects.
 ///
 /// # Errors
-/// As [`new_client`].
+/// The same errors as for [`new_client`].
 pub fn new_client_without_redirects() -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()))
 }
@@ -54,7 +54,7 @@ pub fn new_client_without_redirects() -> Result<Client> {
 /// Returns a client for devices that require a password: it does not follow redirects. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
-/// As [`new_client`].
+/// The same errors as for [`new_client`].
 pub fn new_device_client(insecure: bool) -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
 }
@@ -62,10 +62,10 @@ pub fn new_device_client(insecure: bool) -> Result<Client> {
 /// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
 /// time limit.
 ///
-/// `RequestBuilder::timeout` of reqwest's blocking client, in contrast, also limits the body as a whole.
+/// Do not set `RequestBuilder::timeout` of reqwest's blocking client in addition: it would limit the body as a whole.
 ///
 /// # Errors
-/// As [`new_client`].
+/// The same errors as for [`new_client`].
 pub fn new_streaming_client(stall: Duration) -> Result<Client> {
     build_client(&|| client_builder(Some(stall)))
 }
@@ -106,7 +106,7 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
     before.scheme() == "https" && next.scheme() != "https"
 }
 
-/// Returns whether the error is caused by an untrusted certificate of the peer. A retry is futile then.
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error.
 pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));

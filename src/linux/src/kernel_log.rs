@@ -8,9 +8,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Maximum number of log lines that are reported.
 /// Text before the messages of the kernel in an error message.
 pub(crate) const EXCERPT_PREFIX: &str = "kernel log: ";
+
+/// Maximum number of log lines that are reported.
 const LINES: usize = 5;
 
 /// Log level of warnings; see syslog(2).

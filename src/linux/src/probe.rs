@@ -57,7 +57,7 @@ pub enum ProbeDepth {
 /// [`model::inventory::InventoryDisk::unreadable`].
 ///
 /// # Errors
-/// sysfs or procfs is not mounted, or the users of a disk are unknown.
+/// sysfs or procfs is not mounted, or the users of a disk cannot be determined.
 pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
     read_inventory_at(&ProbeRoots::default(), depth)
 }
@@ -65,7 +65,7 @@ pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
 /// Reads an inventory from sysfs, procfs and devtmpfs at these mount points.
 ///
 /// # Errors
-/// As for [`read_inventory`].
+/// The same errors as for [`read_inventory`].
 pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Inventory> {
     let users = device_users::DeviceUsers::read(roots)?;
     let mut inventory = Inventory {

@@ -124,7 +124,7 @@ impl ToolCommand {
         self
     }
 
-    /// Sets the data written to stdin. Without it, stdin is /dev/null.
+    /// Sets the data written to stdin. If this function is not called, stdin is /dev/null.
     pub(crate) fn input(mut self, input: Vec<u8>) -> Self {
         self.input = input;
         self
@@ -188,7 +188,7 @@ impl ToolCommand {
     /// Like [`ToolCommand::run`], and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
-    /// As for [`ToolCommand::run`].
+    /// The same errors as for [`ToolCommand::run`].
     pub fn run_watched(self, watch: impl Fn(&str) + Send + Sync + 'static) -> Result<ToolOutput, CommandError> {
         let argv = self.format_argv();
         tracing::debug!(%argv, "run");

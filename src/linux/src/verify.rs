@@ -17,9 +17,10 @@ const PROGRAM: &str = "/proc/self/exe";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerifyVerdict {
     Good,
-    /// The error output of `verify`.
+    /// `verify` rejected the parameters, was killed, or did not end in time. The text describes how it ended, and
+    /// quotes its output.
     Refused(String),
-    /// `verify` could not be run, for this reason.
+    /// `verify` could not be started, for this reason.
     NotRun(String),
 }
 

@@ -28,7 +28,8 @@ const KEEP_COUNT: u32 = 5;
 /// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Established connection. This end has verified the peer's certificate; [`Self::is_taken`] is about the local one.
+/// Established connection. The peer's certificate is verified. Whether the peer has accepted the local certificate is
+/// in [`Self::is_taken`].
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
@@ -196,8 +197,8 @@ impl Read for TlsLink {
 }
 
 impl TlsLink {
-    /// Classifies a TLS error as permanent (`InvalidData`) or temporary. An alert instead of the first data is permanent, because the peer
-    /// rejects the local certificate. Data damaged in transit is a temporary error, since a new connection may succeed.
+    /// Classifies a TLS error as permanent (`InvalidData`) or temporary. An alert before any data is permanent, because it means that the
+    /// peer rejects the local certificate. Data damaged in transit is a temporary error, since a new connection may succeed.
     fn classify_tls_error(&self, error: rustls::Error) -> io::Error {
         match error {
             rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {

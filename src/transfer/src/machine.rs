@@ -71,7 +71,7 @@ impl ControlSilence {
         }
     }
 
-    /// Resets the timer, because the control plane has sent information, or has not answered at all.
+    /// Ends the period. Called if the control plane has sent information, or has not answered at all.
     pub fn is_broken(&mut self) {
         self.0 = None;
     }
@@ -107,7 +107,7 @@ impl OwnIdentity {
         let own = self.fingerprint();
         match self.secret {
             Some(_) => format!(
-                "both certificates are signed with the secret in the ramdisks, which the control plane does not know.\nCertificate of \
+                "both certificates are signed with the secret in the ramdisks, which the control plane does not have.\nCertificate of \
                  this machine:\n  {own}"
             ),
             None => format!(
@@ -262,13 +262,13 @@ impl IncomingMigration {
         Ok(())
     }
 
-    /// Returns whether a peer was set, which may connect.
+    /// Returns whether a peer that may connect was set.
     pub fn knows_sender(&self) -> bool {
         lock_mutex(&self.news).peer.is_some()
     }
 
-    /// Compares the inventory that the peer sends after each boot with the one for which the plan was made. The plan
-    /// contains ids from that inventory, so the transfer ends if the contents differ.
+    /// Compares the inventory that the peer sends after each boot with the one for which the plan was made. If the
+    /// contents differ, ends the transfer, because the plan contains ids from the earlier inventory.
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(

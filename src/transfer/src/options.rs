@@ -31,9 +31,10 @@ pub enum MoveCommand {
         {EXIT_CODES}"
     ))]
     Send(SendOptions),
-    /// Receive disks, which replace ALL contents of the disks listed here
+    /// Receive disks, and replace ALL contents of the disks listed here
     ///
-    /// Connections with another certificate are rejected, and the command continues to wait.
+    /// Connections with a certificate other than that of --peer are rejected; the command then continues to wait for
+    /// the peer.
     #[command(after_help = format!(
         "Example:\n  \
         drophammer move receive 0.0.0.0:7700 /dev/nvme0n1 /dev/nvme1n1 --key b.key --cert b.pem --peer a.pem --overwrite\n\n{EXIT_CODES}"

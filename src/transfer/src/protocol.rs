@@ -16,8 +16,8 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Size of a chunk, in bytes. Pieces with data do not cross a multiple of it; it is the unit of digests, writes and
-/// retransmission.
+/// Size of a chunk, in bytes. A piece with data does not cross a multiple of this size. A chunk is the unit of digests,
+/// writes and retransmission.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Alignment of the start of pieces, in bytes.

@@ -84,9 +84,11 @@ pub(crate) fn check_signed_name(
     let Some(named) = named else {
         return match minimum.0.is_empty() {
             true => Ok(()),
-            false => Err("the signature names no image, so its age is unknown, and a minimum version is required; \
+            false => {
+                Err("the signature does not contain an image id, which is required to check the minimum version; \
                           pack the image again with --id OS-VERSION, or sign it with cosign sign -a image=OS-VERSION"
-                .to_owned()),
+                    .to_owned())
+            }
         };
     };
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
@@ -172,7 +174,7 @@ mod tests {
         let older = "is older than";
         for (named, wanted, oldest, says) in [
             (None, Some("ubuntu-24.04.20240101"), &[][..], ""),
-            (None, None, &["debian-12"], "names no image"),
+            (None, None, &["debian-12"], "does not contain an image id"),
             (Some("ubuntu-24.04.20240101"), None, &[], ""),
             (Some("ubuntu-24.04.20240101"), Some("ubuntu-24.04.20240101"), &[], ""),
             (Some("ubuntu-24.04.20240101"), Some("ubuntu-24.04"), &[], ""),

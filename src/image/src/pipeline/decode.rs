@@ -113,7 +113,7 @@ impl StreamDecoder<'_, '_> {
         }
         let position = self.input.position();
         let mut start = [0; format::START_BYTES];
-        // The first frame may have any format, also that of a tar, which requires a whole header.
+        // The first frame may have any format. A tar is recognized only by its whole first header.
         let count = if self.format.is_none() { start.len() } else { format::MAGIC_BYTES };
         let got = self.input.peek(0, &mut start[..count])?;
         let start = &start[..got];

@@ -42,7 +42,7 @@ struct MappedMemory {
     writable: bool,
 }
 
-// SAFETY: the mapping stays at its address until it is dropped, and each span of it is handed out once.
+// SAFETY: the mapping stays at its address until it is dropped, and no two spans of it overlap.
 unsafe impl Send for MappedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for MappedMemory {}

@@ -32,8 +32,8 @@ pub fn check_duplicate_uuids(
         return Ok(());
     }
     Err(rejection(format!(
-        "the image has UUIDs that are in use on preserved disks, so that one could be mounted instead of the other: \
-         {}; detach that disk, wipe it, or change its UUIDs",
+        "the image has UUIDs that are in use on preserved disks, so that the wrong filesystem could be mounted: \
+         {}; detach or wipe the preserved disk, or change its UUIDs",
         twice.join(", ")
     )))
 }

@@ -192,8 +192,8 @@ impl<'a> TarParser<'a> {
             self.warned_of_acls = true;
             let path = String::from_utf8_lossy(&path);
             self.lost_acl = Some(format!(
-                "{path}: an ACL of the image is not restored, and others may not be \
-                                          either: {lost}"
+                "{path}: an ACL of the image is not restored; further ACLs that are not restored are \
+                                          not reported: {lost}"
             ));
         }
         Ok(TarMember { path, kind, attributes })

@@ -103,7 +103,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
 /// Writes a variable of any vendor by its path.
 ///
 /// # Errors
-/// As for [`write_variable`].
+/// The same errors as for [`write_variable`].
 pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let is_new = fs::symlink_metadata(path).is_err();
     make_mutable(path)?;

@@ -10,7 +10,7 @@ pub(super) struct AtaIdentity {
 }
 
 /// Returns the identity of the disk with this sysfs directory; `None` if it is not an ATA disk, or if the controller
-/// hides that.
+/// does not provide the identity data of its ATA disks.
 pub(super) fn read_identity(disk: &Path) -> Option<AtaIdentity> {
     parse_identity(&std::fs::read(disk.join("device/vpd_pg89")).ok()?)
 }

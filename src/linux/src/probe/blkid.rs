@@ -113,7 +113,7 @@ impl BlkidProbe {
         Ok(found)
     }
 
-    /// Returns the partition table, if any. A protective MBR without a GPT is a table of type `PMBR`.
+    /// Returns the partition table, if any. A protective MBR without a GPT is returned as a table of type `PMBR`.
     ///
     /// # Errors
     /// A read error.

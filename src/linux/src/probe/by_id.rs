@@ -1,11 +1,12 @@
-//! Names of disks in `/dev/disk/by-id`, derived as udev does, because no udev runs in the ramdisk (systemd,
+//! Names of disks in `/dev/disk/by-id`, derived by the rules of udev, which does not run in the ramdisk (systemd,
 //! rules.d/60-persistent-storage.rules.in with the programs ata_id and scsi_id).
 
 use super::ata_identity::AtaIdentity;
 use model::inventory::InventoryDisk;
 
-/// Returns all names of a disk, as paths; none if the disk has no name there. `ata` is the identity of an ATA disk,
-/// `None` for other disks. `namespace` is the number of an NVMe namespace, empty for other disks.
+/// Returns all names of a disk, as paths; empty if the disk has none, or its transport is not supported here. `ata` is
+/// the identity of an ATA disk, `None` for other disks. `namespace` is the number of an NVMe namespace, empty for other
+/// disks.
 pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, namespace: &str) -> Vec<String> {
     let names = match disk.transport.as_str() {
         "nvme" => nvme_names(disk, namespace),

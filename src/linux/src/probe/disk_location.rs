@@ -66,7 +66,7 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
     let mut inside_pci = false;
     for (name, dir) in sysfs_ancestors(sys, &start) {
         let pci = is_pci_address(&name);
-        // Of a chain of bridges only the last one counts; a new PCI domain (Intel VMD) starts a new chain.
+        // Only the last bridge of a chain is part of the name; a new PCI domain (Intel VMD) starts a new chain.
         if pci && !inside_pci {
             parts.push(format!("pci-{name}"));
         }

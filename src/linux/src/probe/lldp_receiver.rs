@@ -13,10 +13,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Multicast address of LLDP frames for the nearest bridge, which bridges do not forward.
+/// Multicast address of LLDP frames for the nearest bridge. Bridges do not forward these frames.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// Interval of progress messages, also used as the deadline of commands.
+/// Interval of progress messages. It is also the deadline of each command that is run here.
 const SAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of neighbours stored for a NIC, since frames may be forged.

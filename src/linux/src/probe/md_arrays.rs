@@ -139,9 +139,9 @@ fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     }
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks at every start, even of an array that is
-/// started read-only. It empties a partial parity log (PPL), replays a journal, and continues a reshape, which
-/// metadata 0.91 indicates (feature bits in linux/raid/md_p.h).
+/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even read-only: it
+/// empties a partial parity log (PPL), replays a journal, or continues a reshape. Feature bits (linux/raid/md_p.h)
+/// indicate all three, and metadata version 0.91 also indicates a reshape.
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;

@@ -62,9 +62,9 @@ pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<F
     })
 }
 
-/// Returns the files of sparse volumes. The installed system may mount this filesystem at `/`, at `/var`, or at any
-/// directory down to that of the sparse volumes, so the corresponding path of each case is searched. Symlinks are not
-/// followed.
+/// Returns the files of sparse volumes. The installed system may mount this filesystem at `/`, or at any other
+/// directory in the path of the sparse volumes, such as `/var`. Therefore the directory of the volumes is searched at
+/// each path that it may have in the filesystem. Symlinks are not followed.
 fn find_sparse_files(root: &File) -> Vec<SparseFile> {
     let folders =
         std::iter::successors(Some(k8s_volume::SPARSE.trim_start_matches('/')), |path| match path.split_once('/') {

@@ -314,8 +314,12 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 /// attributes, such volumes do not differ from linear ones.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
-        () if volume.lv_attr.starts_with(['O', 'S']) => Some("is part of a snapshot merge, which would continue"),
-        () if !volume.lv_allocation_locked.is_empty() => Some("is being moved, which would continue"),
+        () if volume.lv_attr.starts_with(['O', 'S']) => {
+            Some("is part of a snapshot merge, which its activation would continue")
+        }
+        () if !volume.lv_allocation_locked.is_empty() => {
+            Some("is being moved, and its activation would continue the move")
+        }
         () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,
     }

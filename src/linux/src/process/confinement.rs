@@ -1,8 +1,8 @@
 //! Processes confined to another root, with their own mount namespace and without device nodes except those provided.
 //!
 //! They still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program can
-//! therefore mount a devtmpfs. Confined programs come from images with a verified digest: the confinement protects
-//! other disks from mistakes of these programs, not from attacks.
+//! therefore mount a devtmpfs. The confinement protects other disks from mistakes of confined programs. It does not
+//! protect them from attacks, which are not expected, because these programs come from images with a verified digest.
 
 use nix::libc;
 use nix::mount::{MsFlags, mount};

@@ -22,7 +22,7 @@ pub(crate) fn drop_user() -> io::Result<()> {
 /// Drops all capabilities and prevents regaining any through exec.
 ///
 /// # Errors
-/// As for [`drop_user`].
+/// The same errors as for [`drop_user`].
 pub(crate) fn drop_all_capabilities() -> io::Result<()> {
     clear_capability_sets().map_err(|error| describe_failure("drop all capabilities", error))?;
     // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.

@@ -5,7 +5,7 @@
 //!
 //! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes to
 //! arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
-//! superblock of a bitmap at every start and stop, and the whole bitmap if it is behind; the kernel also replays a
+//! superblock of a bitmap at every start and stop, and the whole bitmap if it is outdated; the kernel also replays a
 //! journal, empties a partial parity log, and continues a reshape. It cannot be proven from the superblocks that the
 //! kernel will write nothing.
 
@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum number of rounds. In each round, objects on those of the previous rounds are found and started.
+/// Maximum number of rounds. Each round finds and starts objects that lie on objects started in previous rounds.
 const ROUNDS: usize = 8;
 
 /// Deadline of mdadm and lvm, since failing disks respond slowly.
@@ -152,7 +152,7 @@ impl ReadOnlyAssembly {
     /// because the containers may contain further physical volumes of them.
     ///
     /// # Errors
-    /// As for [`ReadOnlyAssembly::assemble_all`].
+    /// The same errors as for [`ReadOnlyAssembly::assemble_all`].
     pub fn assemble_again(&mut self) -> Result<()> {
         self.groups.clear();
         self.assemble_all()

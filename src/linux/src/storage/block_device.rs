@@ -100,9 +100,9 @@ pub struct KernelPartition {
     pub size_bytes: u64,
 }
 
-/// Retries for two seconds while the kernel returns `busy`. Some users release a device by themselves: a process that
-/// was just killed, udev on a developer's machine, and a child forked by another thread, which holds every open
-/// descriptor until exec, O_CLOEXEC or not.
+/// Retries for two seconds while the kernel returns `busy`. Some users release a device after a short time: a process
+/// that was just killed, udev on a developer's machine, and a child forked by another thread, which holds all open
+/// descriptors until exec, even those with O_CLOEXEC.
 pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -146,7 +146,7 @@ pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Resu
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Zeroes this range by the disk's own command if supported, else by writing. It must consist of whole sectors.
+/// Zeroes this range of whole sectors, with a command of the disk if the disk supports one, otherwise by writing zeros.
 pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 where the pointer says.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
@@ -266,7 +266,7 @@ pub fn sysfs_path(device: &DevicePath) -> Result<PathBuf> {
 /// Returns the sysfs directory of an open device, even if its path changed.
 ///
 /// # Errors
-/// As for [`sysfs_path`].
+/// The same errors as for [`sysfs_path`].
 pub(crate) fn sysfs_path_of_open(file: &File, device: &DevicePath) -> Result<PathBuf> {
     sysfs_path_from_metadata(device, file.metadata())
 }
@@ -283,7 +283,7 @@ fn sysfs_path_from_metadata(device: &DevicePath, metadata: std::io::Result<fs::M
 /// Returns the partitions of a disk that are registered with the kernel, by number.
 ///
 /// # Errors
-/// As for [`sysfs_path`].
+/// The same errors as for [`sysfs_path`].
 pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     let what = || format!("list the partitions of {disk}");
     let mut found = Vec::new();
@@ -306,7 +306,7 @@ pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
 /// Returns whether partitions of the device can be registered. False for partitions and device-mapper devices.
 ///
 /// # Errors
-/// As for [`sysfs_path`].
+/// The same errors as for [`sysfs_path`].
 pub fn supports_partitions(device: &DevicePath) -> Result<bool> {
     // Number of minors, including the device itself. A partition has no such file.
     Ok(read_number(&sysfs_path(device)?.join("ext_range")).is_ok_and(|most| most > 1))

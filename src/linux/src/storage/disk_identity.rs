@@ -80,8 +80,8 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan, which are kept open while it runs, because the kernel does not assign the name of an open disk to
-/// another disk.
+/// Disks of a plan, which are kept open while the plan is carried out, because the kernel does not assign the name of
+/// an open disk to another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);
 
@@ -89,7 +89,7 @@ impl HeldDisks {
     /// Opens a disk and keeps it open.
     ///
     /// # Errors
-    /// As for [`open_identified_disk`].
+    /// The same errors as for [`open_identified_disk`].
     pub fn hold_disk(&mut self, identity: &DiskIdentity) -> Result<()> {
         self.0.push((identity.clone(), open_identified_disk(identity)?));
         Ok(())

@@ -22,7 +22,7 @@ use verification::ContentSamples;
 
 /// Tries the plan's methods until one succeeds and is verified, then zeroes the areas of signatures.
 ///
-/// The disk stays open exclusively, so that it cannot be mounted or assembled meanwhile.
+/// The disk stays open exclusively during the erase, so that it cannot be mounted or assembled.
 ///
 /// # Errors
 /// The disk is in use (the error lists the users), an area cannot be zeroed or does not stay zero, or the plan is

@@ -63,7 +63,7 @@ pub fn fit_image_table(
 /// numbers and GUIDs of the partitions; `None` if the table is not in those bytes.
 ///
 /// # Errors
-/// As for [`fit_image_table`].
+/// The same errors as for [`fit_image_table`].
 pub fn check_image_table(
     head: &[u8],
     sector_bytes: u32,

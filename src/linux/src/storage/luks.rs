@@ -44,8 +44,8 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     {
         missing.push(match source {
             source if *withheld => format!(
-                "{device} is encrypted with key: {source}, and the control plane sends disk_key once in each boot, \
-                 before an installation has started: boot the machine again"
+                "{device} is encrypted with key: {source}, and the control plane sends disk_key only once per boot, \
+                 and only before an installation has started: boot the machine again"
             ),
             KeySource::Prompt => format!(
                 "{device} is encrypted with key: {source}, and the passphrase was not requested: the agent prompts \
@@ -99,7 +99,7 @@ pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
 /// Opens the container without a TPM.
 ///
 /// # Errors
-/// As for [`open_container`].
+/// The same errors as for [`open_container`].
 pub fn open_container_with_key(
     OpenContainer { container, read_only }: &OpenContainer,
     device: &DevicePath,

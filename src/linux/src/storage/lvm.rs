@@ -182,8 +182,8 @@ fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     compare_fields(volume.device.as_str(), &planned, found)
 }
 
-/// Suspends synchronization of these volumes. Volumes without copies reject the device-mapper message for that, which
-/// is not an error.
+/// Suspends synchronization of these volumes. Volumes without copies reject the device-mapper message; such a rejection
+/// is ignored.
 pub(crate) fn suspend_synchronization(name: &str, volumes: &[String]) {
     for volume in volumes {
         if let Err(error) = freeze_volume(&format!("/dev/{name}/{volume}").into()) {

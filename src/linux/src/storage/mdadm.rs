@@ -152,8 +152,8 @@ fn run_mdadm(args: Vec<String>) -> Result<String, CommandError> {
     Ok(output.stdout)
 }
 
-/// Suspends synchronization while the image is written. Data is written to all members meanwhile. Synchronization
-/// starts when the array is assembled the next time.
+/// Suspends synchronization while the image is written. During this time, data is written to all members.
+/// Synchronization starts when the array is assembled the next time.
 fn freeze_synchronization(device: &DevicePath) -> Result<()> {
     let file = block_device::sysfs_path(device)?.join("md/sync_action");
     // Not fs::write(), which would request sysfs to create a missing file.

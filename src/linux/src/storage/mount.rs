@@ -56,16 +56,16 @@ impl MountStack {
     /// works.
     ///
     /// # Errors
-    /// As for [`MountStack::mount_filesystem`].
+    /// The same errors as for [`MountStack::mount_filesystem`].
     pub(crate) fn mount_inert(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts like [`MountStack::mount_inert`], read-only. This does not prevent the replay of a journal, for which the
-    /// filesystem needs an option of its own, such as `noload`.
+    /// Mounts like [`MountStack::mount_inert`], read-only. A read-only mount does not prevent the replay of a journal;
+    /// for that, the filesystem needs an additional option, such as `noload`.
     ///
     /// # Errors
-    /// As for [`MountStack::mount_filesystem`], or the mount point does not exist.
+    /// The same errors as for [`MountStack::mount_filesystem`], or the mount point does not exist.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
@@ -82,7 +82,7 @@ impl MountStack {
     /// Mounts `source` at `path` in the target, creating the directory if it is missing.
     ///
     /// # Errors
-    /// As for [`MountStack::mount_filesystem`].
+    /// The same errors as for [`MountStack::mount_filesystem`].
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
         let what = || format!("mount {source} at {path} in the target");
         let point = self.create_mount_point(path).context(Phase::Storage, what)?;

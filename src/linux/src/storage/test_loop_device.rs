@@ -96,8 +96,9 @@ impl Drop for TestLoopDevice {
 
 /// Deletes the kernel's partitions of the device.
 ///
-/// The kernel preserves them when a loop device is detached, and does not delete one that another test is probing
-/// (`EBUSY`). Without the second attempt, the next user of the device would find them: mkfs.vfat refuses such a device.
+/// The kernel preserves partitions when a loop device is detached, and refuses to delete a partition that another test
+/// is probing (`EBUSY`), so that several attempts are made. Remaining partitions would disturb the next user of the
+/// device: mkfs.vfat refuses a device with partitions.
 fn delete_partitions(device: &DevicePath) {
     for _ in 0..100 {
         let partitions = super::block_device::read_partitions(device).unwrap_or_default();

@@ -13,8 +13,8 @@ use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArr
 use std::time::Duration;
 use std::{fs, io};
 
-/// Maximum memory for a trial. An empty filesystem is mostly a hole; its metadata takes several hundred MiB for 8 TB,
-/// most of it the zeroed log of an xfs.
+/// Maximum memory for a trial. Most of an empty filesystem is a hole in the sparse file. Its metadata takes several
+/// hundred MiB for 8 TB, most of which is the zeroed log of an xfs.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
@@ -29,7 +29,7 @@ const SMALL_BYTES: u64 = 2 << 30;
 /// Deadline of mkfs. On a sparse file, mkfs exceeds it only if its options make it read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates the array on devices in memory. Returns a note if that was not possible for lack of memory.
+/// Creates the array on devices in memory. Returns a note if the trial was not possible for lack of memory.
 ///
 /// # Errors
 /// mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
@@ -72,7 +72,8 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
     }
 }
 
-/// Creates and mounts the filesystem in memory. Returns a note if that was not possible for lack of memory.
+/// Creates and mounts the filesystem in memory. Returns a note if the trial was not possible in full size for lack of
+/// memory.
 ///
 /// # Errors
 /// The tool or the kernel fails in every size listed by the plan.
@@ -100,7 +101,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
-    // Up to the lack of memory, the first trial did not reject the options. A failure with the smaller size may be
+    // The first trial did not reject the options before it ran out of memory. A failure with the smaller size may be
     // caused by the size alone, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => format!("{note}; it was tried with {}", common::format::format_bytes(small)),

@@ -1,5 +1,5 @@
-//! Disks of the virtual machine in which `vm_` tests run, which are blank and unused when a test takes and drops them,
-//! and digests of their contents.
+//! Disks of the virtual machine in which `vm_` tests run, and digests of their contents. The disks are blank and unused
+//! before and after each test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +58,7 @@ pub fn assert_test_machine() {
 }
 
 impl Drop for TestDisks {
-    /// Removes the contents, which would be found by later tests: tools scan all disks.
+    /// Removes the contents, because tools scan all disks and would find the contents in later tests.
     fn drop(&mut self) {
         free();
         for disk in &self.0 {

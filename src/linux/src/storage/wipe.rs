@@ -59,7 +59,7 @@ pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     })
 }
 
-/// Unregisters old partitions from the kernel, since their nodes and caches must not outlive them.
+/// Unregisters old partitions from the kernel, so that no device nodes and page caches of them remain.
 pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<()> {
     for partition in block_device::read_partitions(device)? {
         let delete = || block_device::delete_partition(disk, partition.number);

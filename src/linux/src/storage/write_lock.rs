@@ -1,4 +1,4 @@
-//! Read-only flags of the block layer (BLKROSET): in addition to the plan, a second protection of disks that must not
+//! Read-only flags of the block layer (BLKROSET): a second protection, in addition to the plan, for disks that must not
 //! be written.
 
 use super::block_device;

@@ -54,15 +54,15 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
     let mut reading = ZeroCheck { device, give_up, total, done: 0, began, deadline, say };
     for range in ranges {
         if let Some(offset) = reading.find_first_data(&file, *range)? {
-            let found = format!("data found at byte {offset}, between samples that are zero");
+            let found = format!("data found at byte {offset}, although all samples of the inventory are zero");
             return Err(reading.build_refusal(&format!("is not blank: {found}")));
         }
     }
     Ok(())
 }
 
-/// Opens the device for reading without the page cache, which may contain outdated data, and which the read data would
-/// fill.
+/// Opens the device for reading without the page cache: the cache may contain outdated data, and reading the whole
+/// device would fill it.
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {

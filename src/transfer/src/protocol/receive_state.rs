@@ -182,8 +182,8 @@ impl ReceivedDisk {
         }
     }
 
-    /// Makes a new connection the current one, and closes the previous one, which the peer must have abandoned. Returns
-    /// the number of the new connection.
+    /// Makes a new connection the current one, and closes the previous one: a peer that opens a new connection no
+    /// longer uses the previous one. Returns the number of the new connection.
     ///
     /// # Errors
     /// Fails if the connection belongs to an earlier run, or the receiver has ended.
@@ -229,7 +229,7 @@ impl ReceivedDisk {
         tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
-        // Reopen the destination: it may be closed, and it holds the first MiB of the previous run.
+        // Reopen the destination, because it may be closed, and has buffered the first MiB of the previous run.
         state.onto = None;
         let onto = (self.opens)(&self.path).map_err(io::Error::other)?;
         onto.erase_head()?;
@@ -237,7 +237,7 @@ impl ReceivedDisk {
         Ok(())
     }
 
-    /// Checks whether the offered disk is acceptable. The error is the reason if it is not.
+    /// Checks whether the offered disk is acceptable. If it is not, the error is the reason.
     pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));

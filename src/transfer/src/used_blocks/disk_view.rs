@@ -11,9 +11,10 @@ pub(super) const OR: &str = " or ";
 pub(super) enum FilesystemUsage {
     /// The disk or partition does not contain this filesystem.
     Other,
-    /// The filesystem is this one, but unclean or with unsupported features. All blocks are treated as used.
+    /// The disk or partition contains this filesystem, but the filesystem is unclean or has unsupported features. All
+    /// blocks are treated as used.
     Doubtful(&'static str),
-    /// The filesystem is this one, with these used ranges.
+    /// The disk or partition contains this filesystem, with these used ranges.
     Used(&'static str, UsedRanges),
 }
 

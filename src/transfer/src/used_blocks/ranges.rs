@@ -10,15 +10,16 @@ pub(super) const GAP_BYTES: u64 = 256 << 10;
 /// Maximum number of ranges per disk, which take 16 MiB of memory.
 pub(crate) const MOST_RANGES: usize = 1 << 20;
 
-/// Number of most recent ranges that are checked whether a new range extends them. Several are needed, since copies of
-/// an extent, and metadata before them, are added alternately.
+/// Number of most recent ranges that a new range may extend. Several are needed, since copies of an extent, and
+/// metadata before them, are added alternately.
 const RECENT: usize = 4;
 
 /// Set of used ranges.
 #[derive(Debug, Clone)]
 pub(crate) struct UsedRanges {
     ranges: Vec<Range<u64>>,
-    /// Minimum size of a gap, in bytes; smaller gaps are treated as used. It grows if there are too many ranges.
+    /// Minimum size of a gap, in bytes; smaller gaps are treated as used. The minimum is increased if there are too
+    /// many ranges.
     gap: u64,
     most: usize,
 }

@@ -69,5 +69,5 @@ fn a_signature_is_for_the_image_that_it_names() {
     pack_image(&with_key(options(tree.path(), &image), "one.key")).unwrap();
     assert_eq!(reach_as(&server, named, &[]).unwrap(), None);
     let error = reach_as(&server, named, &["debian-12"]).unwrap_err();
-    assert!(error.is_refusal() && error.to_string().contains("the signature names no image"), "{error}");
+    assert!(error.is_refusal() && error.to_string().contains("the signature does not contain an image id"), "{error}");
 }

@@ -14,10 +14,11 @@ const NAME_OFFSET: usize = 32;
 const NAME_BYTES: usize = 32;
 const SECTOR_BYTES: u64 = 512;
 
-/// Checks that no superblock on the device has control characters in its name. Unreadable devices are left to mdadm.
+/// Checks that no superblock on the device has control characters in its name. Unreadable devices are accepted here,
+/// because mdadm reports them.
 ///
 /// # Errors
-/// Reason and remedy.
+/// Returns the reason, and the remedy for the operator.
 pub(crate) fn require_plain_names(device: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(device) else { return Ok(()) };
     let Ok(size_bytes) = file.seek(SeekFrom::End(0)) else { return Ok(()) };

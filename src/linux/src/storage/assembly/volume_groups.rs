@@ -11,9 +11,8 @@ use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
 /// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Apart from that, both have the attributes of linear volumes (lv_attr
-/// in lvs(8)): an origin has another type than `-`, and a volume being moved has a capital letter as its third
-/// attribute.
+/// being moved, because the move would continue. Both differ from other linear volumes in one letter of lv_attr
+/// (lvs(8)): the first letter of an origin is not `-`, and the third letter of a volume being moved is a capital.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only

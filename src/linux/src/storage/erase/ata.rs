@@ -67,7 +67,7 @@ fn erase_disk(
         true => ("--security-erase-enhanced", before.enhanced_minutes),
         false => ("--security-erase", before.erase_minutes),
     };
-    // A running erase cannot be stopped, and the disk does nothing else meanwhile.
+    // A running erase cannot be stopped, and the disk does not execute other commands during the erase.
     let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
         return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());

@@ -87,7 +87,10 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
         (entangled(HAS_SNAPSHOT), "it has a snapshot, which would be activated with it; remove the snapshot"),
-        (entangled("is being moved, which would continue"), "it is being moved, which would continue; "),
+        (
+            entangled("is being moved, and its activation would continue the move"),
+            "it is being moved, and its activation would continue the move; ",
+        ),
         (lost("linear"), "part of its data is on a missing physical volume; connect the missing disk"),
         (lost("thin-pool"), "part of its data is on a missing physical volume"),
         (
@@ -282,7 +285,7 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("striped")]), true),
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
-        (group(None, vec![entangled("is being moved, which would continue")]), false),
+        (group(None, vec![entangled("is being moved, and its activation would continue the move")]), false),
         (group(None, vec![lost]), false),
         (group(None, vec![volume("thin")]), false),
         (group(Some(EXPORTED), vec![volume("linear")]), true),

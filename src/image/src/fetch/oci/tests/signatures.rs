@@ -88,7 +88,7 @@ fn a_signature_is_for_the_image_that_it_names() {
         ("named", "debian-12.0.20261102", &[], "signed as debian-12.0.20261101, but debian-12.0.20261102 is requested"),
         ("named", NAME, &["debian-12.0.20261102"], "is older than debian-12.0.20261102"),
         ("unnamed", NAME, &[], ""),
-        ("unnamed", NAME, &["debian-12"], "the signature names no image"),
+        ("unnamed", NAME, &["debian-12"], "the signature does not contain an image id"),
     ] {
         let source = ImageSource { id: Some(id.to_owned()), minimum: minimum(oldest), ..with_keys(keys(&[ONE])) };
         match reach_signed(signed(how), source) {

@@ -170,7 +170,10 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
     };
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
-        assert!(error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach that disk")), "{error}");
+        assert!(
+            error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach or wipe the preserved disk")),
+            "{error}"
+        );
     }
     check("e5-f7").unwrap();
 }
