@@ -217,8 +217,8 @@ impl PackSource {
     }
 }
 
-/// Checks the image id. It must have a version after the last hyphen, which is compared with `drophammer.minimum=` and
-/// with the constraints of layouts.
+/// Checks the image id. The id must end with a hyphen and a version. This version is compared with
+/// `drophammer.minimum=` and with the constraints of layouts.
 fn refuse_other_id(id: &str) -> Result<()> {
     let is_word = id.bytes().all(|byte| byte.is_ascii_graphic());
     match ImageId::parse(id).map_err(|why| format!("--id {id}: {why}")) {
@@ -318,8 +318,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names, the image last. A client that fetches the image in between gets the old
-/// image with new documents, and rejects it because they do not match.
+/// Renames all new files to their final names, the image last. A client that fetches the image during the renaming
+/// receives the old image with new documents, and rejects the image because it does not match the documents.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -222,7 +222,7 @@ struct PeerNews {
 }
 
 /// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan, and a GPT inside of a device is
-/// part of its content, such as that of a virtual disk.
+/// part of its content, for example if the device is a virtual disk.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }

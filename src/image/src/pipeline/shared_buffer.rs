@@ -1,4 +1,4 @@
-//! Buffers that the other process uses. They are held here until that process releases them.
+//! Buffers that the other process (agent or worker) uses, which are held here until that process releases them.
 
 use super::buffer_pipe::BufferChunk;
 use super::shm::SharedRegion;

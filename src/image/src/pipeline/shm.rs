@@ -1,7 +1,7 @@
 //! Memory shared by two processes, to pass the bytes of an image without a copy.
 //!
-//! The other process may write to the memory at any time. Therefore data in it is either content, which is written to a
-//! file unchanged, or is copied before a decision is based on it.
+//! The other process may write to the memory at any time. Therefore content is written from the memory to a file
+//! unchanged, and all other data is copied before a decision is based on it.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};

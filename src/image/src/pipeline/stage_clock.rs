@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Measures the time that one thread of a stage waits for other stages. Waiting for the network or a disk counts as
-/// work, not as waiting.
+/// Measures the time that one thread of a stage waits for other stages. The time that it waits for the network or a
+/// disk is not included, and is treated as work.
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
-    /// Time of the last restart. Waits before it do not count.
+    /// Time of the last restart. Waits before this time are ignored.
     restarted: Mutex<Option<Instant>>,
 }
 
@@ -66,8 +66,8 @@ impl StageClocks {
             .for_each(|clock| clock.restart(now));
     }
 
-    /// Creates a clock for one more thread of a stage. The time from the start of the measurement until now counts as
-    /// waiting.
+    /// Creates a clock for one more thread of a stage. The time from the start of the measurement until now is recorded
+    /// as waiting.
     pub(crate) fn add_clock(&self, stage: &'static str) -> Arc<StageClock> {
         let before = lock_mutex(&self.began).elapsed();
         let before = AtomicU64::new(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX));
@@ -82,7 +82,7 @@ impl StageClocks {
     }
 
     /// Returns the load of each stage in percent, averaged over its threads. Stages are in the order in which they were
-    /// added. Time in which a thread waits for a CPU core counts as work.
+    /// added. Time in which a thread waits for a CPU core is treated as work.
     pub(crate) fn shares(&self) -> Vec<StageShare> {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }

@@ -17,8 +17,8 @@ pub(crate) trait ClusterSource {
     /// Returns the used entries of the L1 table.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if the file is too short, or if a stream is already beyond the
-    /// offset.
+    /// Returns the error of the source, or an error if the file is too short, or if the source is a stream that was
+    /// already read beyond the table.
     fn read_l1_table(&mut self) -> io::Result<Vec<u64>>;
 
     /// Returns the L2 table with this number, which is at offset `at`.
@@ -36,7 +36,7 @@ pub(crate) trait ClusterSource {
     /// Returns `bytes` bytes of compressed data at offset `at`; fewer at the end of the file.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if a stream is already beyond the offset.
+    /// Returns the error of the source, or an error if the source is a stream that was already read beyond the offset.
     fn read_compressed(&mut self, at: u64, bytes: usize, guest: u64) -> io::Result<Vec<u8>>;
 }
 

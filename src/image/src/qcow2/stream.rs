@@ -142,8 +142,8 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    /// Records the clusters that a table refers to as needed. Fails if the stream is already beyond one of them, and it
-    /// was not kept.
+    /// Records that the clusters to which a table refers are needed. Fails if one of these clusters was already read
+    /// from the stream, and was not kept.
     fn note_table(&mut self, number: usize, table: &[u8]) -> io::Result<()> {
         let first = number as u64 * self.header.clusters_per_table();
         let clusters = self.header.size_bytes.div_ceil(self.header.cluster_bytes() as u64);

@@ -9,8 +9,9 @@ use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Length of the file's beginning that is fetched for the check, in bytes. It contains the first four clusters, since a
-/// cluster has at most 2 MiB, and thus the L1 table: `qemu-img` places it in the fourth cluster.
+/// Length of the file's beginning that is fetched for the check, in bytes. The beginning contains the first four
+/// clusters, because a cluster has at most 2 MiB. It therefore also contains the L1 table, which `qemu-img` places in
+/// the fourth cluster.
 pub const HEAD_BYTES: usize = 8 << 20;
 
 /// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB) they describe an

@@ -50,9 +50,9 @@ pub(crate) fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Resu
     Ok(())
 }
 
-/// Returns the mode with which a file or directory is created. It is the final mode where possible, so that it need not
-/// be set again. Bits that writing or a change of owner would clear are set later. Setting xattrs requires write
-/// permission.
+/// Returns the mode with which a file or directory is created. Without xattrs, the permissions are final and need not
+/// be set again; with xattrs, the mode is 0600, because setting xattrs requires write permission. Bits that writing or
+/// a change of owner would clear are set later.
 pub(crate) fn creation_mode(attributes: &MemberAttributes) -> Mode {
     let bits = if attributes.xattrs.is_empty() { attributes.mode & 0o777 } else { 0o600 };
     Mode::from_bits_truncate(bits)

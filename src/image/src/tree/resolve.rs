@@ -26,8 +26,8 @@ pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and a file or symlink on
-/// a preserved filesystem that is in place of a directory is replaced by a directory.
+/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and files and symlinks
+/// on preserved filesystems are replaced by directories if `path` leads through them.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.

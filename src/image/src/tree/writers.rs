@@ -281,8 +281,8 @@ fn write_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Returns the error for a writer that has ended. It is never reported, because the error of that writer was recorded
-/// first.
+/// Returns the error for a writer that has ended. This error is never reported, because the writer recorded its own
+/// error before it ended.
 fn stopped_error() -> io::Error {
     io::Error::other("a writer has stopped")
 }

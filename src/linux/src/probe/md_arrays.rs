@@ -225,7 +225,7 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
                 format!("it and member {other} were used without each other: the operator must choose one")
             }
             None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
-            None if left => "the others were used without it".to_owned(),
+            None if left => "the other members were used without it".to_owned(),
             None => continue,
         };
         tracing::warn!(%device, "member {own} of array {} is ignored: {why}", superblock.uuid);
@@ -245,7 +245,8 @@ fn group_by_uuid(found: Vec<(DevicePath, MdSuperblock)>) -> Vec<MdArray> {
     arrays.into_iter().filter_map(build_array).collect()
 }
 
-/// Builds an array from the superblock with the highest event count; of several, from the first.
+/// Builds an array from the superblock with the highest event count; if several have this count, from the first of
+/// them.
 fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> {
     mark_outdated_members(&mut members);
     let role = |(device, superblock): &(DevicePath, MdSuperblock)| ArrayMember {

@@ -278,9 +278,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops at the first member of a
-/// running array whose event count is behind, and does not start any array after that (Assemble.c, "Found some drive
-/// for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops at the first outdated
+/// member of a running array (by its event count), and does not start any array after that (Assemble.c, "Found some
+/// drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

@@ -26,7 +26,7 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 const BUFFERS: usize = 16;
 
 /// Number of segments whose pieces are offered at once to a receiver that may already have them. It is smaller than the number of buffers,
-/// so that the workers continue in the meantime.
+/// so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
 /// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.

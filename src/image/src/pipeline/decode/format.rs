@@ -86,7 +86,7 @@ fn parse_checksum(field: &[u8]) -> Option<u32> {
     u32::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
 }
 
-/// Returns the checksum of a header: the sum of all bytes, in which the checksum field counts as spaces.
+/// Returns the checksum of a header: the sum of all bytes, with spaces in place of the checksum field.
 fn sum_header(header: &[u8]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|byte| u32::from(*byte)).sum::<u32>();
     sum(&header[..148]) + 8 * u32::from(b' ') + sum(&header[156..])

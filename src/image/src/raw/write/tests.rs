@@ -242,7 +242,7 @@ fn what_is_no_disk_is_not_opened() {
     let odd = file(1000);
     let directory = tempfile::tempdir().unwrap();
     for (path, says) in [
-        (odd.path(), "neither a disk nor a file with a multiple of 512 bytes"),
+        (odd.path(), "neither a disk nor a file whose length is a multiple of 512 bytes"),
         (directory.path(), "neither a disk nor"),
         (std::path::Path::new("/dev/no-such-disk"), "No such file"),
     ] {
