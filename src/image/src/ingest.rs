@@ -1,5 +1,5 @@
 //! Connects the download of an image to the pipeline, and the output of the pipeline to a directory (`tree`) or a disk
-//! (`disk`). This file contains the parts that both have in common: the start of the download, and the limit on
+//! (`disk`). This file contains the parts that both modules have in common: the start of the download, and the limit on
 //! restarts.
 
 mod disk;

@@ -8,8 +8,8 @@
 //!                         or qcow2
 //! ```
 //!
-//! Decoding and parsing of the tar run in a sandboxed process (`worker`). This process computes the digest and writes
-//! to files or the disk.
+//! A sandboxed process (`worker`) decodes the image and parses the tar. The agent computes the digest and writes to
+//! files or the disk.
 //!
 //! `pipeline` does not depend on the other modules: `fetch` supplies its input, `tree` and `raw` read its output, and
 //! these three modules do not use each other. `ingest` connects all of them. This file exports the interface for other

@@ -1,5 +1,6 @@
-//! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. It runs
-//! in a sandbox with the definition alone: no disks, no network, nothing writable (`process::sandbox`).
+//! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. The
+//! program runs in a sandbox (`process::sandbox`) in which it can read the definition, but has no disks, no network,
+//! and no writable files.
 
 pub mod worker;
 

@@ -68,13 +68,15 @@ impl ImageManifest {
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();
-            return Err(format!("its chunk_bytes are {}, not between {least} and {most}", self.chunk_bytes));
+            return Err(format!("chunk_bytes is {}, but must be between {least} and {most}", self.chunk_bytes));
         }
         let needed = self.size_bytes.div_ceil(self.chunk_bytes.into());
         if self.chunks.len() as u64 != needed {
             let (size, chunks) = (self.size_bytes, self.chunks.len());
             let chunk_bytes = self.chunk_bytes;
-            return Err(format!("{size} bytes are {needed} chunks of {chunk_bytes} bytes, but it lists {chunks}"));
+            return Err(format!(
+                "an image of {size} bytes has {needed} chunks of {chunk_bytes} bytes, but the manifest lists {chunks}"
+            ));
         }
         Ok(())
     }
@@ -174,14 +176,18 @@ mod tests {
         let hex = "0a".repeat(32);
         let cases = [
             ("version", 2.into(), "version 2 is not supported, only version 1"),
-            ("size_bytes", ((3 << 20) + 1).into(), "3145729 bytes are 4 chunks of 1048576 bytes, but it lists 3"),
-            ("size_bytes", u64::MAX.into(), "but it lists 3"),
+            (
+                "size_bytes",
+                ((3 << 20) + 1).into(),
+                "an image of 3145729 bytes has 4 chunks of 1048576 bytes, but the manifest lists 3",
+            ),
+            ("size_bytes", u64::MAX.into(), "but the manifest lists 3"),
             ("size_bytes", 0.into(), "0 bytes are 0 chunks"),
             ("size_bytes", (-1).into(), "invalid value"),
-            ("chunk_bytes", 0.into(), "its chunk_bytes are 0, not between 65536 and 4194304"),
-            ("chunk_bytes", u32::MAX.into(), "its chunk_bytes are 4294967295"),
-            ("chunks", Vec::<String>::new().into(), "but it lists 0"),
-            ("chunks", vec![hex.clone(), hex.clone()].into(), "but it lists 2"),
+            ("chunk_bytes", 0.into(), "chunk_bytes is 0, but must be between 65536 and 4194304"),
+            ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
+            ("chunks", Vec::<String>::new().into(), "but the manifest lists 0"),
+            ("chunks", vec![hex.clone(), hex.clone()].into(), "but the manifest lists 2"),
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
             ("image", 12.into(), "invalid type"),

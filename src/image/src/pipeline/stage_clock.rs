@@ -54,7 +54,8 @@ impl StageClocks {
         StageClocks { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
-    /// Restarts the measurement when the burn begins. Before that, the started download may have waited for the disks.
+    /// Restarts the measurement when the burn begins. Before the burn, the download may have waited until the disks
+    /// were prepared.
     pub(crate) fn restart(&self) {
         let now = Instant::now();
         *lock_mutex(&self.began) = now;

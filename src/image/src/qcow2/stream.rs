@@ -1,7 +1,7 @@
 //! Reads the clusters of a qcow2 from a stream. `qemu-img convert` writes the clusters in the order of the disk, and
-//! each table before the clusters that it describes. Therefore few clusters are needed again after they were read, for
-//! example a cluster whose rest is filled with compressed data of later clusters, and only these are kept in memory. An
-//! image that a running machine has written to is not in this order, and is rejected.
+//! each table before the clusters that it describes. Therefore only few clusters must be kept in memory after they were
+//! read, for example a cluster whose rest is filled with compressed data of later clusters. An image that a running
+//! machine has written to is not in this order, and is rejected.
 
 use super::convert::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};

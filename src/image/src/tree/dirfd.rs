@@ -43,7 +43,7 @@ impl RootEntry<'_> {
     }
 
     /// Records that the burn creates this name. With `as_directory`, does nothing if the directory already exists,
-    /// because an existing directory still belongs to its owner.
+    /// because then the burn does not create it.
     ///
     /// # Errors
     /// Returns an error if too many names are recorded.

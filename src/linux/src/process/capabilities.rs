@@ -66,5 +66,5 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| describe_failure("forbid new privileges", error))?;
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0)
-        .map_err(|error| describe_failure("request termination with the server", error))
+        .map_err(|error| describe_failure("request SIGTERM at the end of the parent process", error))
 }

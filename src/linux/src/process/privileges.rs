@@ -27,7 +27,7 @@ const LANDLOCK: [(i64, [u64; 3]); 6] = [
 /// Optional restrictions that the kernel supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SandboxSupport {
-    /// Whether Landlock denies access to files. Without Landlock, only the system call filter denies it.
+    /// Whether Landlock denies access to files. Without Landlock, only the system call filter denies such access.
     pub landlock: bool,
 }
 

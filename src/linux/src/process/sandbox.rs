@@ -144,7 +144,7 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     })
 }
 
-/// Enters new namespaces as an unprivileged user, with all privileges inside a new user namespace. The system must
+/// Enters new namespaces as an unprivileged user, with all capabilities in the new user namespace. The system must
 /// permit unprivileged user namespaces.
 fn enter_user_namespace(apart: CloneFlags) -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());

@@ -116,11 +116,13 @@ impl OciLayers {
     /// Returns an error if there are no layers or too many, or if the type of a layer is not supported.
     pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
         if self.0.is_empty() || self.0.len() > MOST_LAYERS {
-            return Err(format!("{} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));
+            return Err(format!("the manifest lists {} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));
         }
         for OciDescriptor { media_type, digest, .. } in &self.0 {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
-                return Err(format!("the layer {digest:.80} is not available from registries: {media_type:.100}"));
+                return Err(format!(
+                    "the layer {digest:.80} cannot be fetched from a registry: its type is {media_type:.100}"
+                ));
             }
             if !LAYERS.contains(&media_type.as_str()) {
                 return Err(format!("the layer {digest:.80} is not a tar: `{media_type:.100}`"));

@@ -195,8 +195,8 @@ fn what_a_manifest_must_not_say_is_refused() {
     let cases = [
         (json!({"layers": []}), "0 layers"),
         (json!({"layers": vec![layer(LAYER, &digest, 1); 513]}), "513 layers"),
-        (json!({"layers": [layer(foreign, &digest, 1)]}), "not available from registries"),
-        (json!({"layers": [layer(stays, &digest, 1)]}), "not available from registries"),
+        (json!({"layers": [layer(foreign, &digest, 1)]}), "cannot be fetched from a registry"),
+        (json!({"layers": [layer(stays, &digest, 1)]}), "cannot be fetched from a registry"),
         (json!({"layers": [layer("application/vnd.cncf.helm.chart", &digest, 1)]}), "is not a tar"),
         (json!({"layers": [layer(LAYER, "sha256:12", 1)]}), "has 2 digits"),
         (json!({"layers": [layer(LAYER, "../../../x", 1)]}), "is not a digest"),
