@@ -182,7 +182,7 @@ mod tests {
                 "an image of 3145729 bytes has 4 chunks of 1048576 bytes, but the manifest lists 3",
             ),
             ("size_bytes", u64::MAX.into(), "but the manifest lists 3"),
-            ("size_bytes", 0.into(), "0 bytes are 0 chunks"),
+            ("size_bytes", 0.into(), "0 bytes has 0 chunks"),
             ("size_bytes", (-1).into(), "invalid value"),
             ("chunk_bytes", 0.into(), "chunk_bytes is 0, but must be between 65536 and 4194304"),
             ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
