@@ -142,7 +142,7 @@ fn after_a_wrong_digest_nothing_of_the_image_is_left() {
     fs::create_dir(root.path().join("lost+found")).unwrap();
     burn_from(&Server::start(image.clone(), |_| Act::default()), b"x", root.path()).unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
-    // Nor when it fails in another way.
+    // Nor does a truncated image leave any file.
     burn_from(&Server::start(image[..image.len() / 2].to_vec(), |_| Act::default()), b"x", root.path()).unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
 }
@@ -170,7 +170,7 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
         digest: digest(DigestKind::Sha256, promised),
         ..ImagePart::default()
     };
-    // A manifest that nobody signed proves the pieces of whoever wrote it, and not those of the digest.
+    // The chunk digests of an unsigned manifest need not belong to the image with the expected digest.
     let manifest = ImageManifest::compute(&image[..], image.len() as u64).unwrap();
     let lying = ImageManifest { digest: digest(DigestKind::Sha256, b"x"), ..manifest };
     for manifest in [None, Some(Arc::new(lying))] {
@@ -185,7 +185,7 @@ fn in_somebodys_directory_nothing_is_replaced_before_all_of_the_image_is_proven(
     assert_eq!(stages, ["network", "digest", "hold", "decode", "untar", "write"]);
     assert_eq!(fs::read_to_string(directory.path().join("mine")).unwrap(), "the image's");
     assert_eq!(names(directory.path()), [Path::new("data"), Path::new("mine")]);
-    // Where there is nothing to replace it streams.
+    // If there are no files to replace, the image is streamed.
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("lost+found")).unwrap();
     let stages = burn_among_others(part(&image), directory.path()).unwrap().shares;

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(reached.url, server.url("os/img.tar.zst?a=b"));
         assert_eq!((reached.size_bytes(), reached.parts[0].etag.as_deref()), (Some(1234), Some("\"one\"")));
         assert_eq!(reached.digest.to_string(), sha256());
-        // The second one looks for the manifest.
+        // The second request is for the manifest.
         assert_eq!(server.requests().len(), 2);
     }
 

@@ -154,7 +154,7 @@ fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
         checked(&bytes).unwrap_or_else(|error| panic!("{how}: {error}"));
         assert_eq!(converted(&bytes).unwrap_or_else(|error| panic!("{how}: {error}")), expected, "{how}");
         assert_eq!(unpacked(&image).unwrap(), expected, "{how}");
-        // Cut anywhere in its data it is no image.
+        // A qcow2 truncated in its data is rejected.
         let error = converted(&bytes[..bytes.len() * 2 / 3]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{how}: {error}");
     }
@@ -166,7 +166,7 @@ fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
 fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    // What a machine leaves that has written to its disk for a while: 640 MiB from the end to the beginning.
+    // Order of clusters as left by a running machine: 640 MiB written from the end to the beginning.
     qemu_img(at, "create -q -f qcow2 disk.qcow2 700M");
     let writes: String = (0..640).rev().map(|mib| format!(" -c 'write -q -P {} {mib}M 1M'", mib % 251)).collect();
     let io = format!("cd {} && qemu-io -f qcow2{writes} disk.qcow2", at.display());
@@ -179,7 +179,7 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
     }
     assert_eq!(unpacked(&at.join("disk.qcow2")).unwrap(), digest(&at.join("disk.raw")));
 
-    // A few clusters out of order are no obstacle.
+    // A few clusters out of order are accepted.
     let few: String =
         [3, 9, 1, 600, 2, 650, 40].iter().map(|mib| format!(" -c 'write -q -P {} {mib}M 1M'", mib % 251)).collect();
     qemu_img(at, "create -q -f qcow2 few.qcow2 700M");
@@ -195,7 +195,7 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
         ("create -q -f qcow2 -o data_file=data.raw odd.qcow2 1M", "refers to another file"),
         ("create -q -f qcow2 -o extended_l2=on odd.qcow2 1M", "subclusters (extended_l2)"),
         ("create -q -f qcow2 odd.qcow2 1M && qemu-img snapshot -c one odd.qcow2", "contains 1 snapshots"),
-        // Not `luks`: qemu-img measures the processor for that, and on a busy machine it gives up.
+        // `luks` is not tested: qemu-img benchmarks the processor for it, and fails on a busy machine.
         (
             "create -q -f qcow2 --object secret,id=s,data=x -o encrypt.format=aes,encrypt.key-secret=s odd.qcow2 1M",
             "is encrypted",
@@ -261,7 +261,7 @@ fn clusters_of_every_kind_become_a_disk() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("i"), &image).unwrap();
     assert_eq!(unpacked(&directory.path().join("i")).unwrap(), expected);
-    // What follows the last cluster is nothing to us, and is read to its end.
+    // Data after the last cluster is ignored, but the stream is read to its end.
     let longer = [&image[..], &[7; 3_000_000]].concat();
     assert_eq!(converted(&longer).unwrap(), expected);
     let error = convert_stream(
@@ -308,13 +308,13 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     ] {
         match checked(&image) {
             Err(error) => assert!(!says.is_empty() && error.to_string().contains(says), "{says}: {error}"),
-            // The tables do not tell where the file ends.
+            // The tables do not contain the length of the file.
             Ok(()) => assert!(converted(&image).unwrap_err().to_string().contains("ends before its last cluster")),
         }
         assert_eq!(converted(&image).unwrap_err().kind(), io::ErrorKind::InvalidData, "{says}");
     }
     let (image, _) = small();
-    // All of the last cluster but its first sector is behind the end of the disk.
+    // Only the first sector of the last cluster is within the disk.
     for length in (0..5 * 4096 + 512).step_by(97) {
         converted(&image[..length]).unwrap_err();
     }
@@ -329,7 +329,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
 fn packed_places_are_read_as_they_are_written() {
     let (image, _) = small();
     let header = Qcow2Header::parse(&image[..HEADER_BYTES]).unwrap();
-    // Of 4 KiB: 58 bits of the place, four of the sectors that follow the first.
+    // With clusters of 4 KiB, an entry has 58 bits for the offset, and four for the number of sectors after the first.
     assert_eq!(
         header.parse_entry((1 << 62) | (3 << 58) | 70_000).unwrap(),
         ClusterLocation::Packed { at: 70_000, bytes: 2048 - 70_000 % 512 }
@@ -341,7 +341,7 @@ fn packed_places_are_read_as_they_are_written() {
 fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut image = corpus[random.usize(..corpus.len())].clone();
     for _ in 0..random.usize(1..6) {
-        // Headers and tables are what decides; the rest is data.
+        // Mutations concentrate on header and tables, because the rest is data.
         let at =
             [random.usize(..112), 4096 + random.usize(..16), 8192 + random.usize(..48), random.usize(..image.len())];
         let at = at[random.usize(..at.len())];

@@ -50,7 +50,7 @@ mod tests {
         assert_eq!([0, 1000, u64::MAX].map(|bytes| work.left(bytes)), [FREE, FREE + 4000, u64::MAX]);
         work.add_part(FREE - 10, 2);
         assert_eq!([work.left(0), work.left(1)], [18, 22]);
-        // What is free is free once.
+        // The free blocks are granted only once per image, not once per part.
         (0..512).for_each(|_| work.add_part(1000, 10));
         assert_eq!(work.left(10), 0);
     }

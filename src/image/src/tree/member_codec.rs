@@ -206,7 +206,7 @@ mod tests {
                 told.map(|(told, content)| (format!("{told:?}"), content)),
                 Some((format!("{member:?}"), content))
             );
-            // A sparse map may be shorter, and then another one comes out, or none that can be.
+            // A truncated sparse map may still be a valid one; every other truncated member is rejected.
             for length in 0..bytes.len() {
                 if let Some((other, _)) = decode_member(&mut PacketParser(&bytes[..length])) {
                     assert!(matches!(other.kind, MemberKind::Sparse(_)), "{member:?} cut at {length}");

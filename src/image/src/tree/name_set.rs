@@ -55,12 +55,12 @@ mod tests {
         for hash in 0..MOST as u64 {
             names.insert_hash(hash).unwrap();
         }
-        // The same one again takes no more.
+        // Inserting an existing hash takes no additional memory.
         names.insert_hash(7).unwrap();
         let error = names.insert_hash(u64::MAX).unwrap_err().to_string();
         let text = "one layer has more than 1835008 names, which would take more than 32 MiB of memory; split it into several layers";
         assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
-        // Eight bytes, and one of the table's own.
+        // Each slot takes eight bytes for the hash, and one control byte of the table.
         assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());
     }
 }

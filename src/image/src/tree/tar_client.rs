@@ -242,7 +242,7 @@ pub(crate) mod here {
             }
         });
         let answer = move |answer| {
-            // Who has failed does not wait for it.
+            // A worker that has failed does not wait for the answer.
             let _ = tell.send(answer);
         };
         MemberReceiver::new(PipelineReader::new(receiver, clock), Box::new(answer))

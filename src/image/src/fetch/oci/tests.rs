@@ -111,7 +111,7 @@ fn the_layers_of_an_image_arrive_in_order() {
         .burn_to_root(root.path(), &Default::default(), &|progress| seen.lock().unwrap().push(progress))
         .unwrap();
     assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "upper");
-    // One way from nothing to all of it, whatever the number of layers.
+    // The progress only increases, and covers all layers.
     let seen = seen.into_inner().unwrap();
     assert!(seen.is_sorted_by_key(|progress| progress.bytes), "{seen:?}");
     let (total, last) = ((lower.len() + upper.len()) as u64, seen.last().unwrap());
@@ -236,7 +236,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     let error = reach_at(url(&server, &format!("@{digest}")), None).unwrap_err().to_string();
     assert!(error.contains("has the digest sha256:"), "{error}");
 
-    // Another blob of another size is seen before the burn, one of the same size by its digest.
+    // A blob with another size is detected before the burn, and one with the same size by its digest.
     let (path, blob) = contents.0.iter().find(|(path, _)| path.starts_with("blobs/")).unwrap();
     let (path, blob) = (path.clone(), blob.clone());
     contents.0.insert(path.clone(), blob[1..].to_vec());
@@ -280,7 +280,7 @@ fn a_layer_replaces_nothing_before_it_is_proven() {
     let incoming = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().among_others();
     let error = incoming.burn_to_root(root.path(), &Default::default(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("digest mismatch") && error.ends_with("nothing was unpacked"), "{error}");
-    // The lower layer was proven. Of the upper one neither file nor whiteout was looked at.
+    // The lower layer was verified. No file and no whiteout of the upper layer was applied.
     assert_eq!(fs::read_to_string(root.path().join("which")).unwrap(), "lower");
     let mut names: Vec<_> = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();

@@ -172,26 +172,26 @@ mod tests {
 
     #[test]
     fn lanes_stay_while_each_step_brings_a_fifth_more() {
-        // Rates, and whether the network holds; how many lanes follow each.
+        // Measured rates, each with whether the network is the bottleneck, and the number of lanes after each.
         type Rates<'a> = &'a [(f64, bool)];
         let cases: [(Rates, &[u64]); 11] = [
-            // The link is full with one.
+            // One stream saturates the link.
             (&[(100.0, true), (101.0, true), (100.0, true), (10.0, true), (10.0, true)], &[2, 2, 2, 1, 1]),
             (&[(100.0, true), (119.9, true), (119.9, true), (119.9, true), (500.0, true)], &[2, 2, 2, 1, 1]),
-            // A bad moment does not decide, two do not either.
+            // One or two slow measurements do not end a trial.
             (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
             (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
             // With two, with four, and beyond.
             (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
             (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
             (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),
-            // More lanes can make it slower.
+            // Two lanes are slower than one.
             (&[(100.0, true), (60.0, true), (60.0, true), (60.0, true), (100.0, true)], &[2, 2, 2, 1, 1]),
-            // The stages behind hold it: nothing is tried.
+            // A later stage is the bottleneck, so more lanes are not tried.
             (&[(100.0, false), (300.0, false), (5.0, false)], &[1, 1, 1]),
-            // They hold it for a moment.
+            // A later stage is the bottleneck for a moment.
             (&[(100.0, false), (100.0, true), (180.0, false), (200.0, true), (390.0, true)], &[1, 2, 2, 4, 4]),
-            // They hold it as soon as there are two, which brought nothing then.
+            // A later stage becomes the bottleneck with two lanes, which are therefore not faster.
             (&[(100.0, true), (105.0, false), (99.0, false), (105.0, false), (100.0, true)], &[2, 2, 2, 1, 1]),
         ];
         for (seen, lanes) in cases {

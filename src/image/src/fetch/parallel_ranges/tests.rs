@@ -107,13 +107,14 @@ fn lanes_that_bring_no_more_make_way_for_one_stream() {
     assert!(spans.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{spans:?}");
     let rest = format!("bytes={}-", spans.last().unwrap().1 + 1);
     assert_eq!(server.requests().last().unwrap().range, Some(rest));
-    // No further trial.
+    // No further number of lanes is tried.
     assert_eq!(server.requests().len(), spans.len() + 2);
 }
 
 #[test]
 fn what_is_measured_decides() {
-    // 16 pauses of half a second for the whole image, and none at all for a range: some hundred times as fast.
+    // A request for the whole image pauses 16 times for half a second. Range requests do not pause, and are about a
+    // hundred times as fast.
     let body = noise(3_000_000);
     let server = Server::start(body.clone(), move |request| {
         let pause = span(request).is_none().then_some(Duration::from_millis(500));
@@ -133,7 +134,7 @@ fn what_is_measured_decides() {
 #[test]
 fn each_lane_has_a_connection_of_its_own() {
     let body = noise(300_000);
-    // Neither of the first two is answered before the other one is there.
+    // The first two requests are answered only after both have arrived.
     let both = Barrier::new(2);
     let server = server(&body, move |nth| {
         if nth < 2 {
@@ -202,7 +203,7 @@ fn with_a_manifest_no_etag_is_needed_and_what_a_lane_brings_is_verified() {
     assert!(verified(&part(&[&server]), &body).unwrap() == body);
     assert!(spans(&server).len() > 50 && server.requests().iter().all(|request| request.if_range.is_none()));
 
-    // Lanes bring a bad byte; the plain stream brings it right.
+    // Range requests return one wrong byte, and the single stream the right one.
     let bad = altered(&body, 3_000_000);
     let server = Server::start(body.clone(), move |request| match span(request) {
         Some(_) => Act { body: Some(bad.clone()), ..no_etag() },
@@ -268,7 +269,7 @@ fn while_nobody_reads_no_more_comes_than_may_be_held() {
         thread::sleep(Duration::from_millis(50));
         let bytes: usize = spans(&server).iter().map(|(first, last)| last - first + 1).sum();
         assert!(server.requests().len() == most && bytes <= 50_000, "{bytes}");
-        // One byte of a piece is read: it is held, and its lane goes on.
+        // After one byte of a piece was read, the piece is held by the reader, and its lane continues.
         assert_eq!(lanes.read(&mut [0]).unwrap(), 1);
         wait_for(|| server.requests().len() > most);
         thread::sleep(Duration::from_millis(50));

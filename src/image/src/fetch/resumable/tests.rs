@@ -65,7 +65,7 @@ fn a_stall_ends_and_is_resumed() {
 
 #[test]
 fn a_slow_body_that_moves_is_no_stall() {
-    // In all longer than a stall may be, never longer between two bytes.
+    // The whole body takes longer than the stall timeout, but no pause does.
     let body = noise(2_000_000);
     let pace = FetchRetryPolicy { stall: Duration::from_secs(3), ..pace() };
     let server = Server::start(body.clone(), |_| Act { trickle: Some(Duration::from_millis(220)), ..Act::default() });
@@ -76,7 +76,7 @@ fn a_slow_body_that_moves_is_no_stall() {
 
 #[test]
 fn a_body_that_hardly_moves_is_a_stall_in_small_bytes() {
-    // Sixteen pauses, in all more than twice what a stall may take; none of them is one.
+    // Sixteen pauses, together longer than twice the stall timeout, each shorter than the timeout.
     let body = noise(2_000);
     let pace = FetchRetryPolicy { stall: Duration::from_millis(600), ..pace() };
     let server = Server::start(body.clone(), |request| match request.nth {
@@ -245,7 +245,7 @@ fn a_place_that_drops_now_and_then_keeps_its_turn_while_it_makes_progress() {
 #[test]
 fn places_that_fail_in_turn_carry_the_image_together() {
     let body = noise(300_000);
-    // Each connection brings too little to stay.
+    // Each connection delivers too little to resume at the same mirror.
     let drop = || Server::start(body.clone(), |_| Act::cut_after(40_000));
     let servers = [drop(), drop(), drop()];
     let outcome = fetch_from(&[&servers[0], &servers[1], &servers[2]], 300_000, &pace());
@@ -277,7 +277,7 @@ fn a_place_with_another_image_is_not_taken() {
         let error = outcome.bytes.unwrap_err().to_string();
         assert!(error.contains(says) && error.contains("404 Not Found") && error.contains("at byte 400"), "{error}");
         assert!([&first, &second].iter().all(|server| error.contains(&server.url("image"))), "{error}");
-        // The second may have it from its start.
+        // The second server may have the whole image.
         assert!(outcome.start_over.unwrap().contains("at byte 400"));
     }
 }

@@ -76,7 +76,7 @@ fn the_manifest_goes_first_where_both_are_signed() {
         (".sha256.minisig", SHA256_BY_ONE),
     ];
     assert!(verified_with(files, &keys(&[ONE]), None, 10).unwrap().unwrap().manifest.is_some());
-    // And one that is only there does not stand in the way of a signed digest.
+    // An unsigned manifest does not prevent the use of a signed digest.
     let files: Files = &[(".manifest", b"{}"), (".sha256", SHA256_TEXT), (".sha256.minisig", SHA256_BY_ONE)];
     assert!(verified_with(files, &keys(&[ONE]), None, 10).unwrap().unwrap().manifest.is_none());
 }
@@ -97,7 +97,7 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
     let one_bit = |text: &[u8]| text.iter().map(|byte| if *byte == b'1' { b'3' } else { *byte }).collect::<Vec<u8>>();
     let other_comment = with_line(BY_ONE, 3, "trusted comment: timestamp:1800000000\tfile:img.tar.zst.manifest");
     let by_one = std::str::from_utf8(BY_ONE).unwrap().lines().nth(1).unwrap();
-    // The key's id is not signed itself: another one in its place names a key whose signature it is not.
+    // The signature does not cover the key id. If the id is replaced, the signature does not match the key of that id.
     let (mut bytes, two) = (base64(by_one), base64(TWO.lines().nth(1).unwrap()));
     bytes[2..10].copy_from_slice(&two[2..10]);
     let relabelled = with_line(BY_ONE, 2, &BASE64_STANDARD.encode(bytes));
@@ -138,7 +138,7 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
             assert_eq!(error.phase, Phase::Image);
         }
     }
-    // With the key whose id it was given, too.
+    // The same with the key whose id was inserted.
     let files: Files = &[(".manifest", MANIFEST_TEXT), (".manifest.minisig", &relabelled)];
     let error = verified_with(files, &keys(&[ONE, TWO]), None, 10).unwrap_err().to_string();
     assert!(error.contains(does_not_fit), "{error}");
@@ -270,7 +270,7 @@ fn an_image_is_reached_with_a_good_signature_only() {
     assert_eq!(reached.parts[0].manifest.as_ref().unwrap().size_bytes, 10);
     let (refused, server) = reach_with(signed, keys(&[TWO]), None);
     assert!(refused.unwrap_err().to_string().contains("is signed by key 6C22FE75B6915BAB"));
-    // The image itself was only asked for, never fetched.
+    // The image was requested only with HEAD, and not fetched.
     assert!(server.requests().iter().all(|request| request.path != "/img.tar.zst" || request.method == "HEAD"));
     let (refused, _) = reach_with(vec![], keys(&[ONE]), Some(DIGEST));
     assert!(refused.unwrap_err().to_string().contains("is not signed"));

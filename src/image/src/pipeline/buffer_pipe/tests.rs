@@ -14,7 +14,7 @@ fn chunk(pool: &BufferPool, bytes: &[u8]) -> BufferChunk {
 
 #[test]
 fn a_buffer_is_free_when_nobody_holds_a_part_of_it() {
-    // Again, where the other thread came so late that it had not to wait.
+    // The attempt is repeated if the other thread came so late that it did not wait.
     let waited = (1..1000).any(|milliseconds| {
         let pool = BufferPool::new(1, 8);
         let mut whole = chunk(&pool, b"abcdefgh");

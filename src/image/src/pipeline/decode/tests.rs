@@ -112,7 +112,7 @@ fn a_cut_anywhere_is_called_a_cut() {
         for length in 6..small.len() {
             let error = refused(&small[..length], how);
             assert!(error.contains("it is truncated"), "{format} {length}/{}: {error}", small.len());
-            // After a whole frame.
+            // A truncated frame after a complete one.
             let error = refused(&[&small, &small[..length]].concat(), how);
             assert!(error.contains("it is truncated"), "{format} {length}/{}: {error}", small.len());
             assert!(error.contains(&format!("after byte {}", small.len() + length)), "{format} {length}: {error}");
@@ -182,7 +182,7 @@ fn unknown_compression_is_named_by_its_first_bytes() {
 
 #[test]
 fn an_uncompressed_disk_is_called_one_where_a_tree_is_wanted() {
-    // GRUB's boot sector, with one partition, is all that is looked at.
+    // Only the first sector is checked: here the boot sector of GRUB with one partition.
     let disk = [&[0xeb, 0x63, 0x90][..], &[0; 447], &[0x83], &[0; 59], &[0x55, 0xaa], &[0; 4096]].concat();
     for how in EACH {
         let error = refused(&disk, how);

@@ -32,7 +32,7 @@ fn start() -> DecodeWorker {
 
 #[test]
 fn images_come_out_as_they_are() {
-    // More than all buffers together.
+    // The image is larger than all buffers together.
     let image = [noise(40 << 20), vec![7; 90 << 20]].concat();
     for format in ["plain", "zstd", "lz4"] {
         let packed = compress(format, &image);
@@ -76,7 +76,7 @@ fn a_worker_has_nothing_but_its_socket_and_no_power() {
     }
     if nix::unistd::geteuid().is_root() {
         assert!(has("Groups").is_empty(), "{status}");
-        // Nobody else may look, not even another process of that user.
+        // No other process can inspect the worker, not even one of the same user; only root can.
         let open: Vec<_> = std::fs::read_dir(format!("{process}/fd")).unwrap().map(|entry| entry.unwrap()).collect();
         let open = open.iter().map(|entry| std::fs::read_link(entry.path()).unwrap().display().to_string());
         let kinds: Vec<String> = open.map(|name| name.split(':').next().unwrap_or_default().to_owned()).collect();
@@ -96,7 +96,7 @@ fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
     kill(id, Signal::SIGSYS).unwrap();
     let error = all(&mut worker).unwrap_err().to_string();
     assert_eq!(error, "the worker that decodes the image ended unexpectedly: it was killed by signal 31");
-    // Its feeder finds out, and then who feeds that.
+    // The sender to the worker gets an error.
     let clock = StageClock::default();
     while sender.send(worker.pool().take_buffer(&clock).into_chunk(1), &clock).is_ok() {}
 }
@@ -189,7 +189,7 @@ fn whatever_it_says_ends() {
         let packet = random.choice(&mut packets).unwrap();
         let at = random.usize(..packet.len());
         packet[at] = random.u8(..);
-        // That it ends at all is what counts.
+        // Only termination is tested; the result is ignored.
         drop(says(&packets));
     }
 }

@@ -169,7 +169,7 @@ fn write_header(random: &mut Rng, image: &mut Image, layout: &Layout, size: u64,
     image.put_number(48, refcount_table);
     image.put(56, &1_u32.to_be_bytes());
     if layout.is_version_3 {
-        // Compatible features and those that clear themselves are ignored.
+        // Compatible and autoclear features are ignored.
         image.put_number(80, random.u64(0..2));
         image.put(96, &4_u32.to_be_bytes());
         image.put(100, &(if random.bool() { 104_u32 } else { 112 }).to_be_bytes());
@@ -187,7 +187,7 @@ fn fill_table(random: &mut Rng, image: &mut Image, layout: &mut Layout, l2_at: u
         let entry = match random.u8(..8) {
             0..3 => continue,
             3 if layout.is_version_3 => 1,
-            // Zeros that keep their cluster.
+            // A zero cluster that remains allocated.
             4 if layout.is_version_3 => image.add(&content) | COPIED | 1,
             5 | 6 => compressed(image, &content),
             _ => image.add(&content) | COPIED,
@@ -233,7 +233,7 @@ fn contradict(random: &mut Rng, image: &mut Image, layout: &Layout) {
         (8, Some(at), _) => image.put_number(at, (random.u64(..64) * cluster) | COPIED),
         (9, Some(at), _) => image.put_number(at, random.u64(..) & (COPIED | COMPRESSED | 0xffff)),
         (10, Some(at), _) => image.put_number(at, (image.bytes.len() as u64 + cluster) | COPIED),
-        // Two clusters at one place, and a table as data.
+        // A table that is used as data, and two clusters at the same offset.
         (11, Some(at), Some(table)) => image.put_number(at, table | COPIED),
         (12, Some(at), _) => {
             let other = usize::try_from(*random.choice(&layout.entries).unwrap()).unwrap();

@@ -285,7 +285,7 @@ fn loop_images_with_zeros_and_odd_lengths_arrive_past_the_page_cache() {
             let target = RawTarget::open(disk.path()).unwrap();
             assert_eq!((target.disk.size_bytes, target.disk.sector_bytes), (13 * MIB as u64, sector));
             let held_back = write_image(reader(&image, chunk), &target, &partitioned()).unwrap();
-            // The file beneath the loop device: what is there is on the disk.
+            // The file of the loop device contains what was written to the disk.
             assert!(fs::read(disk.image()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
             held_back.release().unwrap();
             assert_written(&fs::read(disk.image()).unwrap(), &image, sector as usize);

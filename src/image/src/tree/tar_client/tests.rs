@@ -71,7 +71,7 @@ fn members_come_with_their_content() {
     let mut members = said.heard();
     members.next_member(&|| 9).unwrap();
     assert_eq!(&members.next_chunk(2).unwrap()[..], b"ab");
-    // What is not read is skipped.
+    // Content that was not read is skipped.
     assert_eq!(members.next_member(&|| 9).unwrap().map(|member| member.kind), Some(MemberKind::Fifo));
     assert!(members.next_member(&|| 9).unwrap().is_none());
 }
@@ -102,18 +102,18 @@ fn lies_are_found_out() {
         content(begun().member(file(3), 512, 1), b"more"),
         begun().member(file(3), 512, 1).last(1024, 2),
         begun().member(file(3), 512, 1).member(file(0), 1024, 2),
-        // Less of the tar than what was told of it.
+        // The reported progress is less than the data sent.
         begun().member(file(0), 511, 1),
         begun().member(file(0), 512, 0),
         content(begun().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
         begun().member(file(0), 512, 1).last(511, 1),
         begun().member(file(0), 512, 1).last(512, 0),
         begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::Says, b"after the end"),
-        // It has gone.
+        // The worker ends early.
         begun(),
         begun().member(file(3), 512, 1),
         Said(begun().0[..3].to_vec()),
-        // Frames that are none.
+        // Malformed frames.
         Said([&begun().0[..], &[99, 0, 0, 0, 0]].concat()),
         Said([&begun().0[..], &MemberFrame::Member.encode_head(usize::MAX)].concat()),
         begun().frame(MemberFrame::Member, b"no member"),

@@ -65,7 +65,7 @@ fn global_records_hold_until_they_are_replaced() {
 fn times_before_1970_come_as_negative_binary_numbers() {
     let tar = Tar::new().raw("a", b'0', b"", |header| header.set_mtime((-86400_i64).cast_unsigned())).end();
     let mut binary = tar;
-    // set_mtime fills with zeros where GNU tar fills with the sign.
+    // set_mtime pads with zeros, but GNU tar pads with the sign.
     binary[136..140].fill(0xff);
     let sum: u32 =
         binary[..512].iter().enumerate().map(|(i, b)| if (148..156).contains(&i) { 32 } else { u32::from(*b) }).sum();
@@ -145,7 +145,7 @@ fn sizes_that_others_would_read_otherwise_are_refused() {
         let tar = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = size).end();
         error(&tar)
     };
-    // In base 256: 2^63, 2^64 (of which the last eight bytes are none), and a negative number.
+    // In base 256: 2^63, 2^64 (whose last eight bytes are zero), and a negative number.
     for size in [
         [0x80, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0],
         [0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],

@@ -76,7 +76,7 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
             [0o644, 0o666, 0o755]
         );
         assert_eq!(xattr::get(root.join("team/own"), ACCESS).unwrap(), Some(acl_of(5, 6)));
-        // What is merged inherits, as the owner of the directory wants it; its mode is the image's.
+        // Merged files inherit the ACLs that the owner of the directory has set; their mode is that of the image.
         if !merged.is_empty() {
             for (path, names) in [("file", "access"), ("directory", "access default"), ("implied", "access default")] {
                 let line = format!("kept/shared/{path}: {names}");
@@ -99,7 +99,7 @@ fn root_acls_that_are_packed_as_text_arrive() {
     fs::write(tree.path().join("team/file"), "x").unwrap();
     xattr::set(tree.path().join("team/file"), ACCESS, &acl_of(4711, 5)).unwrap();
     let (gnu, bsd) = (&["tar", "--acls", "--numeric-owner", "--format=posix"][..], &["bsdtar", "--format=pax"][..]);
-    // Number 1 has a name in every Debian, which bsdtar writes with its number and GNU tar without.
+    // User 1 has a name in every Debian. bsdtar writes the name with the number, and GNU tar without it.
     for (producer, user) in [(gnu, 4712), (bsd, 4712), (bsd, 1)] {
         xattr::set(tree.path().join("team"), DEFAULT, &acl_of(user, 6)).unwrap();
         let tar = pack(tree.path(), producer);

@@ -80,7 +80,7 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
         (0..count).fold(Tar::new(), |tar, number| tar.file(&format!("file{}", if same { 0 } else { number }), &mib))
     };
     assert_eq!(in_little_room(&several(3, false).end(), MsFlags::empty()).0, "");
-    // Refused before anything of it is written.
+    // The file is refused before any of it is written.
     let (error, used) = in_little_room(&Tar::new().file("big", &noise(5 << 20)).end(), MsFlags::empty());
     assert_eq!(
         (error.as_str(), used),
@@ -94,7 +94,8 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     let small = (0..5000).fold(Tar::new(), |tar, number| tar.file(&format!("small{number}"), &mib[..1000]));
     let (error, _) = in_little_room(&small.end(), MsFlags::empty());
     assert!(error.contains("No space left on device"), "{error}");
-    // One file again and again fits each time; 72 MiB are twice the filesystem and what headers may take.
+    // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
+    // headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
     let bound = "the tar is longer than 75497472 bytes, twice the size of the target filesystems";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
@@ -154,18 +155,18 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
         (0..count).fold(tar, |tar, _| tar.hard_link("srv/x", "big"))
     };
     let length = |root: &Path| fs::metadata(root.join("srv/x")).map_or(0, |metadata| metadata.len());
-    // 80 MiB: twice the two filesystems, and what headers may take.
+    // The limit of 80 MiB is twice both filesystems and the margin for headers.
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text =
         "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
     assert_eq!(error, format!("{text} than 83886080 bytes, twice the size of the target filesystems"));
-    // Members that follow count too.
+    // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
     let (error, _) = beside_another(memory("size=4m"), last, length);
     assert!(error.starts_with("last: the tar, with copies of files"), "{error}");
-    // Refused before anything of it is copied.
+    // The copy is refused before any of it is written.
     let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
     let text = "srv/x: hard link to big: the file has 2097152 bytes, but its filesystem has only 1048576 bytes free";
     assert_eq!((error.as_str(), seen), (text, 0));
@@ -182,13 +183,13 @@ fn new_filesystem(kind: &str, options: &[&str], disk: &str, path: &Path) {
 fn loop_a_hard_link_becomes_a_copy_where_a_file_can_have_no_more_names() {
     let disk = TestLoopDevice::new(64 << 20, 512);
     let ext4 = |path: &Path| new_filesystem("ext4", &["-q", "-F"], disk.path().as_str(), path);
-    // 65,000 names and no more.
+    // ext4 allows 65,000 names per file.
     let first = Tar::new().file("srv/a", b"content");
     let tar = (1..65_000).fold(first, |tar, number| tar.hard_link(&format!("srv/d/{number}"), "srv/a"));
     let names =
         |root: &Path| ["a", "b"].map(|name| fs::metadata(root.join("srv").join(name)).map_or(0, |is| is.nlink()));
     assert_eq!(beside_another(ext4, tar.hard_link("srv/b", "srv/a"), names), (String::new(), [65_000, 1]));
-    // What is refused for another reason is not copied.
+    // A link that is refused for another reason is not replaced by a copy.
     let (error, there) = beside_another(ext4, Tar::new().directory("srv/a").hard_link("srv/b", "srv/a"), names);
     assert_eq!((error.as_str(), there[1]), ("srv/b: hard link to srv/a: Operation not permitted (os error 1)", 0));
 }

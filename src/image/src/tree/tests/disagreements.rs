@@ -247,7 +247,7 @@ fn other_readers_disagree_about_contradictions() {
             unanimous.push(what);
         }
     }
-    // Refused all the same, for readers that are not asked here.
+    // These members are rejected nevertheless, because other readers than the three tested may disagree.
     println!("all three read alike: {unanimous:?}");
     assert!(unanimous.len() * 2 < contradictions().len(), "{unanimous:?}");
 }

@@ -35,7 +35,7 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     if let Err(error) = &unpacked {
         assert!(!error.to_string().is_empty(), "refused without a reason");
     }
-    // So that whoever runs this can remove it.
+    // Restored modes allow the temporary directory to be removed.
     let _ = below.restore_snapshots(&fresh);
     unpacked.is_ok()
 }
@@ -60,7 +60,7 @@ pub(super) fn outside(directory: &Path) -> Vec<String> {
         let path = directory.join(path);
         let has = fs::symlink_metadata(&path).unwrap();
         let names = fs::read_dir(&path).map_or(0, Iterator::count);
-        // The parent's time changes with nothing that happens below the root.
+        // Changes below the root do not change the ctime of its parent.
         format!(
             "{names} {:o} {} {} {:?} {}.{}",
             has.mode(),
@@ -183,7 +183,7 @@ fn change(random: &mut fastrand::Rng, blocks: &mut Vec<[u8; 512]>) {
         0 if blocks.len() > 1 => drop(blocks.remove(at)),
         1 => blocks.insert(at, blocks[other]),
         2 => blocks.swap(at, other),
-        // Bytes of what is no header: content, records, maps.
+        // Bytes of blocks that are not headers: content, records, maps.
         3 => {
             let byte = random.usize(..40);
             blocks[at][byte] = *random.choice(b"0123456789,=\n \0/.x").unwrap();

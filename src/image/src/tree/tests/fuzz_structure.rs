@@ -216,14 +216,14 @@ fn pieces(random: &mut Rng) -> (Vec<(usize, usize)>, usize) {
     let (mut pieces, mut end) = (Vec::new(), 0);
     for _ in 0..random.usize(0..5) {
         let offset = end + random.usize(0..3) * 512;
-        // GNU tar reads each piece from a block of its own.
+        // GNU tar reads each segment from its own block.
         let length = if is_flawed(random) { random.usize(..700) } else { random.usize(..3) * 512 };
         if length > 0 {
             pieces.push((offset, length));
         }
         end = offset + length;
     }
-    // GNU tar and libarchive end a map with a piece of no length at the end of the file.
+    // GNU tar and libarchive end a map with an empty segment at the end of the file.
     let length = end + random.usize(0..2) * 512;
     if !is_flawed(random) {
         pieces.push((length, 0));
@@ -270,7 +270,7 @@ fn pax_sparse(random: &mut Rng, tar: Tar, number: usize) -> Tar {
     records.push(format!("GNU.sparse.{key}={length}"));
     let mut content = Vec::new();
     match version {
-        // 0.0 has the keys once a piece, and those of Python only in this order.
+        // Version 0.0 repeats the keys for each segment. Python requires this order of keys.
         0 => {
             records.push(format!("GNU.sparse.numblocks={}", pieces.len()));
             for (offset, length) in &pieces {

@@ -78,10 +78,10 @@ fn the_images_files_win_and_the_rest_stays() {
     assert_eq!(text(lib.join("secret-link")), "a file now");
     assert_eq!(text(lib.join("second")), "new");
     assert_eq!(fs::read_link(lib.join("was-file/link")).unwrap(), Path::new("/etc"));
-    // Never through a hard link or a symlink.
+    // Files are never written through a hard link or a symlink.
     assert_eq!([text(lib.join("linked")), text(lib.join("other-name"))], ["the image's", "linked"]);
     assert_eq!(text(directory.path().join("outside/secret")), "secret");
-    // What the image does not name.
+    // Files that the image does not contain are unchanged.
     assert_eq!([text(lib.join("dpkg/local")), text(lib.join("docker/volumes/data"))], ["mine", "precious"]);
     assert!(lib.join("empty").is_dir() && lib.join("away").is_symlink());
 }
@@ -104,7 +104,7 @@ fn a_kept_directory_stays_where_the_image_has_something_else() {
     assert_eq!(text(root.join("var/lib/dpkg/status")), "old status");
     assert_eq!(text(root.join("var/lib/after")), "the next member is read right");
     assert!(root.join("var/lib/empty").is_dir() && !root.join("var/lib/again").exists());
-    // Only there: on what is made, a later file replaces an empty directory.
+    // On other filesystems, a later file replaces an empty directory.
     let tar = Tar::new().directory("srv/a").file("srv/a", b"x");
     assert_eq!(unpack(tar, &root, &[], &["/var/lib"]).0.unwrap().conflicts.files, 0);
 }
@@ -114,7 +114,7 @@ fn symlinks_of_a_kept_filesystem_lead_the_image_nowhere() {
     let directory = tempfile::tempdir().unwrap();
     let root = kept(directory.path());
     let lib = root.join("var/lib");
-    // The image's own symlinks are followed, to the kept filesystem too.
+    // Symlinks of the image are followed, even to the preserved filesystem.
     let tar = Tar::new()
         .symlink("data", "/var/lib")
         .file("var/lib/away/escaped", b"1")

@@ -61,7 +61,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let owner = prop_oneof![2 => Just((0, 0)), 1 => (0..70_000_u32, 0..70_000_u32)];
     let mtime = (0..4_000_000_000_i64, 0..1_000_000_000_i64);
     let xattrs = prop_oneof![3 => Just(Vec::new()), 1 => vec(xattr, 1..4)];
-    // Users without a name, which GNU tar would write in place of the number.
+    // Ids of users without a name: GNU tar would write a name in place of the number.
     let acl = prop_oneof![3 => Just(None), 1 => (100_000..4_000_000_000_u32, 0..8_u16).prop_map(Some)];
     let acls = [acl.clone(), acl];
     let entry = (any::<usize>(), name, thing, mode, owner, mtime, xattrs, acls);
@@ -133,7 +133,7 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
         }
         made.push((path, entry));
     }
-    // A directory's own after everything is in it.
+    // The attributes of a directory are set after its entries were created.
     for (path, entry) in made.iter().rev() {
         let full = root.join(path);
         lchown(&full, Some(entry.owner.0), Some(entry.owner.1)).unwrap();
@@ -210,7 +210,7 @@ fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
         command.args(["--acls", "--xattrs-include=*"]);
     }
     let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // One that gives up early does not read to the end.
+    // A reader that fails early does not read the whole tar, so write errors are ignored.
     let _ = child.stdin.take().unwrap().write_all(tar);
     child.wait().unwrap().success() && look(root, tells.nanoseconds) == look(target.path(), tells.nanoseconds)
 }
@@ -256,11 +256,11 @@ proptest! {
         prop_assert!(arrived >= 3, "only {arrived} of 10 packers give back what they got");
         let tree = tempfile::tempdir().unwrap();
         make(tree.path(), &entries, ALL);
-        // It refuses to make an image of nothing.
+        // `image pack` refuses an empty directory.
         if fs::read_dir(tree.path()).unwrap().next().is_some() {
             assert_arrives(tree.path(), &pack_ourselves(tree.path()), cut, ALL, "our own");
         }
-        // It packs the second name of a file as another file.
+        // The tar crate packs the second name of a file as another file.
         let single: Vec<_> = entries.into_iter().filter(|entry| !matches!(entry.thing, Thing::HardLink(_))).collect();
         let tree = tempfile::tempdir().unwrap();
         make(tree.path(), &single, few);

@@ -53,12 +53,12 @@ fn whiteouts_take_away_what_earlier_layers_brought() {
         (Tar::new().file("etc/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 lib"),
         (Tar::new().file(".wh.lib", b""), "dangling etc etc/a=1 etc/b=1 etc/d etc/d/sub etc/d/sub/y=1 etc/d/x=1"),
         (Tar::new().file("./.wh.dangling", b""), &all["dangling ".len()..]),
-        // Through the image's own symlink, as the installed system sees it.
+        // The path leads through a symlink of the image, which is resolved as in the installed system.
         (Tar::new().file("lib/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 lib"),
         (Tar::new().file("etc/d/.wh..wh..opq", b""), "dangling etc etc/a=1 etc/b=1 etc/d lib"),
         (Tar::new().file(".wh..wh..opq", b"").file("new", b"2"), "new=2"),
         (Tar::new().file("new", b"2").file(".wh..wh..opq", b""), "new=2"),
-        // What the layer itself brings stays, be it before or after.
+        // Files of the same layer are not removed, whether they precede or follow the whiteout.
         (
             Tar::new().file("etc/d/new", b"2").file("etc/d/sub/z", b"2").file("etc/d/.wh..wh..opq", b""),
             "dangling etc etc/a=1 etc/b=1 etc/d etc/d/new=2 etc/d/sub etc/d/sub/z=2 lib",
@@ -70,10 +70,10 @@ fn whiteouts_take_away_what_earlier_layers_brought() {
         (Tar::new().file("etc/d/x", b"2").file("etc/.wh.d", b""), "dangling etc etc/a=1 etc/b=1 etc/d etc/d/x=2 lib"),
         (Tar::new().file("etc/a", b"2").file("etc/.wh.a", b""), &all.replace("etc/a=1", "etc/a=2")),
         (Tar::new().file("etc/.wh.a", b"").file("etc/a", b"2"), &all.replace("etc/a=1", "etc/a=2")),
-        // Nothing to take away, nothing made.
+        // Whiteouts of files that do not exist neither remove nor create anything.
         (Tar::new().file("etc/.wh.missing", b"").file("no/such/.wh.x", b"").file("etc/a/.wh.x", b""), all),
         (Tar::new().directory(".wh..wh.plnk").file("etc/.wh..wh.aufs", b"x"), all),
-        // A file over a directory, and a directory over a file.
+        // A file replaces a directory, and a directory replaces a file.
         (Tar::new().file("etc/d", b"2").directory("etc/a"), "dangling etc etc/a etc/b=1 etc/d=2 lib"),
         (Tar::new().symlink("etc/d", "b"), "dangling etc etc/a=1 etc/b=1 etc/d lib"),
     ]
@@ -100,7 +100,7 @@ fn whiteouts_lead_nowhere_else() {
     for path in ["out/.wh.deep", "out/.wh..wh..opq", "up/.wh.deep", "up/.wh..wh..opq", "/out/deep/.wh.secret"] {
         layers(&root, &[], vec![Tar::new().file(path, b"").file("a", b"")]).unwrap();
     }
-    // The link goes, not what it leads to.
+    // The symlink is removed, but not its target.
     layers(&root, &[], vec![Tar::new().file(".wh.out", b"")]).unwrap();
     assert_eq!(listing(&root), "a= deep deep/secret=secret up");
     assert_eq!(listing(&outside), "deep deep/secret=secret");
@@ -151,7 +151,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
             let etc = "empty etc etc/mine=mine etc/ours=1 etc/swap etc/swap/mine=mine";
             format!("{etc} mine=mine opt opt/ours opt/ours/a=1 swap=1")
         }),
-        // A name that the burn has taken over is its own.
+        // A name that an earlier layer of the burn has replaced belongs to the burn.
         (Tar::new().file(".wh.swap", b"").file("etc/.wh.ours", b""), format!("{mine} opt opt/ours opt/ours/a=1")),
     ] {
         let root = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
         layers_onto(below, vec![first(), second]).unwrap();
         assert_eq!(listing(root.path()), left);
     }
-    // A file does not take the place of a directory in which somebody has something.
+    // A file does not replace a directory that contains files of another owner.
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("etc/d")).unwrap();
     fs::write(root.path().join("etc/d/mine"), "mine").unwrap();
@@ -203,7 +203,7 @@ fn root_whiteouts_enter_no_mount_point() {
     let conflicts = layers(&root, &[], vec![Tar::new().file(".wh..wh..opq", b"").file("new", b"")]);
     let left = listing(&root);
     mounts.iter().for_each(|(_, to)| unmount_strictly(&root.join(to)).unwrap());
-    // An empty filesystem is in nobody's way.
+    // An empty filesystem is not reported as a conflict.
     assert_eq!(conflicts.unwrap(), FileConflicts { files: 1, first: vec!["/.wh..wh..opq".into()] });
     assert_eq!(left, "boot boot/efi boot/efi/lost+found lost+found new= srv srv/data srv/data/precious=precious");
 }

@@ -87,7 +87,7 @@ fn nothing_leads_outside() {
 #[test]
 fn a_link_to_what_is_outside_shows_only_what_is_inside() {
     let bench = Bench::new();
-    // As the installed system will see it: `/` is the root.
+    // Absolute targets are resolved as in the installed system, whose `/` is the root of the burn.
     let tar = Tar::new().directory("usr/lib").symlink("lib", "/usr/lib").symlink("up", "../../usr");
     bench.untar(tar.file("lib/one", b"1").file("up/lib/two", b"2").file("/abs", b"3")).unwrap();
     assert_eq!([bench.read("usr/lib/one"), bench.read("usr/lib/two"), bench.read("abs")], ["1", "2", "3"]);
@@ -153,7 +153,7 @@ fn directories_get_their_mode_and_mtime_when_all_is_in_them() {
         assert_eq!((metadata.mode(), metadata.mtime()), (mode, 1_000_000_000), "{path}");
     }
     assert_eq!(fs::metadata(bench.root.join("new/parent")).unwrap().mode(), 0o040755);
-    // So that the temporary directory can be removed by its owner.
+    // The owner of the temporary directory must be able to remove it.
     for path in ["a", "a/b"] {
         fs::set_permissions(bench.root.join(path), fs::Permissions::from_mode(0o700)).unwrap();
     }
@@ -164,7 +164,7 @@ fn directories_take_so_much_memory_and_no_more() {
     let attributes = || MemberAttributes { mode: 0o755, uid: 0, gid: 0, mtime: (0, 0), xattrs: Vec::new() };
     let long = Path::new("").join("d/".repeat(2000));
     let mut directories = DirectoryAttributes::default();
-    // The same one again takes no more.
+    // Adding the same directory again takes no additional memory.
     for _ in 0..20_000 {
         directories.add_directory(long.clone(), attributes()).unwrap();
     }

@@ -240,7 +240,7 @@ fn a_signature_of_an_index_is_one_of_what_it_has_for_this_machine() {
         let reached = reach_signed(contents, source()).unwrap();
         assert_eq!(reached.signed_by, Some(ours.public().to_string()));
     }
-    // Under the tag of one, and about the other that nobody has asked for.
+    // The signature is stored under the tag of the image, but covers another image.
     let text = payload(&sha256(b"x"), KIND);
     let contents = beside_of(contents, &index, &[(text.clone(), ours.sign(&text))]);
     assert!(reach_signed(contents, source()).unwrap_err().to_string().contains("it is for another image"));

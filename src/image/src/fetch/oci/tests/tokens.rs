@@ -144,7 +144,7 @@ fn a_token_is_asked_for_where_only_the_blobs_want_one() {
     let layers =
         ["lower", "upper"].map(|name| contents.layer(LAYER, &compress("zstd", &Tar::new().file(name, b"").end())));
     contents.manifest("12", &json!({"mediaType": MANIFEST, "layers": layers}));
-    // Refused by HEAD, or by the GET that follows where there is no HEAD.
+    // The registry rejects the HEAD request or, if it does not support HEAD, the GET request that follows.
     for head in [true, false] {
         let (tokens, last) = tokens("token");
         let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
@@ -162,7 +162,7 @@ fn a_token_is_asked_for_where_only_the_blobs_want_one() {
         assert!(root.path().join("lower").exists() && root.path().join("upper").exists());
         let asked: Vec<_> = tokens.requests().into_iter().map(|request| request.path).collect();
         assert_eq!(asked, ["/token?scope=repository%3Aos%2Fdebian%3Apull"]);
-        // The first manifest came without.
+        // The first request was sent without a token.
         assert_eq!(server.requests()[0].authorization, None);
     }
 }

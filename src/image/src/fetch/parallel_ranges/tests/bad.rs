@@ -117,7 +117,7 @@ fn from_a_server_that_fails_at_random_come_the_right_bytes_or_an_error() {
         let image = ImagePart { size_bytes: Some(300_000), ..part(&[&server]) };
         let outcome = fetch_part(&image, &eager([0.0, 1.0, f64::INFINITY][seed as usize % 3]));
         match &outcome.bytes {
-            // The other one where it had changed before the first byte, never something of both: the digest decides.
+            // Either the old image or, if it changed before the first byte, the new one, but never a mixture of both.
             Ok(bytes) => assert!(*bytes == body || *bytes == other, "seed {seed}"),
             Err(error) => assert!(error.to_string().contains("fetch http://"), "seed {seed}: {error}"),
         }

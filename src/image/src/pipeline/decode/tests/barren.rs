@@ -11,7 +11,7 @@ const BUFFER_BYTES: usize = 1 << 13;
 fn on_and_on(head: &[u8], piece: &[u8], threads: usize) -> String {
     let (sender, receiver) = create_pipe(1);
     let head = head.to_vec();
-    // In whole pieces, which fit into buffers in any way.
+    // The buffers contain whole pieces.
     let piece = piece.repeat(BUFFER_BYTES.div_ceil(piece.len()));
     thread::spawn(move || {
         let (pool, clock) = (BufferPool::new(32, BUFFER_BYTES), StageClock::default());
@@ -69,7 +69,7 @@ fn what_brings_nothing_ends_in_one_error() {
 
 #[test]
 fn what_brings_little_goes_on() {
-    // Frames of few bytes, with something in front of each, as pzstd does it; and what does not compress.
+    // Frames of few bytes, each preceded by a skippable frame as in pzstd, and uncompressed data.
     for (format, bytes) in [("zstd", 3), ("zstd", 1), ("lz4", 2), ("gzip", 1), ("xz", 4), ("plain", 4096)] {
         let skipped = if ["zstd", "lz4"].contains(&format) { skippable(&[1; 4]) } else { Vec::new() };
         let piece = [skipped, compress(format, &[0; 4096][..bytes])].concat();
@@ -77,7 +77,7 @@ fn what_brings_little_goes_on() {
             assert_eq!(on_and_on(&[], &piece, threads), "it goes on", "{format} {bytes}");
         }
     }
-    // The table of a large image.
+    // The skippable frame has the size of the seek table of a large image.
     let whole = [&compress("zstd", &content())[..], &skippable(&vec![1; 40 << 20])].concat();
     assert!(EACH.iter().take(2).all(|how| decoded(&whole, *how).unwrap() == content()));
 }

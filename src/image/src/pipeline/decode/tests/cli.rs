@@ -74,7 +74,7 @@ fn lz4() {
     for (arguments, content) in [("-c", &b""[..]), ("-BX -c", b""), ("-c", b"x"), ("-BD -BX -c", b"x")] {
         comes_back("lz4", arguments, content);
     }
-    // The size is only known of a file.
+    // lz4 knows the content size only if its input is a file.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &content).unwrap();
     for more in ["", "-BD", "-B4 -BX"] {

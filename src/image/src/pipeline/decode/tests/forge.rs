@@ -51,7 +51,7 @@ fn one_bit_flipped_anywhere() {
                 let several = decoded(&flipped, SEVERAL);
                 assert_eq!(one.as_ref().ok(), several.as_ref().ok(), "{name}, byte {at} bit {bit}");
             }
-            // What is flipped in a skippable frame or in gzip's header changes nothing.
+            // A flipped bit in a skippable frame or in the header of gzip changes nothing.
             let checked = FORMATS.contains(&name);
             assert!(!checked || one.is_err() || one.is_ok_and(|made| made == good), "{name}, byte {at} bit {bit}");
         }
@@ -76,7 +76,8 @@ fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
                 }
             }
         }
-        // After the first frame, after a skippable one, after the padding; a plain tar is cut by who unpacks it.
+        // The stream may end after the first frame, a skippable frame, or the padding. Truncation of a plain tar is
+        // detected when it is unpacked.
         assert!(name == "plain" || ends <= 2 * EACH.len(), "{name}: {ends}");
     }
 }
@@ -107,17 +108,18 @@ fn headers_that_lie_are_refused_by_one_and_by_several() {
         (zstd_frame(&sized(3), &[(1, 3, b"a")]), true),
         (zstd_frame(&window_1k, &[(1, 1024, b"a"), (0, 2, b"bc")]), true),
         (zstd_frame(&window_8m, &[(1, 128 << 10, &b"a"[..]); 100]), true),
-        // More and less than announced.
+        // More or less content than declared.
         (zstd_frame(&sized(3), &[(1, 4, b"a")]), false),
         (zstd_frame(&sized(3), &[(0, 2, b"ab")]), false),
         (zstd_frame(&sized(1 << 20), &[(0, 2, b"ab")]), false),
         (zstd_frame(&sized(u32::MAX), &[(0, 2, b"ab")]), false),
-        // Blocks larger than the window, than any block, of a reserved kind, garbage.
+        // Blocks that are larger than the window, larger than the maximum block, of the reserved type, or not
+        // decodable.
         (zstd_frame(&window_1k, &[(1, 1025, b"a")]), false),
         (zstd_frame(&window_8m, &[(1, (128 << 10) + 1, b"a")]), false),
         (zstd_frame(&window_8m, &[(3, 3, b"abc")]), false),
         (zstd_frame(&window_8m, &[(2, 3, b"abc")]), false),
-        // A dictionary, a reserved bit.
+        // A frame with a dictionary, and one with a reserved bit.
         (zstd_frame(&[0x21, 7, 3], &[(0, 3, b"abc")]), false),
         (zstd_frame(&[0x28, 3], &[(0, 3, b"abc")]), false),
     ] {
@@ -152,7 +154,7 @@ fn lz4_frames_that_lie_are_refused() {
             frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]),
             "a block has 65537 bytes, but the frame allows 65536 bytes per block",
         ),
-        // Refers to what was before the block: where blocks are independent, nothing is.
+        // The block refers to data before its beginning, which independent blocks must not do.
         (
             frame(0x60, 0x40, b"", &[&abc[..7], &[9, 0, 0, 0, 0x04, 1, 0, 0x50, 1, 2, 3, 4, 5, 0, 0, 0, 0]].concat()),
             "offset",

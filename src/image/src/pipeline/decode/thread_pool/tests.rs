@@ -78,7 +78,7 @@ fn frames_without_content_wait_for_their_turn() {
         scope.spawn(|| io::copy(&mut PipelineReader::new(receiver, Arc::default()), &mut io::sink()).unwrap());
         let mut input = CompressedInput::new(source(&empty.repeat(10 * MOST_FRAMES), 1 << 19, Ok(())));
         let mut crew = DecoderPool::new(scope, &shared, &stages, &pool, 3, input.clock());
-        // A part that somebody decodes.
+        // A part that another thread is still decoding.
         let number = crew.next_number().unwrap();
         let (begun, shared) = (&begun, &shared);
         scope.spawn(move || {

@@ -38,7 +38,7 @@ fn an_image_comes_from_its_server_onto_the_disk() {
 
 #[test]
 fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
-    // Of a frame of zstd that is cut nothing is written.
+    // gzip, because nothing of a truncated zstd frame would be written.
     let (old, new) = (compress("gzip", &image(5 * MIB)), compress("zstd", &image(2 * MIB)));
     let changed = new.clone();
     let server = Server::start(old, move |request| match (request.method.as_str(), request.nth) {
@@ -51,7 +51,7 @@ fn an_image_that_changes_on_the_way_is_written_again_from_its_start() {
     assert_eq!(burned.resumed, 2);
     let written = fs::read(disk.path()).unwrap();
     assert!(written[..2 * MIB] == image(2 * MIB));
-    // Behind it is what was there, or nothing, and nothing of the first one.
+    // After the new image, the disk contains its old content or zeros, but nothing of the first image.
     let (is, first) = (written[2 * MIB..].chunks(4096), image(5 * MIB));
     let first: Vec<&[u8]> = first[2 * MIB..].chunks(4096).collect();
     let zeros = is.clone().filter(|block| block.iter().all(|byte| *byte == 0)).count();
@@ -85,7 +85,7 @@ fn what_cannot_be_trusted_does_not_get_its_first_mib() {
     let mut followed = good.clone();
     followed.extend(b"garbage");
     let half = good[..good.len() / 2].to_vec();
-    // Whether anything is decoded before a frame turns out to be bad is up to the number of cores.
+    // Whether data is decoded before a damaged frame is detected depends on the number of cores.
     let cases = [
         (good.clone(), b"another".to_vec(), "digest mismatch", true),
         (followed.clone(), followed, "data follows the end", true),
