@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(said.read_since(0, 100), (0, "one\nzwei\ndrei ä\n\n".to_owned()));
         assert_eq!(said.read_since(0, 6), (0, "one\n".to_owned()));
         assert_eq!(said.read_since(4, 6), (4, "zwei\n".to_owned()));
-        // No line fits: then a part of one, and never half a character.
+        // If no line fits, a part of a line is returned, but never half of a character.
         assert_eq!(said.read_since(9, 6), (9, "drei ".to_owned()));
         assert_eq!(said.read_since(18, 100), (18, String::new()));
         assert_eq!(said.read_since(1000, 100), (1000, String::new()), "nobody has said that much");
@@ -131,7 +131,7 @@ mod tests {
         assert!(start > 0 && text.len() <= KEPT && text.len() >= KEPT / 2 - 101, "{start}: {}", text.len());
         assert_eq!(start + text.len() as u64, 10_000 * 101);
         assert!(text.lines().all(|kept| kept == line));
-        // A line that is longer than all that is kept.
+        // A line that is longer than the maximum size kept.
         said.append(&"ä".repeat(KEPT));
         let (start, text) = said.read_since(0, usize::MAX);
         assert_eq!(start + text.len() as u64, 10_000 * 101 + 2 * KEPT as u64 + 1);

@@ -176,7 +176,7 @@ mod tests {
             DiskSegment::Unused(4 * MIB..5 * MIB),
         ];
         assert_eq!(of(0, 5 * MIB), all);
-        // From the middle of each, and a disk that ends there.
+        // Iteration starts in the middle of a segment, and ends at the end of the disk.
         assert_eq!(of(3 * MIB, 4 * MIB), [DiskSegment::Used(3 * MIB..4 * MIB)]);
         assert_eq!(of(MIB + 65536, 2 * MIB), [DiskSegment::Unused(MIB + 65536..2 * MIB)]);
         assert_eq!(of(5 * MIB, 5 * MIB), []);

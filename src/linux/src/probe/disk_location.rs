@@ -229,7 +229,7 @@ mod tests {
                 "nvme",
                 "pci-0000:00:04.0-nvme-1",
             ),
-            // Intel VMD: a PCI domain of its own behind a PCI device.
+            // Intel VMD: a separate PCI domain behind a PCI device.
             (
                 "pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0/10000:01:00.0/nvme/nvme1/nvme1n1".into(),
                 &[(
@@ -246,7 +246,7 @@ mod tests {
                 "scsi",
                 "pci-0000:00:06.0-scsi-0:0:1:0",
             ),
-            // Two hosts on one controller: the second is number 1, whatever the kernel counts.
+            // Two hosts on one controller: the second has number 1, regardless of its host number.
             (
                 "pci0000:00/0000:00:07.0/host5/target5:1:2/5:1:2:3/block/sdc".into(),
                 &[("devices/pci0000:00/0000:00:07.0/host4/scsi_host/x", "")],
@@ -309,7 +309,7 @@ mod tests {
                 "usb",
                 "pci-0000:00:14.0-usb-0:3.2:1.0-scsi-0:0:0:0",
             ),
-            // Places without a name: no port number, a remote port, no bus at all.
+            // Locations without a name: no port number, a remote port, no bus at all.
             (format!("{ahci}/ata1/host0/target0:0:0/0:0:0:0/block/sda"), &[], "sata", ""),
             ("pci0000:00/0000:00:08.0/host7/rport-7:0-0/target7:0:0/7:0:0:0/block/sdg".into(), &[], "fc", ""),
         ];

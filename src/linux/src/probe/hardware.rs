@@ -229,7 +229,7 @@ mod tests {
         tree.link("sys/class/net/eth0", "../../devices/pci0000:00/0000:00:03.0/virtio0/net/eth0");
         tree.write("sys/devices/virtual/net/lo/address", "00:00:00:00:00:00\n");
         tree.link("sys/class/net/lo", "../../devices/virtual/net/lo");
-        // bonding makes a plain file here.
+        // The bonding driver creates a plain file here.
         tree.write("sys/class/net/bonding_masters", "\n");
         let usb = "sys/devices/pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0";
         tree.write(&format!("{usb}/net/eth1/address"), "be:3a:f2:b6:05:9f\n");

@@ -159,7 +159,7 @@ mod tests {
         for content in [&b""[..], b"{}", b"no JSON", b"\xff\xfe", b"[]", &whole[..whole.len() - 1], &long] {
             let inside = inside(&tree(content));
             let text = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();
-            // The file is there, so that an installation may be there.
+            // The file exists, so the filesystem may contain an installation.
             assert!(inside.marker.is_none() && inside.unreadable_marker.is_some(), "{text}: {inside:?}");
         }
         let nothing = FakeMachine::new();

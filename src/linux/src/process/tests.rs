@@ -87,7 +87,7 @@ fn what_must_be_whole_is_whole_or_an_error() {
     assert!(matches!(error.end, ProcessFailure::NotWhole(3_999_999)), "{error}");
     let expected = "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
     assert!(error.to_string().ends_with(expected), "{error}");
-    // Somebody who is left behind and may go on.
+    // A background process that outlives the tool.
     let error =
         ToolCommand::new("sh").args(["-c", "echo one; sleep 9 &"]).require_complete_output(100).run().unwrap_err();
     assert!(matches!(error.end, ProcessFailure::NotWhole(100)), "{error}");

@@ -44,7 +44,7 @@ mod tests {
             ToolCommand::new("mkfs.ext4").args(["-q", "-F"]).args(options).arg(path(name)).run().unwrap();
             assert_eq!(has_external_journal(&path(name)).unwrap(), expected, "{name}");
         }
-        // Only a block device can be named to mkfs: this is what it writes then.
+        // mkfs accepts only a block device as an external journal. These are the fields that it would write.
         let file = std::fs::OpenOptions::new().write(true).open(path("own")).unwrap();
         file.write_all_at(&[0; 4], SUPERBLOCK + JOURNAL_INODE as u64).unwrap();
         assert!(has_external_journal(&path("own")).unwrap());

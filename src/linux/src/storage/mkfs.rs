@@ -215,7 +215,7 @@ mod tests {
             (FilesystemFormat::Xfs, UUID, 4096, &["-m", "reflink=0"]),
             (FilesystemFormat::Btrfs, "9f0f0f6e-5f0a-4c53-8f2c-3d1f2a7b9c10", 4096, &["--metadata", "single"]),
         ];
-        // mkfs.xfs makes nothing smaller.
+        // mkfs.xfs refuses smaller devices.
         let disks = [(512, TestLoopDevice::new(320 << 20, 512)), (4096, TestLoopDevice::new(320 << 20, 4096))];
         for (format, uuid, sector_bytes, options) in cases {
             let device = disks.iter().find(|(bytes, _)| *bytes == sector_bytes).unwrap().1.path();

@@ -285,7 +285,7 @@ mod tests {
                 &[(1, first, 2 * first - 1), (2, 2 * first, 3 * first), (15, 4 * first, 5 * first)],
             );
             write_partition_table(&table).unwrap();
-            // Again, over itself, with the kernel's partitions still there.
+            // The same table again, while the partitions are registered with the kernel.
             write_partition_table(&table).unwrap();
             let check = ToolCommand::new("sgdisk").args(["-v", disk.path().as_str()]).run().unwrap().stdout;
             assert!(check.contains("No problems found"), "{check}");

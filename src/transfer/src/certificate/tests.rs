@@ -42,7 +42,7 @@ fn what_was_changed_is_not_taken() {
         format!("{other}{}", &text[1..])
     };
     let name = "X-Ganeti-Signature";
-    // Ganeti finds these too: case and blanks do not matter, nor how long the lines of the PEM are.
+    // Ganeti also accepts these: it ignores case and blanks, and the length of the lines of the PEM.
     let long_lines = {
         let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let lines: Vec<&str> = body.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap()).collect();
@@ -66,7 +66,7 @@ fn what_was_changed_is_not_taken() {
         of(name, "a-b", hex, pem),
         of(name, salt, "", pem),
         of("X-Other", salt, hex, pem),
-        // The header of a certificate stands before it.
+        // The header must precede the certificate.
         format!("{pem}{}", of(name, salt, hex, pem)),
         pem.to_owned(),
     ] {
@@ -74,7 +74,7 @@ fn what_was_changed_is_not_taken() {
     }
     let other = SharedSecret::parse_secret("0123456789abcdef").unwrap();
     assert!(PeerCertificate::parse_signed_pem(&text, &other).unwrap_err().contains("was made with another secret"));
-    // Signed over lines of another length than OpenSSL writes.
+    // The signature covers lines whose length differs from that of OpenSSL.
     let signed = hmac::sign(&secret().0, format!("{salt}{long_lines}").as_bytes());
     let hex: String = signed.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(PeerCertificate::parse_signed_pem(&of(name, salt, &hex, &long_lines), &secret()).is_err());
@@ -102,7 +102,7 @@ fn what_is_cut_or_garbled_is_no_certificate() {
     for length in 0..der.len() {
         assert!(PeerCertificate::from_der(der[..length].to_vec().into()).is_none(), "{length}");
     }
-    // Nothing of a stranger's bytes makes it panic.
+    // No malformed certificate causes a panic.
     for at in 0..der.len() {
         for value in [0, 0x30, 0x80, 0x83, 0xff] {
             let mut changed = der.clone();

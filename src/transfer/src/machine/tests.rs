@@ -79,7 +79,8 @@ fn all_devices_of_all_groups_arrive() {
         assert_eq!(arriving.received_bytes(), (one.len() + two.len() + three.len()) as u64);
         for (device, sent) in onto.iter().zip([&one, &two, &three]) {
             let came = fs::read(device.path.as_str()).unwrap();
-            // Behind the first MiB, which is zero until all is there, nothing is touched that was not sent.
+            // After the first MiB, which is zero until the transfer is complete, only ranges that were sent are
+            // written.
             let rest = &came[sent.len().max(1 << 20)..];
             assert!(came.starts_with(sent) && rest.iter().all(|byte| *byte == 0xff), "{}", device.name);
         }
@@ -198,7 +199,7 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
         send_devices(&second, &peer, ORDER, &[on_a(&contents)], &|_| (), &|_| ()).unwrap();
         whole.join().unwrap().unwrap();
         let travelled = travelled.load(Ordering::Relaxed);
-        // What is the same on both is compared only.
+        // Equal data is compared, but not transmitted.
         assert!(travelled < 20 << 20, "{travelled}");
     });
     for (n, content) in contents.iter().enumerate() {

@@ -90,7 +90,7 @@ impl Room {
             let sending = scope.spawn(move || send_command::run_send(&SendOptions { to, ..send }));
             let ends = super::super::load_endpoints(&receive.common).unwrap();
             let received = waiting.receive_all(&port, receive.common.peer_timeout(), &|_| Ok(()), || Ok(ends.clone()));
-            // A connection that nobody takes any more.
+            // Connections that were not accepted are closed.
             drop(port);
             (sending.join().unwrap(), received)
         })
@@ -209,7 +209,7 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
     assert_eq!(sent.unwrap(), CommandOutcome::Good);
     drop((from, onto));
     let after = fs::read(&b).unwrap();
-    // What lies between the two copies of the table.
+    // The data between both copies of the partition table.
     assert!(before[MIB..39 * MIB] == after[MIB..39 * MIB] && fs::read(&a).unwrap() == before);
     let said = std::process::Command::new("sgdisk").args(["-v", path(&b)]).output().unwrap();
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -229,7 +229,7 @@ fn nobody_waits_for_strangers_when_all_is_there_or_the_wait_has_failed() {
         let (sent, received) = room.moved_over(send, &room.receive(&[path(&b)]), |port| {
             strangers.extend((0..5).map(|_| TcpStream::connect(port).unwrap()));
             strangers.iter_mut().for_each(|stranger| stranger.write_all(&[22]).unwrap());
-            // All of them have their place before the sender comes.
+            // All unauthenticated clients are connected before the sender.
             port.to_owned()
         });
         let took = began.elapsed();

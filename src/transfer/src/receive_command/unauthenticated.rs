@@ -109,7 +109,7 @@ mod tests {
         let known = of(1).unwrap();
         assert!(of(1).is_none());
         drop((ten, known));
-        // Nobody is left whom this could cut.
+        // No unauthenticated connection is left to close.
         strangers.close_all();
         far.set_read_timeout(Some(std::time::Duration::from_millis(50))).unwrap();
         assert!(far.read(&mut [0]).is_err());

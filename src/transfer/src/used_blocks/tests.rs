@@ -148,7 +148,7 @@ fn xfs_of_version_4_is_read_too() {
     run("mkfs.xfs", &["-q", "-f", "-m", "crc=0", image.to_str().unwrap()]);
     let used = used_of(&image);
     assert_eq!(used.what, "xfs");
-    // Most of that is its log.
+    // Most of the used blocks are the log.
     assert!(bytes(&used) < 90 * MIB, "{}", bytes(&used));
     run("xfs_repair", &["-n", "-f", copied(&image, &used).to_str().unwrap()]);
 }
@@ -169,7 +169,7 @@ fn a_disk_of_nobody_is_used_whole() {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", 8 * MIB);
     assert_eq!(used_of(&image), mark_all_used(8 * MIB));
-    // Two signatures.
+    // A disk with two signatures.
     run("mkswap", &["-q", image.to_str().unwrap()]);
     run("mkfs.ext4", &["-q", "-F", image.to_str().unwrap()]);
     let file = File::options().write(true).open(&image).unwrap();
@@ -189,7 +189,7 @@ fn ranges_are_rounded_outwards_and_small_gaps_are_used() {
     assert_eq!(of(&[(at + 1, at + 2)], 10 * MIB), [first, (at, at + GRANULE_BYTES), last]);
     let behind_a_small_gap = at + GRANULE_BYTES + GAP_BYTES - 1;
     assert_eq!(of(&[(at, at + 1), (behind_a_small_gap, at + MIB)], 10 * MIB), [first, (at, at + MIB), last]);
-    // What lies outside is nowhere.
+    // Ranges outside of the disk are dropped.
     assert_eq!(of(&[(20 * MIB, 30 * MIB)], 10 * MIB), [first, last]);
 }
 
@@ -204,6 +204,6 @@ fn bits_are_ranges() {
     assert_eq!(set(&[0xff, 0xff], 12), std::iter::once(0..12).collect::<Vec<_>>());
     assert_eq!(set(&[0b1000_0000, 0xff, 0b11, 0], 32), std::iter::once(7..18).collect::<Vec<_>>());
     assert_eq!(set(&[0xff], 3), std::iter::once(0..3).collect::<Vec<_>>());
-    // What is not there is used.
+    // Missing bits are treated as used.
     assert_eq!(set(&[0], 10), std::iter::once(8..10).collect::<Vec<_>>());
 }

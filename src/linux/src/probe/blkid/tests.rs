@@ -53,7 +53,7 @@ fn a_blank_image_has_neither_signature_nor_table() {
     let mut probe = BlkidProbe::open(&image(&dir, 4 * MIB, "true"), None, 512).unwrap();
     assert_eq!(probe.read_signatures().unwrap(), []);
     assert_eq!(probe.read_table().unwrap(), None);
-    // The order of the questions does not matter.
+    // The order of the calls is irrelevant.
     assert_eq!(probe.read_signatures().unwrap(), []);
 }
 
@@ -170,7 +170,7 @@ fn loop_disks_with_large_sectors_are_read_right() {
         table.partitions.iter().map(|part| (part.number, part.start_bytes, part.name.as_str())).collect();
     assert_eq!(seen, [(1, MIB, "one"), (2, 9 * MIB, "two")]);
     assert_eq!(table.partitions[0].size_bytes, 8 * MIB);
-    // The same bytes as a file: nobody but the caller knows the sector size.
+    // The same bytes in a file, for which only the caller can specify the sector size.
     assert_eq!(BlkidProbe::open(&image, None, 4096).unwrap().read_table().unwrap().as_ref(), Some(&table));
 }
 

@@ -267,7 +267,7 @@ fn partitions_with_signatures_and_uses() {
 #[test]
 fn a_partition_that_only_the_kernel_knows_keeps_the_disk_in_use() {
     let tree = partitioned();
-    // Moved in the table since the kernel read it, and gone from it.
+    // Partitions that were moved in, or removed from, the table after the kernel read it.
     kernel_has(&tree, 1, 2 * MIB, 16 * MIB);
     kernel_has(&tree, 7, 17 * MIB, 8 * MIB);
     tree.write("proc/self/mountinfo", MOUNTED);
@@ -346,7 +346,7 @@ fn an_extended_partition_is_not_blank() {
 fn a_disk_that_cannot_be_read_to_its_end_is_not_blank() {
     let tree = FakeMachine::new();
     sata(&tree);
-    // Nothing is where libblkid looks, and the end is missing.
+    // There is no data where libblkid searches, and the end of the device is missing.
     tree.write(&format!("sys/devices/{SATA}/size"), format!("{}\n", 80 * MIB / 512));
     let disk = disks(&tree).remove(0);
     assert_eq!((disk.blank, disk.unreadable.as_deref()), (false, Some("/dev/sda: failed to fill whole buffer")));

@@ -223,7 +223,7 @@ fn members_that_are_behind_or_left_out_do_not_count() {
     type Case = (&'static [(u32, u64, &'static [u32])], &'static [bool]);
     let cases: [Case; 10] = [
         (&[(0, 18, &[]), (1, 18, &[])], &[true, true]),
-        // A stop that came to one of them only.
+        // Only one of the members recorded the stop.
         (&[(0, 19, &[]), (1, 18, &[])], &[true, true]),
         (&[(0, 18, &[]), (1, 16, &[])], &[true, false]),
         (&[(0, 2, &[]), (1, 4, &[0])], &[false, true]),
@@ -232,7 +232,7 @@ fn members_that_are_behind_or_left_out_do_not_count() {
         // Each was used without the other.
         (&[(0, 4, &[1]), (1, 4, &[0])], &[false, false]),
         (&[(0, 9, &[1]), (1, 4, &[0])], &[false, false]),
-        // Two of three agree about the third, and all of them about a fourth.
+        // Two members were used without the third, and all three without a fourth.
         (&[(0, 9, &[2, 3]), (1, 9, &[2, 3]), (2, 7, &[3])], &[true, true, false]),
         (&[(0, 9, &[2])], &[true]),
     ];

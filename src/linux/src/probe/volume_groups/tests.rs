@@ -40,11 +40,11 @@ fn recorded_groups() {
         ("mir", 8, "raid1", 2, None),
         ("pool", 16, "thin-pool", 1, None),
         ("three", 4, "linear", 1, None),
-        // Of two segments.
+        // A volume with two segments.
         ("two", 12, "linear", 1, None),
     ];
     assert_eq!(volumes, expected);
-    // One of two is missing.
+    // One of two physical volumes is missing.
     let missing =
         LvmPhysicalVolume { device: None, uuid: "9lvuKY-aeYf-fXNs-Ptih-vaX1-yks4-g8BbLj".into(), size_bytes: 60 * mib };
     assert_eq!((&groups[1].physical[0].device, &groups[1].physical[1]), (&Some("/dev/vdc".into()), &missing));
@@ -73,7 +73,7 @@ fn groups_that_lvm_gives_to_nobody_here_say_so() {
 fn a_device_has_the_path_of_the_inventory_whatever_lvm_prefers() {
     use std::os::unix::fs::MetadataExt;
     let tree = FakeMachine::new();
-    // No device node can be made here: /dev/null is one that is there.
+    // Device nodes cannot be created here, so /dev/null is used.
     let number = format_device_number(std::fs::metadata("/dev/null").unwrap().rdev());
     tree.link("dev/md/root", "/dev/null");
     tree.link(&format!("sys/dev/block/{number}"), "../../devices/virtual/block/md127");
@@ -92,7 +92,7 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
          "pv": [{"pv_uuid": "1", "pv_name": "/dev/disk/by-id/a", "pv_size": "1"},
                 {"pv_uuid": "2", "pv_name": "[unknown]", "pv_size": "1"},
                 {"pv_uuid": "3", "pv_name": "/dev/mapper/v-guest", "pv_size": "1"}]},
-        // Of no group.
+        // A physical volume without a group.
         {"pv": [{"pv_uuid": "4", "pv_name": "/dev/sdb", "pv_size": "1"}]},
     ]});
     let report: LvmReport = serde_json::from_value(report).unwrap();
@@ -113,7 +113,7 @@ fn physical_volumes_that_lvm_leaves_out_are_named() {
     let inventory = Inventory {
         stacked: vec![
             stacked("dm-1", "/dev/mapper/v-guest", StackedDeviceKind::Volume, "sda1"),
-            // Another path to the same disk, and a volume of what is not known.
+            // Another path to the same disk, and a volume on an unknown device.
             stacked("dm-2", "/dev/mapper/multi", StackedDeviceKind::Other, "sdd"),
             stacked("dm-3", "/dev/mapper/v-a", StackedDeviceKind::Volume, "sdc"),
         ],
@@ -205,7 +205,7 @@ fn a_recorded_group_with_a_physical_volume_missing() {
         ("other", "raid1", VolumeHealth::Lost, None),
         ("pad", "linear", VolumeHealth::Whole, None),
         ("pad2", "linear", VolumeHealth::Whole, None),
-        // Of a copy that is shown read-only.
+        // A copy of this volume is mapped read-only.
         ("safe", "raid1", VolumeHealth::Degraded, Some("dm-5")),
     ];
     assert_eq!(volumes, expected);
@@ -278,7 +278,7 @@ fn copies_of_a_recorded_group() {
         size_bytes: count * EXTENT,
     };
     let found = |name: &str| raid1_copies::find_copies(row, name).into_iter().map(|leg| leg.data).collect::<Vec<_>>();
-    // The first is of two segments, the second lies on what is missing.
+    // The first copy has two segments, and the second is on a missing device.
     assert_eq!(found("safe"), [Some(vec![piece("/dev/vda", 3, 3), piece("/dev/vda", 8, 2)]), None]);
     assert_eq!(found("other"), [None, Some(vec![piece("/dev/vdc", 1, 3)])]);
     assert_eq!(found("no-such"), []);

@@ -104,7 +104,7 @@ fn probe() {
     println!("threads: {}", std::thread::spawn(|| vec![1_u8; 1 << 20].len()).join().unwrap());
     println!("{given_up:?}");
     println!("end");
-    // So that somebody can look.
+    // Wait until the test has inspected this process.
     io::stdin().lock().lines().for_each(drop);
     std::process::exit(0);
 }
@@ -114,12 +114,12 @@ fn code_in_a_place_without_power_reaches_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "precious").unwrap();
-    // A machine of tests may have no disk; what is no disk is not opened either.
+    // The test machine may have no disk; another device node is used instead.
     let blocks =
         fs::read_dir("/sys/block").into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let disk = blocks.map(|name| format!("/dev/{name}")).find(|path| Path::new(path).exists());
     let disk = disk.unwrap_or_else(|| "/dev/null".to_owned());
-    // Somebody listens whom it could reach.
+    // A listener that the process could reach without the sandbox.
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut probe = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "process::privileges::tests::probe", "--ignored", "--test-threads=1", "--nocapture"])

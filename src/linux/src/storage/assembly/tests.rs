@@ -66,7 +66,7 @@ fn stop_all() {
     for _ in 0..4 {
         tried("dmsetup remove_all; for md in /sys/block/md*; do mdadm -q --stop /dev/${md##*/}; done");
     }
-    // dmsetup leaves the links of volumes behind, and lvm makes no group whose directory is there.
+    // dmsetup does not remove the links of volumes, and lvm refuses to create a group whose directory exists.
     tried("rm -rf /dev/vg00 /dev/vg01 /dev/twin /dev/half");
 }
 
@@ -117,7 +117,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     assert!(writable());
     assembled.inspect_filesystems(&mut inventory).unwrap();
     let notes = assembled.notes.clone();
-    // Time for whatever the kernel would like to write by itself.
+    // The kernel gets time for its own writes.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(writable());
     stop_all();
@@ -152,7 +152,7 @@ fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
     let before = fingerprints(&PARTS);
     let over = std::sync::atomic::AtomicBool::new(false);
     let names: Vec<DevicePath> = DISKS.iter().map(|disk| (*disk).into()).collect();
-    // The second comes when the first was looked at already.
+    // The second disk appears after the first was inspected.
     let assembled = assemble_read_only(&names[..1]).unwrap();
     let (inventory, mut locks) = std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch(&DISKS, &over));
@@ -168,7 +168,7 @@ fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
     for disk in &names {
         assert!(is_read_only(disk).unwrap() && locks.contains(disk), "{disk}");
         assert!(crate::storage::wipe::wipe_ends(&disk.partition_path(2)).is_err(), "{disk}");
-        // What this program has locked is no disk that is write-protected.
+        // A disk locked by this program is not reported as write-protected.
         assert!(!inventory.find_disk(disk.as_str()).unwrap().read_only, "{disk}");
     }
     assert_eq!(inside(&inventory, array(&inventory, "clean")), ["ext4"]);
@@ -274,7 +274,7 @@ fn vm_assembling_damaged_arrays_changes_nothing() {
     let (inventory, notes) = looked(&DISKS, &PARTS);
     assert_eq!((array(&inventory, "five").running.is_some(), notes.len()), (true, 0), "{notes:?}");
     assert_eq!(inside(&inventory, array(&inventory, "ten")), ["ext4"]);
-    // One of three members is left: it cannot run, and the others do not suffer.
+    // With one of three members left, the array cannot run; other arrays are not affected.
     ran("mdadm --zero-superblock /dev/vda1");
     ran("mdadm --zero-superblock /dev/vdb1");
     let (inventory, notes) = looked(&DISKS, &PARTS);
@@ -303,7 +303,7 @@ fn vm_assembling_arrays_that_the_kernel_writes_to_at_every_start_changes_nothing
         assert_eq!((array.members.len(), inside(&inventory, array)), (members, vec!["ext4".to_owned()]), "{array:?}");
     }
     assert_eq!(inventory.filesystems.len(), 2, "{:?}", inventory.filesystems);
-    // What was put up to look is taken down to assemble for real.
+    // Objects assembled for inspection are taken down before they are assembled permanently.
     assemble_read_only(&DISKS.map(DevicePath::from)).unwrap().unlock_disks().unwrap();
     let array = array(&inventory, "parity");
     let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();

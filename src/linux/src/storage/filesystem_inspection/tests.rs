@@ -123,7 +123,7 @@ fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() 
         let is_on_a_disk = !matches!(format, FilesystemFormat::None | FilesystemFormat::Swap | FilesystemFormat::Tmpfs);
         assert_eq!(safe_mount_options(format.name()).is_some(), is_on_a_disk, "{format}");
     }
-    // As libblkid calls what it knows.
+    // All other names of signatures in libblkid.
     let others = "9p BeFS apfs bcachefs bcache befs bfs cramfs crypto_LUKS ddf_raid_member drbd erofs exfat exfs ext4dev f2fs \
         gfs gfs2 hfs hfsplus hpfs iso9660 jbd jfs linux_raid_member luks lustre LVM1_member LVM2_member minix mpool msdos nilfs2 ntfs \
         ntfs3 ocfs2 reiser4 reiserfs romfs squashfs squashfs3 stratis swap swsuspend sysv ubi ubifs udf ufs vdo VMFS VMFS_volume_member \
@@ -227,7 +227,7 @@ fn root_the_place_to_look_at_is_for_root_alone_and_leaves_with_whoever_looked() 
     let path = one.0.clone();
     drop(one);
     assert!(!path.exists() && two.0.exists());
-    // What is still there is somebody's.
+    // A directory that is not empty is not removed.
     let path = two.0.clone();
     fs::write(path.join("file"), "").unwrap();
     drop(two);
@@ -239,7 +239,7 @@ fn root_the_place_to_look_at_is_for_root_alone_and_leaves_with_whoever_looked() 
 #[ignore = "needs root and loop devices"]
 fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
     let disk = cut_off("mkfs.ext4 -q -F -e panic", Some(&marker()));
-    // The first inodes, without which nothing in it can be read.
+    // The first inodes, without which the filesystem cannot be read.
     let about = ran(&format!("dumpe2fs {}", disk.image().display()));
     let after = |word: &str| about.split(word).nth(1).unwrap().trim_start().split(|c: char| !c.is_ascii_digit());
     let number = |word: &str| after(word).next().unwrap().parse::<u64>().unwrap();

@@ -41,7 +41,7 @@ fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
     {
         let image = image(16, GPT);
         let before = dump(image.path().to_str().unwrap());
-        // Twice is as once.
+        // A second run changes nothing.
         for _ in 0..2 {
             fit_file(&image, mib, number).unwrap();
             let check = ToolCommand::new("sgdisk").args(["-v", image.path().to_str().unwrap()]).run().unwrap().stdout;
@@ -143,7 +143,7 @@ fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
         let done = fit_on_disk(&image.reopen().unwrap(), 512, mib * MIB, None, Some(&added(bytes)));
         assert!(done.unwrap_err().to_string().contains(says), "{says}");
         assert!(fs::read(image.path()).unwrap() == before, "{says}: it was written all the same");
-        // And it is known before, by the image's beginning.
+        // The refusal is already possible with the beginning of the image.
         if script == GPT {
             let known = check_image_table(&before[..1 << 20], 512, mib * MIB, None, Some(&added(bytes))).unwrap_err();
             assert!(known.to_string().contains(says), "{known}");
@@ -206,7 +206,7 @@ fn of_a_table_that_nobody_would_write_only_what_lies_on_the_disk_is_fitted() {
         match &checked {
             Ok(Some(_)) => assert!(done.is_ok(), "{name}: {done:?}"),
             Err(error) => assert!(done.is_err(), "{name}: {error}"),
-            // There is none, or its entries are not where it says.
+            // There is no GPT, or its entries are not at the offset in its header.
             Ok(None) => {}
         }
         if let Err(error) = &done {

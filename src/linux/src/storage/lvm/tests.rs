@@ -128,7 +128,7 @@ fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
         }
     }
     deactivate_group("vg00", all).unwrap();
-    // The rest in each kind, on disks of different sizes.
+    // Volumes of each type that take the rest of the group, on disks of different sizes.
     for (devices, kind) in
         [("vda vdb", LvmType::Striped), ("vdc nvme0n1", LvmType::Striped), ("vdd nvme1n1", LvmType::Raid1)]
     {
@@ -176,7 +176,7 @@ fn vm_lvm_nothing_asks_and_nothing_stops_it() {
         mdadm::stop_array(&stale.device).unwrap();
         create_group(&group("vg00", all, "")).unwrap_or_else(|error| panic!("{metadata}: {error}"));
     }
-    // What an earlier volume held lies where the new one begins.
+    // The new volume begins at the old content of an earlier volume.
     let kinds = [
         (LvmType::Linear, "mkfs.ext4"),
         (LvmType::Linear, "mkfs.btrfs"),
@@ -217,7 +217,7 @@ fn vm_lvm_groups_of_the_same_name_elsewhere_do_not_matter() {
 fn vm_lvm_on_arrays_and_on_partitions_with_a_filesystem() {
     let disks = TestDisks::take("vda vdb");
     let partitions = disks.partition(&[500]);
-    // Of 1.0 the start of a member looks like the array itself.
+    // With metadata 1.0, the beginning of a member looks like that of the array.
     for metadata in ["0.90", "1.0", "1.2"] {
         let array = operations::CreateArray {
             device: "/dev/md/pv".into(),

@@ -160,7 +160,7 @@ fn lives(array: &CreateArray) {
     assert_eq!(read(device, 0, 1 << 20), vec![0; 1 << 20], "the old content shines through: {array:?}");
     write_ones(device, 8 << 20, 1 << 20);
     stop_array(device).unwrap();
-    // The kernel removes a node from a work queue of its own (mddev_delayed_delete).
+    // The kernel removes the node asynchronously (mddev_delayed_delete).
     let gone = (0..100).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
         fs::symlink_metadata(device).is_err()
@@ -171,7 +171,7 @@ fn lives(array: &CreateArray) {
     assemble_array(&"/dev/md/other".into(), array.uuid, &devices).unwrap();
     assert_eq!(read("/dev/md/other", 8 << 20, 1 << 20), vec![1; 1 << 20], "{array:?}");
     write_ones("/dev/md/other", 0, 4096);
-    // It runs already, read-only and under another name: somebody had a look.
+    // The array already runs, read-only and under another name, as after an inspection.
     run_mdadm(words("--readonly /dev/md/other")).unwrap();
     devices.iter().for_each(|member| release_above(member).unwrap());
     assemble_array(device, array.uuid, &devices).unwrap();
@@ -347,7 +347,7 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
         write_ones("/dev/md/root", 8 << 20, 4096);
         stop_array(&"/dev/md/root".into()).unwrap();
         assert_eq!(roles(uuid)[1].1, Faulty, "{metadata}");
-        // Both are there: what was written last is what one reads.
+        // Both members are present: the array contains the data written last.
         assemble_array(&"/dev/md/root".into(), uuid, all).unwrap();
         assert_eq!(read("/dev/md/root", 8 << 20, 4096), vec![1; 4096], "{metadata}");
         stop_array(&"/dev/md/root".into()).unwrap();

@@ -42,13 +42,13 @@ fn unchanged(disks: &TestDisks, rehearse: impl FnOnce() -> Result<RehearsalResul
     let mut locks = WriteLocks::default();
     disks.all().iter().for_each(|disk| locks.lock_disk(disk).unwrap());
     let rehearsed = rehearse();
-    // Time for whatever the kernel would like to write by itself.
+    // The kernel gets time for its own writes.
     std::thread::sleep(std::time::Duration::from_millis(500));
     locks.unlock_all().unwrap();
     assert_eq!(fingerprints(disks.all()), before, "{rehearsed:?}");
     let left: Vec<_> = fs::read_dir("/dev/mapper").unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["control"], "{rehearsed:?}");
-    // Whoever opens the node of a stopped array at once makes an empty one: its state says "clear" (md.rst).
+    // Opening the node of a stopped array immediately creates an empty array, whose state is "clear" (md.rst).
     let state =
         |disk: fs::DirEntry| Some((fs::read_to_string(disk.path().join("md/array_state")).ok()?, disk.file_name()));
     let mut arrays = fs::read_dir("/sys/block").unwrap().flatten().filter_map(state);
@@ -64,7 +64,7 @@ fn cut_off(device: &DevicePath, make: &str, format: FilesystemFormat) {
     let mut mounts = MountStack::new(POINT);
     mounts.mount_filesystem(&MountFilesystem { path: "/".to_owned(), ..mounting(device, format, &[]) }).unwrap();
     for number in 0..40 {
-        // Directories lie far from each other, so the journal has many blocks.
+        // The directories are far apart on the disk, so that the journal contains many blocks.
         let directory = Path::new(POINT).join(format!("directory-{number}"));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("file");
@@ -107,7 +107,7 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     ran("lvm vgchange -an vg00");
     cut_off(&parts[2][0], "mkfs.btrfs -q -f", FilesystemFormat::Btrfs);
     let all = disks.all().to_vec();
-    // As the agent finds them.
+    // State in which the agent finds the disks.
     crate::storage::assembly::assemble_read_only(&all).unwrap().unlock_disks().unwrap();
     let assemble = RestoreOp::AssembleArray(AssembleArray {
         device: array.device.clone(),
@@ -128,7 +128,7 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     let RehearsalResult { filesystems, memory_bytes } = unchanged(&disks, || run_rehearsal(&rehearsal)).unwrap();
     assert_eq!(filesystems, 3);
     assert!((64 << 10..64 * MIB).contains(&memory_bytes), "{memory_bytes}");
-    // And then for real.
+    // The objects are then assembled on the disks themselves.
     mdadm::assemble_array(&array.device, array.uuid, &parts[0]).unwrap();
     lvm::activate_volumes("vg00", &volumes, &parts[1]).unwrap();
     for mount in &mounts {

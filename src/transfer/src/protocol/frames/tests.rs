@@ -52,7 +52,7 @@ fn what_is_no_frame_is_refused_and_no_memory_is_taken_for_it() {
     for wire in [
         &[0, 0, 0, 0, 0][..],
         &[99, 0, 0, 0, 0],
-        // 4 GiB of a piece, 16 MiB of text.
+        // A piece of 4 GiB, and a text of 16 MiB.
         &[BYTES, 0xff, 0xff, 0xff, 0xff],
         &[HELLO, 1, 0, 0, 0],
         &[HELLO, 0, 0, 0, 2, b'{', b'}'],
@@ -116,6 +116,6 @@ fn the_sum_knows_place_kind_and_content() {
     for (at, sum) in sums.iter().enumerate() {
         assert!(!sums[..at].contains(sum), "{at}");
     }
-    // Whether it travelled or was there is the same content.
+    // The digest is the same whether the bytes were transmitted or already present.
     assert_eq!(of(&[bytes(one)]), of(&[DiskPiece::Same { offset: 0, length: 65536, sha256: one }]));
 }

@@ -84,7 +84,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
     let right = hash_bytes(&one);
     let good = vec![hello(), bytes(0, &one, right), zero(1 << 20..SIZE)];
     let with_end = |frames: &[ProtocolFrame]| joined(frames, &[end(frames)]);
-    // As it should be.
+    // A valid sequence of frames.
     fs::write(&path, vec![7; SIZE as usize]).unwrap();
     let (received, answer) = told(&path, &with_end(&good));
     assert_eq!(received.unwrap(), "0");
@@ -103,7 +103,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
         let (received, answer) = told(&path, &frames);
         assert!(matches!(received, Err(ConnectionEnd::Failed(_))), "{what}: {received:?}");
         assert!(matches!(answer, Ok(ProtocolFrame::Verdict(ReceiverVerdict::Failed(_)))), "{what}: {answer:?}");
-        // Neither the old disk nor the new one.
+        // The first MiB remains zero, so that the disk is neither the old nor the new one.
         assert!(fs::read(&path).unwrap()[..1 << 20] == vec![0; 1 << 20], "{what}");
     }
 }
@@ -186,7 +186,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
     let ProtocolFrame::Hello(hello) = hello() else { panic!() };
     let of = |id: u128| Some(frames::SenderRun { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
     let (first, second) = (TransferHello { run: of(1), ..hello.clone() }, TransferHello { run: of(2), ..hello });
-    // How the wait has ended, and whether the second one had its place before that.
+    // Whether the receiver ended with all disks complete, and whether the second connection was current before that.
     for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
         let what = format!("whole {is_whole}, had a place {had_a_place}");
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -228,7 +228,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
             drop(link);
             let stopped = receiving.join().unwrap();
             assert!(matches!(stopped, Err(ConnectionEnd::Again(_))), "{what}: {stopped:?}");
-            // Only the end that is for good is said.
+            // The peer receives a refusal only if all disks are complete.
             match answer {
                 Ok(ProtocolFrame::Answer(HelloAnswer::Refused(why))) => {
                     assert!(is_whole && why.contains("all disks are complete"), "{what}: {why}");

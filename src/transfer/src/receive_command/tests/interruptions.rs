@@ -10,7 +10,7 @@ fn a_cut_is_gone_on_after_with_what_was_verified() {
     let (a, b) = (room.file("a", &content), room.file("b", &vec![7; 24 * MIB]));
     let travelled = room.travels(&a, &room.receive(&[path(&b)]), &[5 * MIB, 9 * MIB, 1000]);
     assert!(fs::read(&b).unwrap() == content);
-    // What was on the way when it was cut goes again: buffers, and not what came before.
+    // After the interruption, only data in flight (the content of the buffers) is transmitted again.
     assert!((24 * MIB..36 * MIB).contains(&travelled), "{travelled}");
 }
 
@@ -19,7 +19,8 @@ fn what_an_earlier_run_has_brought_is_not_sent_again() {
     let room = Room::new();
     let mut content = vec![0; 24 * MIB];
     fastrand::Rng::with_seed(2).fill(&mut content);
-    // As a power cut leaves it: the first MiB zero, then half, then what was there before; one piece is damaged.
+    // State of the disk after a power failure: the first MiB is zero, followed by half of the data, and then the old
+    // content. One piece is damaged.
     let mut part = content.clone();
     part[..MIB].fill(0);
     part[12 * MIB..].fill(7);
@@ -70,7 +71,7 @@ fn a_damaged_record_ends_its_connection_and_not_the_copy() {
     let a = room.file("a", &content);
     for is_back in [false, true] {
         let b = room.file("b", &vec![7; 24 * MIB]);
-        // With it the receiver speaks in between too.
+        // With `resume`, the receiver also sends data during the transfer.
         let receive = ReceiveOptions { resume: true, ..room.receive(&[path(&b)]) };
         let (sent, received) = room.moved_over(room.send(&[path(&a)]), &receive, |port| damaging_wire(port, is_back));
         assert_eq!(sent.unwrap(), CommandOutcome::Good, "{is_back}");

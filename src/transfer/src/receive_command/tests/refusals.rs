@@ -18,7 +18,7 @@ fn what_does_not_fit_or_was_not_meant_is_refused_at_both_ends_and_nothing_is_wri
         let mut receive = room.receive(&[path(&b)]);
         (send.common.magic, receive.common.magic) = (own, their);
         let (sent, received) = room.moved(send, &receive);
-        // A refusal is printed by the command, and is its exit status.
+        // The error is a refusal, which determines the exit status.
         assert!(sent.unwrap_err().is_refusal());
         let error = received.unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains(words), "{error}");
@@ -42,7 +42,7 @@ fn another_length_than_was_said_is_refused() {
 fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
     let room = Room::new();
     let a = room.file("a", &disk(1000 * 512));
-    // Who sends is C; who receives is C; each end knows the other by another name.
+    // The sender is C; the receiver is C; each side has pinned C as its peer.
     for (sender, senders_peer, receiver, receivers_peer) in
         [("c", "b", "b", "a"), ("a", "b", "c", "a"), ("a", "c", "b", "a")]
     {

@@ -58,7 +58,7 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
         let holds = |range: &Range<u64>| garbled.ranges.iter().any(|is| is.start <= range.start && range.end <= is.end);
         assert!(good.ranges.iter().all(holds), "{what}");
     }
-    // An older node in the place of one: what is above it says another transaction.
+    // A node is replaced by an older one, whose transaction differs from that in its parent.
     let used = |at: u64| with(at, 1).what;
     let dump = run("btrfs", &["inspect-internal", "dump-tree", "-t", "extent", image.to_str().unwrap()]);
     let node = dump.lines().find_map(|line| line.strip_prefix("leaf ")).unwrap();
@@ -69,7 +69,7 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     for at in [place + 48, place + 80 + 6, place + 88, place + 100, place + 101 + 1] {
         assert_eq!(used(at), "btrfs (whole chunks)", "{}", at - place);
     }
-    // Of two devices each has its own part: a mirror on both, and stripes with the whole of their chunks.
+    // With two devices, each contains all extents of mirrored chunks; striped chunks are treated as used entirely.
     for (kinds, what) in
         [(["raid1", "raid1"], "btrfs"), (["raid0", "raid1"], "btrfs"), (["raid0", "raid0"], "btrfs (all of it)")]
     {

@@ -32,7 +32,7 @@ fn numbers_that_overflow_make_a_filesystem_doubtful() {
         used_of(&image).what
     };
     let (most, ext4, xfs) = ([0xff; 4], &["mkfs.ext4", "-q", "-F", "-b", "4096"][..], &["mkfs.xfs", "-q", "-f"][..]);
-    // The low and the high half of where a bitmap, the other one and the inodes are.
+    // The low and high halves of the locations of block bitmap, inode bitmap and inode table.
     for place in [0, 4, 8] {
         let both = [&most[..], &[0; 28], &most].concat();
         assert_eq!(with(ext4, 4096 + place, &most), "ext4 (all of it)", "{place}");

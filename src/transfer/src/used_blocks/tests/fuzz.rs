@@ -36,7 +36,8 @@ fn read(image: &Image, tally: &mut Tally) -> UsedBlocks {
     let [count, bytes, nodes] = work.counts();
     assert_eq!(count, reads.all());
     assert!(reads.most_of_one_place() <= MOST_OF_ONE_PLACE, "{} reads of one place", reads.most_of_one_place());
-    // Each metadata block once, and what looks for signatures. A mutant may claim more groups than there are.
+    // Each metadata block is read once, in addition to the search for signatures. A mutant may declare more groups than
+    // exist.
     assert!(
         nodes <= MOST_NODES as u64 + 1 && count <= 2000 + image.size / 512 / 64 * 3,
         "{count} reads, {nodes} nodes"
@@ -102,7 +103,7 @@ fn fuzz_used_blocks_of_filesystems_by_structure() {
         let image = build(&mut Rng::with_seed(image_seed));
         tally.images += 1;
         let used = read(&image, &mut tally);
-        // A valid one is read exactly.
+        // The used blocks of a valid image are determined exactly.
         assert_eq!(used.what, image.what, "image {image_seed}");
         assert_eq!(used.ranges, round_ranges(image.used.clone(), image.size), "{} {image_seed}", image.what);
         for _ in 0..MUTANTS {

@@ -19,7 +19,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let end = Instant::now() + Duration::from_secs(120);
         let pause = || std::thread::sleep(Duration::from_millis(50));
-        // A process that another test starts has the files that are open here until it is another program.
+        // A process started by another test holds the files open in this process until its exec(2).
         loop {
             let output = Command::new("umount").arg(&self.0).output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -29,7 +29,8 @@ impl Drop for Mounted {
             assert!(said.contains("busy") && Instant::now() < end, "umount: {said}");
             pause();
         }
-        // Who has a mount namespace of its own has it mounted a moment longer, and then it is not clean.
+        // A process with another mount namespace may keep the filesystem mounted a moment longer; until then it is not
+        // clean.
         while !run("losetup", &["-j", &self.1]).is_empty() {
             assert!(Instant::now() < end, "{} stays mounted somewhere", self.1);
             pause();
@@ -113,7 +114,7 @@ fn loop_what_was_not_unmounted_is_used_whole() {
         let mounted = Mounted::new(&image, "loop");
         fill(&mounted.0);
         run("sync", &[]);
-        // As a power cut leaves it.
+        // State of the filesystem after a power failure.
         let cut = dir.path().join("cut");
         fs::copy(&image, &cut).unwrap();
         let used = used_of(&cut);

@@ -27,7 +27,7 @@ const VFAT: &[&str] = &["mkfs.vfat"];
 
 #[test]
 fn what_is_not_read_makes_a_filesystem_doubtful() {
-    // Not at a multiple of 64 KiB, nor of 4 KiB: a partition of a disk.
+    // The size is a multiple of neither 64 KiB nor 4 KiB, as for a partition.
     let size = 64 * MIB + 5 * 512;
     let md = 0xa92b_4efc_u32;
     let (little, big, bcache) =
@@ -62,7 +62,7 @@ fn what_is_not_read_makes_a_filesystem_doubtful() {
         ("firmware RAID", size - 512, b"\xde\x11\xde\x11"),
     ] {
         let used = with(size, SWAP, &[(at, signature)]);
-        // A GPT whose checksums are wrong is refused before that.
+        // A GPT with wrong checksums is rejected before filesystems are read.
         let alone = used.what == "all of it" && name == "GPT" && at == 512;
         assert!(alone || used.what == format!("swap or {name} (all of it)"), "{name} at {at}: {}", used.what);
         assert_eq!(used.ranges, everything(size), "{name} at {at}");
@@ -118,7 +118,7 @@ fn a_gpt_on_a_member_of_an_array_is_not_followed() {
     let used = used_of(&image);
     assert_eq!(used.what, "GPT with swap");
     assert!(bytes(&used) < 40 * MIB);
-    // In the gap before the first partition nothing of another disk is looked for, but in the partition.
+    // Signatures are searched in partitions, but not in the gap before the first partition.
     write(&image, MIB + 4096, &0xa92b_4efc_u32.to_le_bytes());
     assert_eq!(used_of(&image).what, "GPT with swap or md (all of it)");
     write(&image, size - 1024, b"Intel Raid ISM Cfg Sig. 1.3.00");
@@ -152,7 +152,7 @@ fn partitions_of_an_mbr_are_used_whole() {
         }
         let no_flag = entry(0, 0x83, 2048, 100_000);
         assert_eq!(with(size, mkfs, &[signed, (446, &no_flag)]).ranges, everything(size), "{name}");
-        // What the kernel takes for none: a loader's code, and no entry at all.
+        // Sectors that are not an MBR according to the kernel: code of a boot loader, and no entry at all.
         let code = entry(0xeb, 0x90, 2048, 100_000);
         for more in [&[signed][..], &[signed, (446, &code)], &[signed, (446, &linux), (462, &code)]] {
             let used = with(size, mkfs, more);
@@ -182,7 +182,7 @@ fn a_header_of_swap_that_does_not_fit_its_disk_is_not_believed() {
         let expected = if is_believed { ("swap", 2 * MIB) } else { ("swap (all of it)", size) };
         assert_eq!((&*used.what, bytes(&used)), expected, "{what}");
     }
-    // Behind its last page is something that is not its own.
+    // The space after the last page does not belong to the swap space.
     let used = with(size, SWAP, &[(1028, &word(pages / 2 - 1))]);
     assert_eq!((&*used.what, used.ranges), ("swap", vec![0..MIB, size / 2..size]));
 }

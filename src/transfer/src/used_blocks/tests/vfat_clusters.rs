@@ -16,7 +16,7 @@ fn the_used_clusters_of_vfat_are_all_of_it() {
         for folder in 0..7 {
             run("mcopy", &["-s", "-i", disk, tree.join(folder.to_string()).to_str().unwrap(), "::"]);
         }
-        // So that what is free lies between what is not.
+        // Free clusters must lie between used ones.
         run("mdel", &["-i", disk, "::1/*", "::4/*"]);
         fs::remove_dir_all(tree.join("1")).unwrap();
         fs::remove_dir_all(tree.join("4")).unwrap();
@@ -60,7 +60,7 @@ fn a_fat32_of_few_clusters_is_none_of_16_bits() {
     let file_is = place(chain.start)..place(chain.end);
     assert!(used.ranges.iter().any(|is| is.start <= file_is.start && file_is.end <= is.end), "{:?}", used.ranges);
     assert!(bytes(&used) < 40 * MIB, "{}", bytes(&used));
-    // More clusters than 16 bits can count, where the table is said to have them.
+    // More clusters than 16 bits can number, in a FAT16 according to its table size.
     file.write_all_at(&(table_sectors as u16).to_le_bytes(), 22).unwrap();
     assert_eq!(used_of(&image).what, "vfat");
     file.write_all_at(&[0, 2], 11).unwrap();

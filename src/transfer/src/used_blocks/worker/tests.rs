@@ -33,7 +33,7 @@ fn a_sandboxed_process_reads_the_disk_through_its_parent() {
 #[test]
 fn the_process_has_its_socket_and_no_descriptor_of_the_disk() {
     let (worker, socket) = start_worker().unwrap();
-    // It waits for its order, and is in the sandbox as soon as it asks for the first bytes.
+    // The worker waits for the request, and is sandboxed before it requests the first bytes.
     ReadRequest { size: SIZE, sector: 512 }.write_to(&mut &socket).unwrap();
     assert!(matches!(WorkerMessage::read_from(&mut &socket).unwrap(), WorkerMessage::Read { at: 512, length: 512 }));
     let process = format!("/proc/{}", worker.id());
@@ -67,7 +67,7 @@ fn taken_over(messages: &[u8]) -> io::Result<UsedBlocks> {
     let messages = messages.to_vec();
     let other = thread::spawn(move || {
         let mut there = there;
-        // The parent may have had enough.
+        // The parent may have closed its end.
         let _ = there.write_all(&messages);
         let _ = there.shutdown(std::net::Shutdown::Write);
         let _ = io::copy(&mut there, &mut io::sink());
@@ -121,7 +121,7 @@ fn reads_beyond_the_disk_and_beyond_all_bounds_are_not_made() {
     for bad in [&too_long[..], &too_many, &long_name, &[9], &[0]] {
         assert_eq!(taken_over(bad).unwrap_err().kind(), ErrorKind::InvalidData, "{bad:?}");
     }
-    // It ends in the middle.
+    // The messages of the worker are truncated.
     let whole = message(&[WorkerMessage::Used(vec![4 * MIB..5 * MIB]), done()]);
     for length in 0..whole.len() {
         assert_eq!(taken_over(&whole[..length]).unwrap_err().kind(), ErrorKind::UnexpectedEof, "{length}");
@@ -137,7 +137,7 @@ fn a_process_that_dies_or_hangs_leaves_all_of_the_disk_used() {
     let why = serve_worker(&socket, &disk(), order, Instant::now() + PATIENCE).unwrap_err();
     assert_eq!(why.kind(), ErrorKind::UnexpectedEof);
     assert_eq!(worker.describe_end(), "it was killed by signal 9");
-    // One that says nothing, and one that does not listen.
+    // A worker that sends nothing, and one that does not read.
     let (here, _there) = UnixStream::pair().unwrap();
     for until in [Instant::now() + Duration::from_millis(20), Instant::now()] {
         assert_eq!(serve_worker(&here, &disk(), order, until).unwrap_err().kind(), ErrorKind::TimedOut);

@@ -39,7 +39,7 @@ fn vm_assembled_shows_the_origin_of_a_snapshot_and_not_one_with_a_merge() {
     crate::storage::vmdisks::assert_test_machine();
     installed();
     ran("lvm lvcreate -y -s -n before -L 8m vg00/root");
-    // The snapshot has what was there before.
+    // The snapshot preserves the earlier content.
     mark("second");
     let (markers, hidden) = seen_and_hidden();
     assert_eq!(markers, ["second"]);

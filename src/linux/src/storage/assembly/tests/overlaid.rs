@@ -16,13 +16,13 @@ fn age_bitmap(part: &str) {
 fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
     crate::storage::vmdisks::assert_test_machine();
     parts();
-    // Nothing was ever written to it.
+    // Array without any writes.
     create("fresh", "1", "--metadata=1.2 --bitmap=internal --assume-clean", &["/dev/vda1", "/dev/vdb1"]);
-    // It has got its bitmap later.
+    // Array to which a bitmap was added later.
     create("late", "1", "--metadata=1.2 --bitmap=none --assume-clean", &["/dev/vda2", "/dev/vdb2"]);
     ran("mkfs.ext4 -q -L late /dev/md/late");
     ran("mdadm --grow /dev/md/late --bitmap=internal");
-    // Its bitmap is behind.
+    // Array with an outdated bitmap.
     create("behind", "1", "--metadata=1.2 --bitmap=internal", &["/dev/vda3", "/dev/vdb3"]);
     ran("mkfs.ext4 -q -L behind /dev/md/behind");
     create("old", "1", "--metadata=0.90 --bitmap=internal", &["/dev/vda4", "/dev/vdb4"]);
@@ -36,7 +36,7 @@ fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
         assert!(array.running.is_some(), "{array:?}");
         assert_eq!(inside(&inventory, array).first().map(String::as_str), content, "{array:?}");
     }
-    // The same after another look, and after all was taken down for a plan that is refused.
+    // The result is the same after a second inspection, and after everything was taken down for a refused plan.
     let (_, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes, Vec::<String>::new());
     blank(&DISKS);

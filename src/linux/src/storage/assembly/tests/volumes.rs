@@ -80,7 +80,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
         ran(&format!("lvm vgcreate -y twin {part}"));
         ran(&format!("lvm lvcreate -y -n {volume} -L 12m twin"));
         ran("lvm vgchange -an twin");
-        // lvm does not make a second group of the name while it sees the first.
+        // lvm refuses to create a second group of the same name while the first one is visible.
         if part == "/dev/vda1" {
             ran(&format!("dd if={part} of=/tmp/first bs=1M count=2 status=none"));
             ran(&format!("dd if=/dev/zero of={part} bs=1M count=2 status=none"));
@@ -142,13 +142,13 @@ fn mark(image: &str) {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     crate::storage::vmdisks::assert_test_machine();
-    // Hashing takes long.
+    // Only three partitions are used, because hashing takes long.
     const USED: [&str; 3] = ["/dev/vda1", "/dev/vdb1", "/dev/vda2"];
     parts();
     ran("lvm vgcreate -y vg00 /dev/vda1 /dev/vdb1 /dev/vda2");
     ran("lvm lvcreate -y --type raid1 -m 1 -n sa-fe -L 12m vg00 /dev/vda1 /dev/vdb1");
     ran("lvm lvcreate -y -n between -L 4m vg00 /dev/vda1");
-    // Its first copy is in two pieces now.
+    // The first copy now has two segments.
     ran("lvm lvextend -y -L 16m vg00/sa-fe");
     ran("lvm lvremove -y vg00/between");
     ran("mkfs.ext4 -q /dev/vg00/sa-fe");
@@ -161,7 +161,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
         ran(&format!("dd if=/dev/zero of={part} bs=1M count=1 status=none"));
         let (inventory, notes) = looked(&DISKS, &USED);
         assert_eq!((told(&inventory).1, notes), (VolumeHealth::Degraded, vec![]), "{part} is missing");
-        // Used without it, and then it is back, with a copy that is behind.
+        // The volume is used without this copy, which then returns outdated.
         ran("lvm vgchange -ay --activationmode degraded vg00");
         mark(text);
         stop_all();
@@ -182,7 +182,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
             assert_eq!(told(&inventory), (text.to_owned(), VolumeHealth::Whole));
         }
     }
-    // The other way round, too: each was used without the other.
+    // The volume is also used without the other copy, so that each was used without the other.
     ran("dd if=/dev/vda1 of=/tmp/part bs=1M count=1 status=none");
     ran("dd if=/dev/zero of=/dev/vda1 bs=1M count=1 status=none");
     ran("lvm vgchange -ay --activationmode degraded vg00");

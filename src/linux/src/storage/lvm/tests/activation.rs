@@ -40,7 +40,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         let saved = get(&all[gone], 0, 2 << 20);
         wipe::wipe_ends(&all[gone]).unwrap();
         let left: Vec<DevicePath> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
-        // Somebody has looked before.
+        // The disks were assembled for inspection before.
         let mut assembled = crate::storage::assembly::assemble_read_only(&left).unwrap();
         assembled.unlock_disks().unwrap();
         assert_eq!(assembled.notes, Vec::<String>::new());
@@ -55,7 +55,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         verify_unused(&left).unwrap();
         put(&all[gone], 0, &saved);
         activate_volumes("vg-0", &words("safe"), all).unwrap();
-        // Made equal again, for the next one.
+        // Wait until the copies are synchronized for the next iteration.
         for _ in 0..100 {
             if status("/dev/vg-0/safe").contains(" AA 204800/204800 ") {
                 break;
@@ -75,7 +75,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     let left = [all[0].clone(), all[2].clone()];
     let error = activate_volumes("vg-0", &words("only"), &left).unwrap_err().to_string();
     assert!(error.starts_with("activate only of volume group vg-0: ") && error.contains("partial"), "{error}");
-    // What somebody else has lost is no reason.
+    // A missing copy of another volume does not prevent the activation.
     activate_volumes("vg-0", &words("safe"), &left).unwrap();
     assert!(fs::metadata("/dev/vg-0/only").is_err());
     deactivate_group("vg-0", &left).unwrap();

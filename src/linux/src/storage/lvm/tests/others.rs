@@ -13,7 +13,7 @@ fn mapped(group: &str) -> Vec<String> {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
-    // Ours lie on the first, theirs on the others, where no byte may change.
+    // The volumes of the layout are on the first disk, the other volumes on the other disks, which must not change.
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg00", all, "")).unwrap();
@@ -28,7 +28,7 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     make("--snapshot --size 32m --name copy vg00/both /dev/vdc");
     put("/dev/vg00/ours", 8 << 20, &[7; 4096]);
     put("/dev/vg00/origin", 8 << 20, &[8; 4096]);
-    // Not begun while the origin is open, but with its next activation.
+    // The merge does not start while the origin is open, but at its next activation.
     let open = File::open("/dev/vg00/origin").unwrap();
     run_lvm("lvconvert", all, words::<String>("--merge vg00/back")).unwrap();
     drop(open);
@@ -64,13 +64,13 @@ fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
     run_lvm("pvcreate", std::slice::from_ref(alone), [alone]).unwrap();
     let unknown = || probe::read_inventory(ProbeDepth::Deep).unwrap().unknown;
     assert_eq!(unknown(), []);
-    // Its own metadata are damaged: those of the other tell of it.
+    // The metadata of this physical volume is damaged; that of the other one lists it.
     let good = get(second, 0, 1 << 20);
     put(second, 4096, &[0xaa; 8192]);
     assert_eq!(unknown(), []);
     assert_eq!(probe::read_inventory(ProbeDepth::Deep).unwrap().groups[0].physical.len(), 2);
     put(second, 0, &good);
-    // Of one that is there twice lvm chooses one.
+    // lvm selects one of two identical physical volumes.
     put(copy, 0, &get(second, 0, 1 << 20));
     let found = unknown();
     assert!(found.len() == 1 && found[0].devices.len() == 1, "{found:?}");

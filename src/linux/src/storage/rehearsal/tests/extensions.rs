@@ -58,10 +58,10 @@ fn vm_rehearsed_extensions_of_a_kept_group_are_refused_in_the_words_of_lvm() {
         ran(&undo);
         try_out(sizes).unwrap();
     }
-    // A group that allows it within its limits.
+    // A group whose limits permit the new volume.
     ran("lvm vgchange -l 2 --alloc contiguous kube");
     try_out(&[900]).unwrap();
-    // What the plan knows of it.
+    // The inventory from which a plan would be made.
     ran(&format!("lvm pvchange -x n {vda}"));
     let inventory = probe::read_inventory(ProbeDepth::Deep).unwrap();
     let found = inventory.groups.iter().find(|group| group.name == "kube").unwrap().allocation.clone().unwrap();
@@ -97,7 +97,7 @@ fn vm_rehearsed_names_have_room_up_to_the_limit() {
     let physical = kube(&disks);
     let create = |name: &str, kind: LvmType| {
         lvm::create_volume(&CreateVolume { kind, ..volume(name, &physical, 8) })?;
-        // A mirror with a name that is too long can be created, and not be deactivated.
+        // A mirror with a name that is too long can be created, but not deactivated.
         lvm::deactivate_group("kube", &physical)?;
         ran(&format!("lvm lvremove -y kube/{name}"));
         Ok::<(), Error>(())
