@@ -112,8 +112,8 @@ fn mount_special(special: &mut MountStack, devices: &[DevicePath], say: &dyn Fn(
     Ok(())
 }
 
-/// Runs a command and reports its output lines. Separate threads read the output and pass the lines through a channel,
-/// because these threads outlive this call if a daemon keeps the pipe open.
+/// Runs a command and reports its output lines. Separate threads read the output and send the lines through a channel,
+/// so that this call returns even if a daemon keeps the pipe open. The threads then outlive the call.
 fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Result<ToolOutput, CommandError> {
     let (sender, lines) = mpsc::channel::<Option<String>>();
     let end = sender.clone();

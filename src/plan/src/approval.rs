@@ -98,9 +98,16 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 /// because it may have lost its members already. Every other difference is returned.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more.map(|torn| format!("object that loses members: approved none, found {torn}"));
+    let more = more.map(|torn| {
+        format!("objects that lose members: the approved plan does not contain {torn}, the present plan does")
+    });
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(less.map(|torn| format!("object that loses members: approved {torn}, found none"))).collect()
+    more.chain(
+        less.map(|torn| {
+            format!("objects that lose members: the approved plan contains {torn}, the present plan does not")
+        }),
+    )
+    .collect()
 }
 
 fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_begun: bool) -> Vec<String> {

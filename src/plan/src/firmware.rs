@@ -131,7 +131,7 @@ impl VariableClassifier<'_> {
             LoadTarget::Malformed => (Foreign, "cannot be read".to_owned()),
             LoadTarget::Unknown => (Foreign, "starts an unknown program".to_owned()),
             LoadTarget::Network | LoadTarget::Firmware | LoadTarget::Device if option.arguments.is_some() => {
-                (Foreign, "passes arguments to the firmware's program".to_owned())
+                (Foreign, "passes arguments to a program of the firmware".to_owned())
             }
             LoadTarget::Network => (Firmware, "network".to_owned()),
             LoadTarget::Firmware => (Firmware, "program of the firmware".to_owned()),

@@ -64,8 +64,8 @@ fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &Inst
     lineage::collect_superseded(carried.into_iter().chain(found).chain(&claim.installed))
 }
 
-/// Returns the records of the disks that the control plane stores when an attempt starts. They contain the present partition tables, before
-/// the attempt changes them.
+/// Returns the disk records that the control plane stores when an attempt starts. Each record contains the partition table of the disk as
+/// it is before the attempt changes it.
 pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker>) -> Vec<RecordedDisk> {
     let disks = marker.into_iter().flat_map(|marker| &marker.disks);
     let before = |device: &str| {

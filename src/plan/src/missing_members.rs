@@ -139,7 +139,10 @@ impl<'a> PlanDecider<'a> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
             let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
             let fate = self.describe_fate_of(&verdicts)?;
-            Some(format!("{object} {fate}, and its content may lack a component: {}", object.reason))
+            Some(format!(
+                "{object} {fate}, and something stored on it may lack a member on another device: {}",
+                object.reason
+            ))
         });
         stay.collect()
     }

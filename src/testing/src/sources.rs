@@ -18,7 +18,16 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
         let name = path.file_name().unwrap().to_str().unwrap();
         let is_test = ["testing", "tests", "tests.rs", "testing.rs", "fuzz", "fuzz.rs"].contains(&name)
             || name.ends_with("_tests.rs")
-            || ["conformance", "conformance.rs", "metal_conformance", "metal_conformance.rs", "docs", "docs.rs", "crowded.rs"].contains(&name);
+            || [
+                "conformance",
+                "conformance.rs",
+                "metal_conformance",
+                "metal_conformance.rs",
+                "docs",
+                "docs.rs",
+                "crowded.rs",
+            ]
+            .contains(&name);
         if path.is_dir() && !is_test {
             read_sources(&path, sources);
         } else if name.ends_with(".rs") && !is_test {

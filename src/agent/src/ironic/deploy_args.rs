@@ -69,7 +69,7 @@ impl IronicNode<'_> {
 /// Refuses with a list of all problems.
 pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
-        return Err(Error::refusal(Phase::Layout, "the step requires the argument layout; nothing was written"));
+        return Err(Error::refusal(Phase::Layout, "the step requires the argument `layout`; nothing was written"));
     };
     layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);

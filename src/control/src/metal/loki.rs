@@ -162,7 +162,7 @@ impl LokiShared {
         lines
     }
 
-    /// Returns unsent lines to the front of the buffer. Lines that do not fit into it are dropped.
+    /// Puts unsent lines back at the front of the buffer. Lines that do not fit are dropped.
     fn return_unsent(&self, lines: Vec<(SystemTime, String)>) {
         let mut state = lock_mutex(&self.state);
         for (time, line) in lines.into_iter().rev() {

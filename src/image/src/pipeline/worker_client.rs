@@ -57,7 +57,7 @@ pub(crate) struct DecodeWorker {
     packet: Vec<u8>,
     /// Range of the packet that has not been parsed yet.
     left: Range<usize>,
-    /// Buffer to which the worker's last event referred, with its region and its offset there.
+    /// Buffer named by the worker's last event, with the region that contains the buffer, and its offset in that region.
     current: Option<((SharedRegion, usize), BufferChunk)>,
     is_ready: bool,
 }

@@ -125,7 +125,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
         bomb(
             "a sparse file of 8 EiB",
             sparse("9223372036854775808", &[&b"0\n"[..], &[0; 510]].concat()),
-            "it is too long",
+            "the file is too long for any filesystem",
         ),
         bomb(
             "many attributes",

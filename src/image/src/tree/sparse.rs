@@ -209,7 +209,7 @@ mod tests {
             ("2\n100\n10\n0\n20\n", "overlap"),
             ("1\n18446744073709551615\n30\n", "outside"),
             ("2\n0\n10\n8980\n20\n", "ends within a block"),
-            ("2\n0\n10\n8704\n20\n", "ends before the file"),
+            ("2\n0\n10\n8704\n20\n", "ends before the end of the file"),
             ("x\n", "instead of a number"),
             ("\n", "instead of a number"),
             ("-1\n", "instead of a number"),

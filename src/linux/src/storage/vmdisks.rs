@@ -68,7 +68,8 @@ impl Drop for TestDisks {
 }
 
 /// Returns a digest of the contents of each device. Hashing every byte would dominate the duration of these tests
-/// under emulation: zeros are only compared, and the page cache is bypassed.
+/// under emulation. Therefore blocks of zeros are recognized by a comparison and not hashed. Reads bypass the page
+/// cache.
 pub fn fingerprints<P: AsRef<Path>>(devices: &[P]) -> Vec<String> {
     let one = |device: &P| {
         block_device::flush_buffers(&File::open(device).unwrap()).unwrap();

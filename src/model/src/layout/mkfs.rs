@@ -11,7 +11,7 @@ use option_tables::{MkfsOption, MkfsTool, OptionArity, OptionRule};
 
 /// Parsed option with its value.
 struct MkfsArgument<'a> {
-    /// Word of the list that contains the option: `-Fn`, `--uuid=x`.
+    /// The word, among the create options, that contains this option: `-Fn`, `--uuid=x`.
     word: &'a str,
     /// Name of the option: `-n`, `--uuid`.
     name: String,

@@ -7,7 +7,7 @@ use model::os_definition::{OsSelector, ParameterChange};
 /// Change of a parameter with its position in the file.
 pub(crate) type SpannedChange = Spanned<ParameterChange>;
 
-/// Content of a file in `os/`: parameters for all machines with a definition or a variant of it.
+/// Content of a file in `os/`: parameters for all machines that are installed with one OS definition, or with one variant of it.
 pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
 
 /// Parses and validates a file in `os/`. Does not check whether the definitions exist.

@@ -95,7 +95,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
         (lost("thin-pool"), "part of its data is on a missing physical volume"),
         (
             lost("raid1"),
-            "none of its copies is known to be complete and current; connect the missing disk, or repair it",
+            "none of its copies is known to be complete and current; connect the missing disk, or repair the volume",
         ),
     ] {
         let [said] = &printed(&group(None, vec![volume]))[..] else { panic!("{words}") };

@@ -75,7 +75,10 @@ fn check_path(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec,
         return;
     };
     if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
-        check.report_problem(&path_place, format!("format {format} cannot be mounted at {path}: remove path"));
+        check.report_problem(
+            &path_place,
+            format!("format {format} cannot be mounted at {path}: remove the field `path`"),
+        );
     } else if let Some(message) = find_path_error(path) {
         check.report_problem(&path_place, message);
     } else if format_known && path == "/" && matches!(format, FilesystemFormat::Tmpfs | FilesystemFormat::Vfat) {
