@@ -44,9 +44,12 @@ pub(super) struct ServerTls {
 
 pub(super) const TRUSTED: ServerTls = ServerTls { name: "server", clients: "ca.pem" };
 
+/// Head and body of each request.
+pub(super) type ReceivedRequests = Arc<Mutex<Vec<(Parts, Vec<u8>)>>>;
+
 pub(super) struct GrpcServer {
     pub(super) address: SocketAddr,
-    pub(super) requests: Arc<Mutex<Vec<(Parts, Vec<u8>)>>>,
+    pub(super) requests: ReceivedRequests,
     resume: Arc<Notify>,
 }
 
