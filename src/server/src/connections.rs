@@ -176,8 +176,7 @@ async fn serve_connection(
         request.extensions_mut().insert(connected);
         let client = peers.find_origin(connected, request.headers()).address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
-        // Only state of the request itself can be left half-modified: shared state is in the database, or behind locks that ignore
-        // poisoning.
+        // A panic leaves only the request's own state half-modified: shared state is in the database, or behind locks that ignore poisoning.
         let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let answer = async move {
             let response = match answer.await {

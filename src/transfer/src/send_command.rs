@@ -65,15 +65,13 @@ pub(super) fn send_one_disk(
     way: &TransferTarget<'_>,
     of: usize,
 ) -> Result<TransferFigures> {
-    let TransferTarget { to, ends, terms, patience, run } = way;
+    let TransferTarget { to, ends, terms, patience, .. } = way;
     let what = || format!("send {} to {to}", source.path.display());
     let mut link = TlsLink::connect(to, ends, *patience)?;
     if !link.is_own() {
         if of > 1 {
-            return Err(Error::refusal(
-                Phase::Move,
-                "the peer is Ganeti's import-export, which receives only one disk; specify a single disk",
-            ));
+            let why = "the peer is Ganeti's import-export, which receives only one disk; specify a single disk";
+            return Err(Error::refusal(Phase::Move, why));
         }
         let began = Instant::now();
         let sent = source
@@ -82,14 +80,7 @@ pub(super) fn send_one_disk(
             .context(Phase::Move, what)?;
         return Ok(TransferFigures::from_ganeti(name, sent, began.elapsed()));
     }
-    let hello = TransferHello {
-        name: name.to_owned(),
-        magic: terms.magic.as_ref().map(|magic| magic.as_str().to_owned()),
-        size_bytes: source.size_bytes,
-        sector_bytes: source.sector_bytes,
-        has_table: source.has_table(),
-        run: run.clone(),
-    };
+    let hello = describe_disk(name, source, way);
     let (mut resumed, mut fruitless) = (0, None);
     loop {
         let began = Instant::now();
@@ -110,6 +101,17 @@ pub(super) fn send_one_disk(
         tracing::warn!("{name}: connection lost, resuming: {error}");
         resumed += 1;
         link = TlsLink::connect(to, ends, *patience)?;
+    }
+}
+
+fn describe_disk(name: &str, source: &TransferSource, way: &TransferTarget<'_>) -> TransferHello {
+    TransferHello {
+        name: name.to_owned(),
+        magic: way.terms.magic.as_ref().map(|magic| magic.as_str().to_owned()),
+        size_bytes: source.size_bytes,
+        sector_bytes: source.sector_bytes,
+        has_table: source.has_table(),
+        run: way.run.clone(),
     }
 }
 

@@ -105,8 +105,7 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
         home.search_commands()
     );
     let mut files = vec![EspFile::from_text(format!("{directory}/grub.cfg"), config.clone())];
-    // An image without a built-in directory, such as that of SUSE, reads its configuration from the directory in which
-    // it lies.
+    // An image without a built-in directory, such as that of SUSE, reads its configuration from its own directory.
     files.extend(own.is_none().then(|| EspFile::from_text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
