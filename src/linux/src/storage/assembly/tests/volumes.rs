@@ -95,7 +95,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
     let (inventory, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
-        notes[0].contains("volume group half: logical volume half/gone (striped)")
+        notes[0].contains("volume group half: cannot assemble logical volume half/gone (striped)")
             && notes[0].contains("missing physical volume"),
         "{notes:?}"
     );
