@@ -130,7 +130,7 @@ fn what_is_taken_apart_was_shown() {
     assert!(with_ids(&layout(), &inventory, request(InstallMode::Install, Some(approval(&torn))), 9).is_ok());
     inventory.arrays.clear();
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&torn)).join("\n");
-    assert!(said.contains("object that loses members: approved raid1"), "{said}");
+    assert!(said.contains("objects that lose members: the approved plan contains raid1"), "{said}");
 }
 
 /// What an attempt that was cut off has erased or made was approved as that.
