@@ -19,6 +19,7 @@ pub mod volumes;
 pub(crate) use options::{
     LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions,
 };
+pub(crate) use reinstall::describe_differences;
 pub(crate) use server::{OperatorClient, OperatorResponse};
 
 use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};

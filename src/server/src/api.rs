@@ -36,7 +36,7 @@ use site::resolve::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{InstallState, ServedInstall};
+use store::{InstallState, InstalledAllocation, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
@@ -174,7 +174,8 @@ pub(crate) async fn get_machine(
             let ResolvedAllocation { layout_id, layout, image, .. } = &assigned;
             if assigned.installs {
                 let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
-                let what = ServedInstall { layout_id, layout, image: &image.id, order };
+                let fields = &InstalledAllocation::from_fields(assigned.allocation.to_fields());
+                let what = ServedInstall { layout_id, layout, image: &image.id, order, fields };
                 let record = app.state.record_served(&id, &assigned.allocation.id, what).await?;
                 standing = InstallState { created: record.created, fencing: record.fencing, ..standing };
             } else {

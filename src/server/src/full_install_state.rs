@@ -3,6 +3,7 @@
 
 use super::AppState;
 use super::api_error::ApiError;
+use site::effective_allocation::effective_allocation;
 use site::operator_files::AllocationSpec;
 use site::requested_steps::{GeneratedLayout, find_requested_arrays};
 use site::resolve::SiteObjects;
@@ -19,7 +20,8 @@ pub(crate) async fn read_full_state(
     known: &SiteObjects,
 ) -> Result<InstallState, ApiError> {
     let standing = app.state.read_install_state(machine, &allocation.id).await?;
-    let generated = generate_layout(app, machine, allocation, known).await?;
+    let effective = effective_allocation(allocation, &standing).allocation;
+    let generated = generate_layout(app, machine, &effective, known).await?;
     add_approval(app, machine, &allocation.id, InstallState { generated, ..standing }, known).await
 }
 

@@ -18,6 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 pub use machine_summary::{MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
 use site::boot_values;
+use site::effective_allocation::{find_allocation_differences, is_unrecorded};
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
@@ -90,7 +91,10 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
     let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
+    let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
     Ok(MachineSummary {
+        differences: differences.unwrap_or_default(),
+        allocation_unrecorded: is_unrecorded(&standing),
         id: machine.id.clone(),
         name: machine.name.clone(),
         size: machine.size.clone(),

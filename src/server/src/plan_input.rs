@@ -15,9 +15,11 @@ use control::api_types::RegisterRequest;
 use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
+use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
+use site::operator_files::AllocationSpec;
 use site::resolve::resolve_allocation;
 use std::sync::Arc;
-use store::StoredRegistration as Row;
+use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -31,9 +33,24 @@ pub struct PlanInput {
     /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
+    /// Differences between the machine's file and the installed allocation, as in the list of machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<AllocationDifference>,
+    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine's file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allocation_unrecorded: bool,
     /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
+}
+
+impl PlanInput {
+    /// Sets the differences between the machine's file and the installed allocation. Returns whether the allocation is installed.
+    fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
+        self.differences = find_allocation_differences(in_file, standing);
+        self.allocation_unrecorded = is_unrecorded(standing);
+        standing.is_installed()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -71,7 +88,7 @@ pub(crate) async fn get_preview(
             (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
             (MigrationForecast::AsEver, Some(allocation)) => {
                 let standing = full_install_state::read_full_state(&app, &id, allocation, &directory.known).await?;
-                is_installed = standing.is_installed();
+                is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolve_allocation(machine, &standing, &directory.known) {
                     Ok(Some(assigned)) => {
                         preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));

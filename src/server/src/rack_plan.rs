@@ -12,6 +12,7 @@ use model::allocation;
 use model::install_report::StageTime;
 use plan::ApprovalSummary;
 use serde::Deserialize;
+use site::effective_allocation::effective_allocation;
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};
@@ -231,8 +232,9 @@ impl RackSnapshot {
 
     fn read_standing(&self, id: &str, allocation: &AllocationSpec) -> Result<InstallState> {
         let mut standing = self.state.read_install_state_blocking(id, &allocation.id)?;
+        let effective = effective_allocation(allocation, &standing).allocation;
         standing.generated =
-            requested_steps::generate_layout_blocking(&self.state, id, allocation, &self.directory.known)?;
+            requested_steps::generate_layout_blocking(&self.state, id, &effective, &self.directory.known)?;
         Ok(standing)
     }
 
@@ -363,7 +365,7 @@ impl RackSnapshot {
 
 /// Returns an order like the one that the server would store.
 pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
-    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
+    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     ReinstallOrder {
         id: "planned".to_owned(),
         image,
@@ -374,6 +376,7 @@ pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Opt
         change_promise,
         give_up,
         replace_newer,
+        apply_allocation,
         fencing: None,
         confirmed: true,
         disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),

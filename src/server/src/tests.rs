@@ -20,6 +20,7 @@ mod held;
 mod host_names;
 mod images;
 mod inspect;
+mod kept_allocation;
 mod killed;
 mod layout_commands;
 mod layout_texts;

@@ -6,6 +6,7 @@
 //! `assets` contains style sheet, script and icon.
 
 mod assets;
+mod differences;
 mod disks;
 mod form;
 pub(crate) mod frame;

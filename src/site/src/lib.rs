@@ -3,13 +3,14 @@
 //! An invalid file is reported, and its last good version stays in force. The same applies to a machine whose image or layout does not
 //! exist. The crate does not handle requests: `server` publishes its snapshots, and `rack plan` and `serve --check` read the same
 //! directory. Start with `loader`, which builds a `snapshot` of everything in force: `operator_files` parses and validates files,
-//! `resolve` follows the references of an allocation, and `requested_steps` merges its deploy templates.
+//! `effective_allocation` determines the allocation that applies, `resolve` follows its references, and `requested_steps` merges its deploy templates.
 
 pub mod allocation_owners;
 pub mod approvals;
 pub mod boot_values;
 pub mod deploy_templates;
 mod duplicates;
+pub mod effective_allocation;
 pub mod image_visibility;
 pub mod loader;
 pub mod operator_files;

@@ -4,6 +4,7 @@ use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::duplicates;
+use crate::effective_allocation::effective_allocation;
 use crate::image_visibility::{self, ImageStates};
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
@@ -314,7 +315,8 @@ fn read_standing_blocking(
 ) -> Result<InstallState, String> {
     let Some(allocation) = &machine.allocation else { return Ok(InstallState::default()) };
     let standing = state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    let generated = requested_steps::generate_layout_blocking(state, &machine.id, allocation, known);
+    let effective = effective_allocation(allocation, &standing).allocation;
+    let generated = requested_steps::generate_layout_blocking(state, &machine.id, &effective, known);
     let generated = generated.map_err(|error| error.to_string())?;
     let approved = match known.approvals.other_allocation(&machine.id, &allocation.id) {
         Some(other) => {

@@ -1,6 +1,7 @@
 //! Parsing and validation of the operator's YAML files.
 
 mod agent_allocation;
+pub(crate) mod allocation_fields;
 mod bmc;
 mod error_collection;
 mod image_file;

@@ -3,6 +3,7 @@
 
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
+use crate::effective_allocation::{EffectiveAllocation, effective_allocation, find_allocation_differences};
 use crate::image_visibility::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
 use crate::os_definition_state::DefinitionState;
@@ -67,7 +68,8 @@ pub fn resolve_allocation(
     standing: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    let Some(allocation) = machine.allocation.clone() else { return Ok(None) };
+    let Some(in_file) = &machine.allocation else { return Ok(None) };
+    let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, standing);
     if let Some(why) = explain_other_owner(machine, &allocation, standing) {
         return Err(why);
     }
@@ -75,6 +77,7 @@ pub fn resolve_allocation(
         return Err(why);
     }
     let installs = !standing.is_installed() || standing.order.is_some();
+    problem.filter(|_| installs).map_or(Ok(()), |why| Err(format_at(&allocation.id, &why)))?;
     if standing.unconfirmed && installs {
         return Err(format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)));
     }
@@ -229,6 +232,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         );
         notes.push(format_at(&allocation.image, &message));
     }
+    notes.extend(note_allocation_differences(allocation, standing));
     if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
         let id = layout_id(installed);
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
@@ -244,6 +248,20 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         }
     }
     notes
+}
+
+/// Returns a note about the fields of the machine's file that a reinstall would ignore, unless the file is applied.
+fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    let all = find_allocation_differences(allocation, standing);
+    let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
+    (!kept.is_empty()).then(|| {
+        let names = kept.join(", ");
+        let message = format!(
+            "the file differs from the installed allocation in {names}; a reinstall keeps the installed allocation unless it is ordered with \
+             `--apply-allocation`"
+        );
+        format_at(&allocation.id, &message)
+    })
 }
 
 pub fn layout_id(layout: &Value) -> String {

@@ -4,6 +4,7 @@
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
 use super::install_state::{FirstInstall, InstallState, read_install_state};
+use super::installed_allocation::start_record;
 use super::json_columns::to_json_column;
 use super::{ServerState, confirmation, migration_records};
 use common::error::Result;
@@ -56,6 +57,7 @@ impl ServerState {
                 "UPDATE allocations SET begun = ?3 WHERE machine = ?1 AND id = ?2",
                 params![machine, allocation, begun],
             )?;
+            start_record(transaction, &machine, &allocation)?;
             Ok(FirstStartOutcome::Yes(standing.first.is_none()))
         })
         .await

@@ -2,7 +2,8 @@
 
 use super::approval::Approval;
 use super::install_attempt::StartedAttempt;
-use super::json_columns::parse_column;
+use super::installed_allocation::InstalledAllocation;
+use super::json_columns::{parse_column, to_json_column};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, read_order};
 use super::{ServerState, TokenHash, barred_allocations, confirmation, epoch, lost_database, now, unknown_machines};
 use common::error::Result;
@@ -30,6 +31,8 @@ pub struct InstallState {
     pub image: Option<String>,
     /// Installed layout, as it was served; `None` in databases of earlier versions, which store only its id.
     pub layout: Option<Value>,
+    /// Fields with which the allocation was installed; `None` if an earlier version installed it, or the operator adopted it.
+    pub installed_allocation: Option<InstalledAllocation>,
     /// Id of the layout that was served last.
     pub layout_id: Option<String>,
     /// Layout that was served last.
@@ -67,6 +70,13 @@ impl InstallState {
     /// Returns whether the allocation is installed, as reported by the machine or the operator.
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
+    }
+
+    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine's file apply. That is the case if the allocation is
+    /// not installed, its installed fields are not on record, or the order applies those of the file.
+    pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
+        let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
+        self.installed_allocation.as_ref().filter(|_| self.succeeded && !applies_file)
     }
 
     /// Returns an identifier of the last completed installation; empty if there was none.
@@ -145,6 +155,8 @@ pub struct ServedInstall<'a> {
     pub image: &'a str,
     /// Id of the order; empty for a first installation.
     pub order: &'a str,
+    /// Fields of the allocation.
+    pub fields: &'a InstalledAllocation,
 }
 
 impl ServerState {
@@ -193,13 +205,13 @@ impl ServerState {
     ) -> Result<ServedRecord> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
-        let order = what.order.to_owned();
+        let (order, fields) = (what.order.to_owned(), what.fields.clone());
         // The report of success makes this the installed layout. It must be found then, even if the server loses power in between.
         self.run_durably(move |transaction| {
             transaction.execute(
-                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![machine, allocation, id, document, image, order],
+                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order, fields)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![machine, allocation, id, document, image, order, to_json_column(&fields)?],
             )?;
             transaction.execute(
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
@@ -222,7 +234,7 @@ const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machi
 pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker
+         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -234,6 +246,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
             is_claimed: is_adopted && succeeded,
             adopted_marker: parse_column(row, 14)?,
             image: row.get(2)?,
+            installed_allocation: parse_column(row, 15)?,
             layout: parse_column(row, 3)?,
             layout_id: row.get(4)?,
             marker: parse_column(row, 5)?,

@@ -10,7 +10,8 @@
 //!   one. `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token` and `boot_token` contain tokens.
 //! * **Records.** `history` and `console_log` store events and logs of machines, `registrations` their hardware, `machine_identities` their
 //!   UUIDs and MACs, `image_digest_cache` digests. `boots` stores the boots that may act for a machine, `unknown_machines` machines without
-//!   a file, `freed_machines` machines of a previous tenant. `install_attempt` contains attempts, `order_records` orders for reinstalls,
+//!   a file, `freed_machines` machines of a previous tenant. `install_attempt` contains attempts, `installed_allocation` the fields
+//!   with which an allocation was installed, `order_records` orders for reinstalls,
 //!   `migration` the states of a migration, `migration_records` stored migrations, `barred_allocations` the allocations that a machine must
 //!   no longer boot after a migration, `approval` approved plans. `confirmation` withholds the installations and migrations of a restored
 //!   database until its records are confirmed, and `install_state` combines the state of an allocation.
@@ -40,6 +41,7 @@ mod history;
 pub mod image_digest_cache;
 mod install_attempt;
 mod install_state;
+mod installed_allocation;
 mod json_columns;
 pub(crate) mod lost_database;
 mod machine_identities;
@@ -75,6 +77,7 @@ pub use console_log::LogChunk;
 pub use first_install::FirstStartOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
+pub use installed_allocation::{AllocationFields, InstalledAllocation};
 pub use machine_rename::RenameOutcome;
 pub use migration_records::explain_migration_block;
 pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard};

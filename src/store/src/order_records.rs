@@ -19,6 +19,9 @@ pub struct ReinstallOverrides {
     pub give_up: Vec<String>,
     #[serde(default)]
     pub replace_newer: bool,
+    /// True if the allocation of the machine's file applies, instead of the installed one.
+    #[serde(default)]
+    pub apply_allocation: bool,
 }
 
 /// Open order for a reinstall.
@@ -42,6 +45,9 @@ pub struct ReinstallOrder {
     /// True if the installation on the disks may be replaced even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
+    /// True if the allocation of the machine's file applies, instead of the installed one.
+    #[serde(default)]
+    pub apply_allocation: bool,
     /// Fencing token of the order; not shown to operators.
     #[serde(skip)]
     pub fencing: Option<FencingToken>,
@@ -91,12 +97,13 @@ pub(crate) fn read_order(
              attempt
          FROM orders WHERE machine = ?1 AND allocation = ?2";
     let order = connection.query_row(select, [machine, allocation], |row| {
-        let ReinstallOverrides { change_promise, give_up, replace_newer, .. } =
+        let ReinstallOverrides { change_promise, give_up, replace_newer, apply_allocation, .. } =
             parse_column(row, 8)?.unwrap_or_default();
         let fencing: Option<FencingToken> = parse_column(row, 10)?;
         let database = fencing.as_ref().map(|token| token.database.as_str());
         Ok(ReinstallOrder {
             replace_newer,
+            apply_allocation,
             confirmed: confirmation::is_confirmed_order(connection, machine, database)?,
             fencing,
             id: row.get(0)?,
@@ -124,12 +131,13 @@ pub(crate) fn store_order(
     order: &ReinstallOrder,
 ) -> rusqlite::Result<()> {
     let ReinstallOrder { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
-    let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, fencing, .. } = order;
+    let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, apply_allocation, fencing, .. } = order;
     let words = ReinstallOverrides {
         without_marker: *without_marker,
         change_promise: *change_promise,
         give_up: give_up.clone(),
         replace_newer: *replace_newer,
+        apply_allocation: *apply_allocation,
     };
     let (disks, words) = (to_json_column(disks)?, to_json_column(&words)?);
     let fencing = fencing.as_ref().map(to_json_column).transpose()?;

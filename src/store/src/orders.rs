@@ -11,6 +11,7 @@ pub use install_reports::ReportOutcome;
 use super::boots::current_token;
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
+use super::installed_allocation::start_record;
 use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
 use super::{ServerState, confirmation, epoch, migration_records, now};
 use common::error::Result;
@@ -74,7 +75,7 @@ impl ServerState {
             }
             // An abandoned order that has started leaves an incomplete system: the new order is therefore started too.
             let earlier = standing.order.filter(|open| open.begun);
-            let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer } = words;
+            let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
             let order = ReinstallOrder {
                 id: uuid::Uuid::new_v4().to_string(),
                 image,
@@ -85,6 +86,7 @@ impl ServerState {
                 change_promise,
                 give_up,
                 replace_newer,
+                apply_allocation,
                 fencing: Some(epoch::issue_token(transaction)?),
                 confirmed: true,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
@@ -140,6 +142,7 @@ impl ServerState {
             open.attempt = Some(start.to_attempt(Some(open.image.clone())));
             open.disks = start.disks;
             store_order(transaction, &machine, &allocation, &open)?;
+            start_record(transaction, &machine, &allocation)?;
             Ok(OrderStart::Yes(open, news))
         })
         .await

@@ -47,13 +47,14 @@ const TABLES: &str = "
 
 /// Columns that were added later. `allocations`: what is installed (image, layout, marker, and Kubernetes volumes), the outcome of the last
 /// reinstall, the disks of a first installation that has started, the adoption by the operator with the marker that was shown, the marker
-/// that waits for confirmation, and the fencing token. `layouts`: the layout and image that were served last, and for which order.
+/// that waits for confirmation, the fencing token, and the fields of the installed allocation and of the attempt that started last.
+/// `layouts`: the layout, image and fields that were served last, and for which order.
 /// `orders`: the disks of the last attempt that has started, its boot and secret digest, the operator's options, the time of an attempt
 /// that was counted and whose boot has not registered, and the fencing token. `machines`: the absence of a file, the time of the
 /// registration, whether the machine has started to erase since then, the last usable UUID that its firmware reported, and the time at
 /// which the operator freed it. `moves`: the whole record; its absence identifies a database from before there were migrations. `identity`:
 /// the time at which this database replaced a lost one.
-const LATER: [(&str, &str); 25] = [
+const LATER: [(&str, &str); 28] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -79,6 +80,9 @@ const LATER: [(&str, &str); 25] = [
     ("machines", "freed"),
     ("orders", "attempt"),
     ("allocations", "adopted_marker"),
+    ("layouts", "fields"),
+    ("allocations", "started_fields"),
+    ("allocations", "fields"),
 ];
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.

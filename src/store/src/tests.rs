@@ -1,6 +1,7 @@
 //! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
 
 mod files;
+mod installed_fields;
 mod model;
 mod recorded;
 
@@ -78,7 +79,13 @@ fn install(state: &ServerState, machine: &str) {
     wait(state.record_served(
         machine,
         allocation(machine),
-        ServedInstall { layout_id: "default", layout: &layout, image: "i0", order: "" },
+        ServedInstall {
+            layout_id: "default",
+            layout: &layout,
+            image: "i0",
+            order: "",
+            fields: &InstalledAllocation::default(),
+        },
     ));
     register(state, machine, true);
     let begun = wait(state.start_first_install(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
@@ -119,7 +126,13 @@ fn a_marker_says_what_a_first_installation_is() {
     wait(state.record_served(
         "m",
         "a",
-        ServedInstall { layout_id: "default", layout: &layout, image: "newer", order: "" },
+        ServedInstall {
+            layout_id: "default",
+            layout: &layout,
+            image: "newer",
+            order: "",
+            fields: &InstalledAllocation::default(),
+        },
     ));
     // The machine was installed before its server lost its memory, and boots what it has by the operator's word.
     assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Yes);

@@ -2,7 +2,7 @@
 
 use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_templates::NamedTemplates;
-use crate::operator_client::{OperatorClient, OperatorResponse, find_machine};
+use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderedReinstall};
@@ -36,12 +36,21 @@ pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::r
         Some(path) => (read_inventory(path)?, None),
         None => registered_inventory(machine, preview.registered.as_ref())?,
     };
+    let differences = match &preview.machine.allocation {
+        Some(allocation) if options.layout.is_none() && (options.reinstall || allocation.reinstall) => {
+            let lines = describe_differences(&preview.differences, preview.allocation_unrecorded);
+            let all = lines.iter().map(|line| line.trim_start());
+            (!lines.is_empty()).then(|| all.collect::<Vec<_>>().join("; ").replacen(":; ", ": ", 1))
+        }
+        _ => None,
+    };
     let asked = match &options.layout {
         Some(_) => inputs_from_files(options, inventory)?,
         None => inputs_from_allocation(options, machine, &preview, inventory)?,
     };
     Ok(asked.map(|mut asked| {
         asked.notes.extend(note);
+        asked.notes.extend(differences);
         asked
     }))
 }

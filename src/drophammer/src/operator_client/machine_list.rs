@@ -38,7 +38,8 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
         (order, _) if machine.needs_confirmation => describe_unconfirmed(order.as_ref(), machine.on_disk.as_ref()),
         (Some(order), _) => {
             let begun = if order.begun { ", started" } else { "" };
-            format!("{} attempt {} of {}{begun}", order.image, order.attempts, machine.attempts)
+            let applied = if order.apply_allocation { ", applies the file" } else { "" };
+            format!("{} attempt {} of {}{begun}{applied}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
         (None, None) if machine.not_clean => "not clean: boot it over PXE".to_owned(),

@@ -301,6 +301,10 @@ pub struct ReinstallOrderOptions {
     /// Replace the installation on the disks even if it is newer than the server's record.
     #[arg(long, conflicts_with = "cancel")]
     pub replace_newer: bool,
+    /// Apply the allocation of the machine's file: hostname, keys, user data and all other fields. Without this option, only the image
+    /// changes, and the installed allocation is kept.
+    #[arg(long, conflicts_with = "cancel")]
+    pub apply_allocation: bool,
     /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,

@@ -9,6 +9,7 @@ use common::exit_status::CommandOutcome;
 use common::format::terminal::escape_line;
 use common::output::print_text;
 use reqwest::Method;
+use site::effective_allocation::{AllocationDifference, UNRECORDED};
 
 pub(crate) fn reinstall_machine(
     server: &OperatorClient,
@@ -30,6 +31,8 @@ pub(crate) fn reinstall_machine(
             change_promise: asked.change_promise,
             give_up: asked.give_up.clone(),
             replace_newer: asked.replace_newer,
+            apply_allocation: asked.apply_allocation,
+            ..ReinstallRequest::default()
         }),
     };
     match server.send_json::<MachineSummary>(request)? {
@@ -40,7 +43,7 @@ pub(crate) fn reinstall_machine(
             match json {
                 true => drop(print_json(&listed)?),
                 // The other lines explain how the operator can start the reinstall, which `--now` does itself.
-                false if asked.now => print_text(&format!("{}\n", text.lines().next().unwrap_or_default()))?,
+                false if asked.now => print_text(&describe_order(machine, &listed))?,
                 false => print_text(&text)?,
             }
             if asked.now {
@@ -52,20 +55,52 @@ pub(crate) fn reinstall_machine(
     }
 }
 
-/// Describes the next steps to the operator.
-pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary, command: Option<&str>) -> String {
-    let name = escape_line(if now.name.is_empty() { &now.id } else { &now.name });
+/// Describes the order and its effects on the allocation, or the cancellation of an order.
+fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
+    let name = display_name(now);
     let Some(order) = &now.order else {
         return format!("The reinstall of {name} is cancelled. The machine is unchanged.\n");
     };
     let from = before.image.as_deref().map(|image| format!(" in place of {}", escape_line(image))).unwrap_or_default();
+    let (image, id) = (escape_line(&order.image), escape_line(&order.id));
+    let notes = describe_differences(&now.differences, now.allocation_unrecorded);
+    let notes: String = notes.iter().map(|note| format!("{note}\n")).collect();
+    format!("{name} will be reinstalled with {image}{from} at its next boot over PXE; order {id}.\n{notes}")
+}
+
+/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine's file and what is installed.
+pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unrecorded: bool) -> Vec<String> {
+    let is_applied = differences.iter().all(AllocationDifference::is_applied);
+    let summary = match (is_unrecorded, differences.is_empty()) {
+        (true, _) => Some(UNRECORDED.to_owned()),
+        (false, true) => None,
+        (false, false) if is_applied => Some("the machine's file changes the installed allocation:".to_owned()),
+        (false, false) => Some(
+            "the machine's file differs from the installed allocation; --apply-allocation applies the whole file:"
+                .to_owned(),
+        ),
+    };
+    let lines = differences.iter().map(|one| format!("  {}", escape_line(&one.to_string())));
+    summary.into_iter().chain(lines).collect()
+}
+
+fn display_name(machine: &MachineSummary) -> String {
+    escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name }).to_string()
+}
+
+/// Describes the order and the next steps to the operator.
+pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary, command: Option<&str>) -> String {
+    let (name, ordered) = (display_name(now), describe_order(before, now));
+    if now.order.is_none() {
+        return ordered;
+    }
     let layout = now.layout.as_deref().unwrap_or("LAYOUT");
     let command = command.map_or_else(
         || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the one at which machines reach the server"),
         str::to_owned,
     );
     format!(
-        "{name} will be reinstalled with {}{from} at its next boot over PXE; order {}.\n\
+        "{ordered}\
          Start the reinstall in one of two ways:\n  \
          power-cycle the machine into PXE\n  \
          {command}\n    \
@@ -73,8 +108,6 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
          Show what the reinstall will do, disk by disk:\n  \
          drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
          Cancel the reinstall before it starts:\n  \
-         drophammer machine reinstall {name} --cancel\n",
-        escape_line(&order.image),
-        escape_line(&order.id)
+         drophammer machine reinstall {name} --cancel\n"
     )
 }

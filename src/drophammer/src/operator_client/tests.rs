@@ -2,6 +2,7 @@ use super::machine_list::format_machines;
 use super::reinstall::describe_next_steps;
 use super::*;
 use ::server::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
+use site::effective_allocation::{AllocationDifference, DifferenceEffect};
 
 fn machine(id: &str, name: &str) -> MachineSummary {
     let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
@@ -35,6 +36,7 @@ fn order() -> ReinstallOrder {
         change_promise: false,
         give_up: vec![],
         replace_newer: false,
+        apply_allocation: false,
         fencing: None,
         confirmed: true,
         disks: vec![],
@@ -131,6 +133,34 @@ fn what_happens_next_is_said() {
         "drophammer machine reinstall one --cancel",
     ] {
         assert!(text.contains(words), "{words}: {text}");
+    }
+    let changed = |effect| {
+        let (installed, file) = (Some("a".into()), Some("b".into()));
+        AllocationDifference { field: "hostname".to_owned(), installed, file, secret: false, effect }
+    };
+    for (effect, is_unrecorded, lines) in [
+        (
+            Some(DifferenceEffect::Kept),
+            false,
+            "the machine's file differs from the installed allocation; --apply-allocation applies the whole file:\n  \
+             hostname: stays \"a\"; the file's value is ignored: \"b\"\n",
+        ),
+        (
+            Some(DifferenceEffect::Applied),
+            false,
+            "the machine's file changes the installed allocation:\n  hostname: \"a\" becomes \"b\"\n",
+        ),
+        (None, true, "the installed allocation is not on record, because "),
+    ] {
+        let listed = MachineSummary {
+            order: Some(order()),
+            differences: effect.map(changed).into_iter().collect(),
+            allocation_unrecorded: is_unrecorded,
+            ..before.clone()
+        };
+        let text = describe_next_steps(&before, &listed, None);
+        let (_, rest) = text.split_once("order o1.\n").unwrap();
+        assert!(rest.starts_with(lines), "{text}");
     }
     assert_eq!(
         describe_next_steps(&before, &before, None),

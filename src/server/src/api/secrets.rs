@@ -43,6 +43,9 @@ pub(crate) async fn release_secrets(
     let fields =
         secret_fields(&assigned).into_iter().filter(|field| field.purpose() == purpose).map(SecretField::as_str);
     let fields: Vec<&str> = fields.collect();
+    let mut sent = assigned.allocation.to_fields().secrets;
+    sent.retain(|name, _| fields.contains(&name.as_str()));
+    app.state.record_sent_secrets(&id, &allocationuuid, boot.begun, sent).await?;
     app.watch.log_note(format!("{name}: {} of allocation {allocationuuid} sent to {peer}", fields.join(", ")));
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
 }

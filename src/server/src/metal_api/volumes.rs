@@ -18,6 +18,7 @@ use model::k8s_volume::{self, BackedVolume, K8sVolume, VolumeContent, is_node};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use site::effective_allocation::effective_allocation;
 use site::operator_files::{AllocationSpec, MachineSpec, yaml_node};
 use std::sync::{Arc, Mutex};
 use store::InstallState;
@@ -180,6 +181,8 @@ pub(crate) async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<
 }
 
 fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &InstallState) -> Vec<VolumeResponse> {
+    // The node has the installed hostname until a reinstall applies that of the file.
+    let allocation = &effective_allocation(allocation, standing).allocation;
     let listed = listed_volumes(allocation);
     let of_list = listed.iter().filter_map(|volume| {
         let uid = volume.uid.to_string();

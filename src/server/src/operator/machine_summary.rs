@@ -3,6 +3,7 @@
 use crate::migrations::machine_migration::MachineMigration;
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Serialize};
+use site::effective_allocation::AllocationDifference;
 use store::{ReinstallOrder, ReinstallOutcome};
 
 /// Summary of a machine.
@@ -43,6 +44,13 @@ pub struct MachineSummary {
     /// Reason why the machine is locked, so that nothing can be ordered for it.
     pub locked: Option<String>,
     pub order: Option<ReinstallOrder>,
+    /// Differences between the machine's file and the installed allocation, with their effects on the open order or, without an order, on a
+    /// reinstall without `apply_allocation`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<AllocationDifference>,
+    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine's file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allocation_unrecorded: bool,
     /// Open migration of the machine, as source or target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MachineMigration>,

@@ -15,6 +15,8 @@ use model::allocation::Allocation;
 use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation};
 use site::operator_files::{MachineSpec, suggest_name};
 use site::os_definition_state::DefinitionState;
 use site::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
@@ -26,6 +28,19 @@ use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, Reinstall
 
 /// Maximum time that a request for a reinstall waits for the `verify` of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fields of a request. Other fields are refused, since a misspelt option would be ignored otherwise.
+const FIELDS: [&str; 9] = [
+    "id",
+    "imageid",
+    "name",
+    "description",
+    "without_marker",
+    "change_promise",
+    "give_up",
+    "replace_newer",
+    "apply_allocation",
+];
 
 /// metal-api's `v1.MachineReinstallRequest`, with additional fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -45,6 +60,15 @@ pub struct ReinstallRequest {
     /// Replace the installation on the disks even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
+    /// Apply the allocation of the machine's file, instead of keeping the installed one.
+    #[serde(default)]
+    pub apply_allocation: bool,
+    /// Accepted as in metal-api, and ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Accepted as in metal-api, and ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
 }
 
 /// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
@@ -55,7 +79,7 @@ pub(crate) async fn post_reinstall(
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<MachineSummary>, ApiError> {
-    let asked: ReinstallRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let asked = parse_request(read_operator_document(&app, peer, body, EVENT_BYTES).await?)?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
         return Err(ApiError::bad_request(format!(
@@ -64,6 +88,19 @@ pub(crate) async fn post_reinstall(
         )));
     }
     place_order(&app, peer, &asked).await.map(Json)
+}
+
+/// Parses the body of a request.
+///
+/// # Errors
+/// A field is unknown, missing, or has another type.
+fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
+    if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        let others = suggest_name(other, FIELDS.into_iter());
+        return Err(ApiError::bad_request(format!("request body: unknown field {other:?}{others}")));
+    }
+    ReinstallRequest::deserialize(Value::Object(document))
+        .map_err(|error| ApiError::bad_request(format!("request body: {error}")))
 }
 
 /// Stores the order, if it can be carried out.
@@ -77,10 +114,12 @@ pub(crate) async fn place_order(
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
         OrderOutcome::Placed(order) => {
             app.counters.count_order(metrics::OrderEvent::Placed);
-            let text = format!("ordered: image {}{}", order.image, describe_options(&order));
+            let listed = summarize_machine(app, &machine).await?;
+            let text =
+                format!("ordered: image {}{}{}", order.image, describe_options(&order), describe_fields(&listed));
             app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
             app.request_reload();
-            summarize_machine(app, &machine).await
+            Ok(listed)
         }
         OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
         OrderOutcome::Begun(order) => Err(already_started(&order)),
@@ -113,14 +152,17 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     if standing.unconfirmed {
         return Err(ApiError::new(StatusCode::CONFLICT, confirmation::explain_confirmation(&id)));
     }
-    if let Some(allocation) = &machine.allocation {
-        standing.generated = full_install_state::generate_layout(app, &id, allocation, &directory.known).await?;
-    }
     if !standing.succeeded {
         return Err(invalid_reinstall(not_installed_message(&id, &allocation)));
     }
-    let made =
-        machine.allocation.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
+    let words = read_overrides(asked)?;
+    let in_file = machine.allocation.as_ref();
+    let effective =
+        in_file.map(|in_file| effective_allocation(in_file, &state_for_order(standing.clone(), &words)).allocation);
+    if let Some(allocation) = &effective {
+        standing.generated = full_install_state::generate_layout(app, &id, allocation, &directory.known).await?;
+    }
+    let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
     match (made, directory.known.images.get(&asked.imageid)) {
         (Some((allocation, os)), _) => {
             drop(resolve_created_image(allocation, &os, &asked.imageid).map_err(invalid_reinstall)?)
@@ -140,7 +182,6 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
         let why = "is blacklisted: only machines that run it can be reinstalled with it";
         return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
     }
-    let words = read_overrides(asked)?;
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
     Ok(OrderableReinstall { machine, allocation, standing, words })
 }
@@ -152,6 +193,7 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
         change_promise: asked.change_promise,
         give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
         replace_newer: asked.replace_newer,
+        apply_allocation: asked.apply_allocation,
     };
     if words.give_up.iter().any(String::is_empty) {
         return Err(ApiError::bad_request("a serial number in give_up must not be empty"));
@@ -219,7 +261,33 @@ fn describe_options(order: &ReinstallOrder) -> String {
     let changed = if order.change_promise { ", with the layout of the machine's file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
-    format!("{waived}{changed}{given_up}{replaced}")
+    let applied = if order.apply_allocation { ", with the allocation of the machine's file" } else { "" };
+    format!("{waived}{changed}{given_up}{replaced}{applied}")
+}
+
+/// Describes what the order changes or keeps of the allocation, for the log.
+fn describe_fields(listed: &MachineSummary) -> String {
+    if listed.allocation_unrecorded {
+        return format!("; {UNRECORDED}");
+    }
+    let names = |is_applied: bool| {
+        let all = listed.differences.iter().filter(|one| one.is_applied() == is_applied);
+        all.map(|one| one.field.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let [applied, kept] = [("changed by the file", names(true)), ("kept as installed", names(false))]
+        .map(|(what, names)| if names.is_empty() { names } else { format!("; {what}: {names}") });
+    format!("{applied}{kept}")
+}
+
+/// Returns the state in which a new order with these options is judged. The open order is ignored: it would be replaced, and its image may
+/// no longer exist.
+fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
+    InstallState {
+        order: None,
+        layout: standing.layout.filter(|_| !words.change_promise),
+        installed_allocation: standing.installed_allocation.filter(|_| !words.apply_allocation),
+        ..standing
+    }
 }
 
 /// Checks that a reinstall may erase at least one disk of the layout that it would use.
@@ -229,10 +297,10 @@ pub(crate) fn is_reinstallable(
     known: &SiteObjects,
     words: &ReinstallOverrides,
 ) -> Result<(), ApiError> {
-    // The open order is ignored: it would be replaced, and its image may no longer exist.
-    let mut standing = InstallState { order: None, ..standing };
-    if words.change_promise {
-        standing.layout = None;
+    let standing = state_for_order(standing, words);
+    let in_file = machine.allocation.as_ref();
+    if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &standing).problem) {
+        return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE));
     }
     let marker = standing.marker.clone();
     let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
@@ -271,4 +339,19 @@ pub(crate) fn already_started(order: &ReinstallOrder) -> ApiError {
         false => "has passed its point of no return: wait until it has ended",
     };
     ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_fields_of_a_request_are_accepted() {
+        let text = Some(String::new());
+        let request = ReinstallRequest { name: text.clone(), description: text, ..ReinstallRequest::default() };
+        let document = serde_json::to_value(&request).unwrap();
+        let Value::Object(document) = document else { panic!("an object") };
+        assert!(document.len() == FIELDS.len() && document.keys().all(|name| FIELDS.contains(&name.as_str())));
+        assert_eq!(parse_request(document).unwrap(), request);
+    }
 }

@@ -54,7 +54,7 @@ impl Browser<'_> {
         rest.split('"').next().unwrap().to_owned()
     }
 
-    async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
+    pub(super) async fn post(&self, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
         self.server.post(path, &[&[("Cookie", self.cookie.as_str())], headers].concat(), fields).await
     }
 }

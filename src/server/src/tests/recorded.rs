@@ -225,7 +225,8 @@ async fn recorded_orders_and_installations_are_carried_out() {
     );
     assert_eq!(server.start_recorded(0x04, &token, &given, &disks).await, 200);
     server.succeed_recorded(0x04, &token, &given, &disks).await;
-    assert_eq!(server.summary(0x04).await["image"], NEWER);
+    let summary = server.summary(0x04).await;
+    assert_eq!((&summary["image"], summary.get("allocation_unrecorded")), (&json!(NEWER), None), "it is recorded now");
 
     // A first installation that was interrupted continues with its disks only.
     let (token, given) = server.fetch_recorded(0x03).await;
@@ -254,6 +255,12 @@ async fn commands_act_on_recorded_machines() {
     }
     assert_eq!(server.summary(0x06).await["adopted"], true);
     assert_eq!(server.summary(0x02).await["order"], Value::Null);
+    // The earlier version has not recorded the allocations: as before, those of the files apply.
+    for number in [0x01, 0x0d] {
+        let summary = server.summary(number).await;
+        assert_eq!((&summary["allocation_unrecorded"], summary.get("differences")), (&json!(true), None), "{number}");
+    }
+    server.heard("the installed allocation is not on record, because an earlier version installed the machine").await;
     let order = server.summary(0x0d).await["order"].clone();
     assert_eq!((&order["given_up"], &order["attempts"], &order["begun"]), (&json!(false), &json!(0), &json!(true)));
     let script = server.boot_script(0x0d).await;

@@ -1,5 +1,6 @@
 //! `/machines/ID`: page of a machine.
 
+use super::differences::AllocationChanges;
 use super::machines::MachineRow;
 use super::phase::ObjectFate;
 use super::plan_preview::{self, PlanPreview};
@@ -9,7 +10,7 @@ use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::full_install_state;
 use crate::migrations::certificate_approval::CertificateTrust;
-use crate::operator::{self, ReinstallOrder};
+use crate::operator::{self, MachineSummary, ReinstallOrder};
 use crate::{AppState, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -171,7 +172,16 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
             }
         }
         (show_facts(machine, row))
+        (show_changes(row))
     }
+}
+
+/// Shows the differences between the machine's file and the installed allocation, whose effects depend on the open order. That the
+/// allocation is not on record matters only for an order.
+fn show_changes(row: &MachineRow) -> Markup {
+    let MachineSummary { differences, allocation_unrecorded, order, .. } = &row.listed;
+    let is_unrecorded = *allocation_unrecorded && order.is_some();
+    AllocationChanges { differences: differences.clone(), is_unrecorded }.show()
 }
 
 fn show_progress(row: &MachineRow) -> Markup {
@@ -266,6 +276,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.change_promise { ", with the layout of the machine's file" }
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
+                @if order.apply_allocation { ", with the allocation of the machine's file" }
                 @if order.begun { ". It has passed its point of no return" }
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."

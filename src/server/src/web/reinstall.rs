@@ -1,6 +1,7 @@
 //! Reinstall from the page. The operator first selects options, then reviews the plan with the data that would be lost and preserved, and
 //! finally confirms it by typing the machine's name.
 
+use super::differences::AllocationChanges;
 use super::form::SubmittedForm;
 use super::frame;
 use super::plan_preview::{self, PlanPreview};
@@ -19,6 +20,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PreviewPlan;
+use site::effective_allocation::{effective_allocation, find_allocation_differences, is_unrecorded};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::InstallState;
@@ -33,11 +35,23 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
         change_promise: !form.get("change_promise").is_empty(),
         give_up: serials.map(str::to_owned).collect(),
         replace_newer: !form.get("replace_newer").is_empty(),
+        apply_allocation: !form.get("apply_allocation").is_empty(),
+        ..ReinstallRequest::default()
     }
 }
 
+/// Plan of a reinstall, with its effects on the allocation.
+struct ReinstallPreview {
+    plan: PlanPreview,
+    changes: AllocationChanges,
+}
+
 /// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
-async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallRequest) -> Result<PlanPreview, ApiError> {
+async fn preview_reinstall(
+    app: &AppState,
+    base: &BaseUrls,
+    asked: &ReinstallRequest,
+) -> Result<ReinstallPreview, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
     let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
@@ -49,12 +63,21 @@ async fn preview_reinstall(app: &AppState, base: &BaseUrls, asked: &ReinstallReq
         full_install_state::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    plan_preview::load_preview(app, base, &machine, standing, false).await
+    let effective = effective_allocation(allocation, &standing).allocation;
+    standing.generated =
+        full_install_state::generate_layout(app, &machine.id, &effective, &app.directory().known).await?;
+    let changes = AllocationChanges {
+        differences: find_allocation_differences(allocation, &standing),
+        is_unrecorded: is_unrecorded(&standing),
+    };
+    let plan = plan_preview::load_preview(app, base, &machine, standing, false).await?;
+    Ok(ReinstallPreview { plan, changes })
 }
 
-/// Returns a digest of the plan. An order is refused if the digest has changed since the plan was shown.
-fn plan_digest(planned: &PreviewPlan) -> String {
-    planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
+/// Returns a digest of the plan and of the changes of the allocation. An order is refused if the digest has changed since both were shown.
+fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
+    let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
+    format!("{plan}{}", changes.digest())
 }
 
 /// Returns the text that the operator must type to confirm: the machine's name, or its id if it has no name.
@@ -100,7 +123,11 @@ pub(crate) async fn get_reinstall(
 
 fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest, standing: &InstallState) -> Markup {
     let directory = app.directory();
-    let made = machine.allocation.as_ref().and_then(|allocation| allocation.definition.created_os());
+    let in_force = machine.allocation.as_ref().map(|in_file| match asked.apply_allocation {
+        true => in_file.clone(),
+        false => effective_allocation(in_file, &InstallState { order: None, ..standing.clone() }).allocation,
+    });
+    let made = in_force.and_then(|allocation| allocation.definition.created_os());
     let images: Vec<String> = match made {
         Some(os) => vec![os.to_string()],
         None => directory.known.images.keys().cloned().collect(),
@@ -112,11 +139,12 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
                 option value="" { "select" }
                 @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
             }
-            details open[asked.without_marker || asked.change_promise || asked.replace_newer || !asked.give_up.is_empty()] {
+            details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
                 summary { "More options" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine's file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
+                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine's file (hostname, keys, user data, …), instead of keeping the installed one" } }
                 p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
             button { "Show plan" }
@@ -130,9 +158,9 @@ fn show_confirmation(
     person: &LoggedIn,
     machine: &MachineSpec,
     asked: &ReinstallRequest,
-    outlook: &PlanPreview,
+    outlook: &ReinstallPreview,
 ) -> Markup {
-    match outlook {
+    match &outlook.plan {
         PlanPreview::Refused(why) => html! {
             h2 { "Plan refused" }
             pre.problem tabindex="0" role="alert" { (why) }
@@ -145,19 +173,15 @@ fn show_confirmation(
         },
         PlanPreview::Planned(planned, registered) => html! {
             (plan_preview::show_inventory_source(registered))
+            (outlook.changes.show())
             (plan_preview::show_plan(planned))
-            (show_order_form(person, machine, asked, planned))
+            (show_order_form(person, machine, asked, preview_digest(planned, &outlook.changes)))
         },
     }
 }
 
-/// Renders the form that orders the reinstall. Hidden fields contain the selected options and the digest of the plan that is shown.
-fn show_order_form(
-    person: &LoggedIn,
-    machine: &MachineSpec,
-    asked: &ReinstallRequest,
-    planned: &PreviewPlan,
-) -> Markup {
+/// Renders the form that orders the reinstall. Hidden fields contain the selected options and the digest of the preview that is shown.
+fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRequest, shown: String) -> Markup {
     let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
     let fields = [
         ("image", asked.imageid.clone()),
@@ -165,7 +189,8 @@ fn show_order_form(
         ("change_promise", said(asked.change_promise)),
         ("replace_newer", said(asked.replace_newer)),
         ("give_up", asked.give_up.join(", ")),
-        ("shown", plan_digest(planned)),
+        ("apply_allocation", said(asked.apply_allocation)),
+        ("shown", shown),
     ];
     html! {
         form.stack method="post" {
@@ -200,10 +225,9 @@ pub(crate) async fn post_reinstall(
             )));
         }
         let outlook = preview_reinstall(&app, &base, &asked).await?;
-        let is_shown =
-            matches!(&outlook, PlanPreview::Planned(planned, _) if plan_digest(planned) == form.get("shown"));
+        let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
-            let why = "nothing was ordered: the plan has changed since it was shown. Go back and review it";
+            let why = "nothing was ordered: the plan has changed since it was shown, or the machine's file. Go back and review it";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)

@@ -18,7 +18,8 @@ pub const DEFAULT_ID: &str = "is a vendor default, which other machines may repo
 macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
 /// Fields of an allocation that the agent or the image interprets.
-const PASSED_ON: [&str; 7] = ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
+pub(super) const PASSED_ON: [&str; 7] =
+    ["network", "volumes", "networks", "dns_servers", "ntp_servers", "firewall_rules", "vpn"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

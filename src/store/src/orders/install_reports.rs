@@ -4,6 +4,7 @@ use crate::barred_allocations::lift_bar;
 use crate::confirmation::{ConfirmedBy, insert_confirmation};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
+use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::promise_check::find_contradiction;
@@ -120,6 +121,7 @@ fn record_success(
         SuccessEffect::Installs | SuccessEffect::Adopts if before.elsewhere.is_some() || is_moved => Ok(()),
         SuccessEffect::Installs => {
             record_installed(transaction, machine, allocation, report, None)?;
+            complete_record(transaction, machine, allocation)?;
             end_adoption(transaction, machine, allocation)
         }
         SuccessEffect::Adopts => record_installed(transaction, machine, allocation, report, None),
@@ -164,6 +166,7 @@ fn complete_order(
     report: &InstallReport,
 ) -> rusqlite::Result<()> {
     record_installed(transaction, machine, allocation, report, Some(&order.image))?;
+    complete_record(transaction, machine, allocation)?;
     end_adoption(transaction, machine, allocation)?;
     store_outcome(
         transaction,

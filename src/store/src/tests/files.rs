@@ -46,7 +46,13 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
     wait(state.record_served(
         "m",
         "a",
-        ServedInstall { layout_id: "default", layout: &layout, image: "i1", order: "" },
+        ServedInstall {
+            layout_id: "default",
+            layout: &layout,
+            image: "i1",
+            order: "",
+            fields: &InstalledAllocation::default(),
+        },
     ));
     let refused = wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
     assert_eq!(refused.unproven, Some(UnprovenReason::NotBegun));

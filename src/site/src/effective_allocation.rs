@@ -1,0 +1,176 @@
+//! Allocation that applies to a machine. Before its installation, it is that of the machine's file. A reinstall keeps the installed
+//! allocation, except for the image, unless the order applies the file.
+//!
+//! | field | without `apply_allocation` |
+//! |---|---|
+//! | any field but those below | the installed value |
+//! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`) that were not set | not set |
+//! | `disk_key`, if it was not set | that of the file: without the key, preserved filesystems stay locked |
+//! | secrets that were set, and `os` if it was set | must be the same in the file, otherwise the reinstall is refused |
+//! | `volumes` | those of the file: they are resources of Kubernetes, and existing ones are preserved |
+//! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
+
+use crate::operator_files::AllocationSpec;
+use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt;
+use store::{InstallState, InstalledAllocation};
+
+/// Stable code of the refusal to reinstall with an installed value that is not on record.
+pub const NOT_KEEPABLE: &str = "allocation-not-keepable";
+
+/// Maximum number of characters of a value in a message.
+const VALUE_CHARS: usize = 60;
+
+/// Allocation that applies to a machine.
+#[derive(Debug, Clone)]
+pub struct EffectiveAllocation {
+    pub allocation: AllocationSpec,
+    /// Reason why the installed allocation cannot be kept, so that nothing may be installed.
+    pub problem: Option<String>,
+}
+
+/// Difference between the machine's file and its installed allocation in one field.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AllocationDifference {
+    /// Name of the field in the machine's file.
+    pub field: String,
+    /// Installed value; absent if the field was not set, or is secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installed: Option<Value>,
+    /// Value in the machine's file; absent if the field is not set, or is secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Value>,
+    /// True if the values are omitted because they may be secret.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secret: bool,
+    pub effect: DifferenceEffect,
+}
+
+/// Effect of a difference on the reinstall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DifferenceEffect {
+    /// The installed value is kept.
+    Kept,
+    /// The value of the machine's file applies.
+    Applied,
+    /// The reinstall is refused: the installed value is not on record, and can be kept only if the file contains it.
+    Refused,
+}
+
+/// Returns the allocation that applies to the machine in this state.
+pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> EffectiveAllocation {
+    let of_file = |problem| EffectiveAllocation { allocation: file.clone(), problem };
+    let Some(record) = standing.kept_allocation() else { return of_file(None) };
+    let mut allocation = match file.with_recorded_fields(record) {
+        Ok(allocation) => allocation,
+        Err(why) => return of_file(Some(format!("the installed allocation cannot be kept: {why}; {REMEDY}"))),
+    };
+    // The stored layout applies, so that templates which generate a layout do not contradict the name of a layout in the file.
+    let changes_layout = standing.order.as_ref().is_some_and(|order| order.change_promise);
+    if standing.layout.is_some() && !changes_layout {
+        allocation.filesystemlayout = None;
+    }
+    EffectiveAllocation { allocation, problem: explain_refused_differences(&compare_fields(record, file, false)) }
+}
+
+const REMEDY: &str = "restore these values in the machine's file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
+
+/// Returns the reason why the reinstall is refused, or `None` if no difference prevents it.
+fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
+    let refused = all.iter().filter(|one| one.effect == DifferenceEffect::Refused);
+    let names: Vec<&str> = refused.map(|one| one.field.as_str()).collect();
+    let names = (!names.is_empty()).then(|| names.join(", "))?;
+    Some(format!(
+        "the machine's file differs from the installed allocation in {names}, whose installed values cannot be kept: of secrets, the server \
+         records only digests, and it verifies OS definitions only as the file names them; {REMEDY}"
+    ))
+}
+
+/// Returns all differences between the machine's file and its installed allocation, with their effects on the open order or, without an
+/// order, on a reinstall without options. Returns none if the installed allocation is not on record.
+pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
+    let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
+    compare_fields(record, file, standing.kept_allocation().is_none())
+}
+
+/// Returns whether a reinstall uses the fields of the machine's file because those of the installation are not on record.
+pub fn is_unrecorded(standing: &InstallState) -> bool {
+    standing.succeeded && standing.installed_allocation.is_none()
+}
+
+fn compare_fields(
+    record: &InstalledAllocation,
+    file: &AllocationSpec,
+    applies_file: bool,
+) -> Vec<AllocationDifference> {
+    let now = file.to_fields();
+    let names: BTreeSet<&String> = record.plain.keys().chain(now.plain.keys()).collect();
+    let plain = names.into_iter().filter(|name| record.plain.get(*name) != now.plain.get(*name)).map(|name| {
+        let (installed, file) = (record.plain.get(name).cloned(), now.plain.get(name).cloned());
+        let is_keepable = name != OS || installed.is_none();
+        (name.clone(), installed, file, false, is_keepable)
+    });
+    let had_os = record.plain.contains_key(OS);
+    let secrets = record.secret_names().chain(now.secrets.keys()).collect::<BTreeSet<_>>().into_iter();
+    let secrets = secrets.filter(|name| !record.is_same_secret(name, now.secrets.get(*name).map(String::as_str)));
+    let secrets = secrets.map(|name| {
+        let is_keepable = !record.has_secret(name) && !(had_os && name == OS_PARAMETERS);
+        (name.clone(), None, None, true, is_keepable)
+    });
+    let all = plain.chain(secrets).map(|(field, installed, file, secret, is_keepable)| {
+        let effect = match () {
+            () if applies_file || field == VOLUMES => DifferenceEffect::Applied,
+            () if is_keepable && field == DISK_KEY => DifferenceEffect::Applied,
+            () if is_keepable => DifferenceEffect::Kept,
+            () => DifferenceEffect::Refused,
+        };
+        AllocationDifference { field, installed, file, secret, effect }
+    });
+    all.collect()
+}
+
+/// Note for the operator about a machine whose installed allocation is not on record.
+pub const UNRECORDED: &str = "the installed allocation is not on record, because an earlier version installed the machine or the operator adopted it: all \
+    values of the machine's file apply";
+
+impl AllocationDifference {
+    /// Returns whether the value of the machine's file applies.
+    pub fn is_applied(&self) -> bool {
+        self.effect == DifferenceEffect::Applied
+    }
+}
+
+impl fmt::Display for AllocationDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |value: &Option<Value>| match value {
+            _ if self.secret => "a secret".to_owned(),
+            None => "not set".to_owned(),
+            Some(value) => shorten(&value.to_string()),
+        };
+        let (installed, file) = (show(&self.installed), show(&self.file));
+        match (self.effect, self.secret) {
+            (DifferenceEffect::Applied, false) => write!(f, "{}: {installed} becomes {file}", self.field),
+            (DifferenceEffect::Applied, true) => write!(f, "{}: changes to the value of the file", self.field),
+            (DifferenceEffect::Kept, false) => {
+                write!(f, "{}: stays {installed}; the file's value is ignored: {file}", self.field)
+            }
+            (DifferenceEffect::Kept, true) => write!(f, "{}: stays not set; the file's value is ignored", self.field),
+            (DifferenceEffect::Refused, _) => {
+                write!(f, "{}: differs from the installed value, which cannot be kept", self.field)
+            }
+        }
+    }
+}
+
+fn shorten(text: &str) -> String {
+    let short: String = text.chars().take(VALUE_CHARS).collect();
+    if short.len() < text.len() { format!("{short}…") } else { short }
+}
+
+#[cfg(test)]
+mod tests;

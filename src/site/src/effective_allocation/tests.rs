@@ -1,0 +1,168 @@
+use super::*;
+use crate::operator_files::{MachineSpec, parse_machine};
+use crate::resolve::{SiteObjects, find_differences, resolve_allocation};
+use serde_json::json;
+use store::{InstalledAllocation, ReinstallOrder};
+
+const IMAGE: &str = "  image: i\n";
+
+fn machine(fields: &str) -> MachineSpec {
+    let traits = "traits: [CUSTOM_A, CUSTOM_B]";
+    parse_machine(&format!(
+        "id: 4c4c4544-0051-3010-8031-b2c04f333633\n{traits}\nallocation:\n  id: a\n  hostname: h\n{fields}"
+    ))
+    .unwrap()
+}
+
+fn allocation(fields: &str) -> AllocationSpec {
+    machine(&format!("{IMAGE}{fields}")).allocation.unwrap()
+}
+
+fn installed(fields: AllocationSpec) -> InstallState {
+    let record = InstalledAllocation::from_fields(fields.to_fields());
+    InstallState { succeeded: true, installed_allocation: Some(record), ..InstallState::default() }
+}
+
+fn order(apply_allocation: bool) -> Option<ReinstallOrder> {
+    let order = json!({
+        "id": "o", "image": "i", "created": "", "attempts": 1, "begun": false, "without_marker": false, "given_up": false,
+        "apply_allocation": apply_allocation,
+    });
+    serde_json::from_value(order).unwrap()
+}
+
+fn effects(file: &AllocationSpec, standing: &InstallState) -> Vec<(String, DifferenceEffect)> {
+    find_allocation_differences(file, standing).into_iter().map(|one| (one.field, one.effect)).collect()
+}
+
+#[test]
+fn each_field_is_kept_unless_the_order_applies_the_file() {
+    use DifferenceEffect::{Applied, Kept, Refused};
+    for (before, after, without) in [
+        ("  name: x\n", "  name: y\n", Kept),
+        ("  project: x\n", "", Kept),
+        ("", "  role: firewall\n", Kept),
+        ("  requested_traits: [CUSTOM_A]\n", "  requested_traits: [CUSTOM_B]\n", Kept),
+        ("  ssh_pub_keys: [x]\n", "  ssh_pub_keys: [x, y]\n", Kept),
+        ("", "  erase: secure\n", Kept),
+        ("  finish: builtin\n", "", Kept),
+        ("  kernel_arguments: [quiet]\n", "  kernel_arguments: [debug]\n", Kept),
+        ("", "  boot_order: disk\n", Kept),
+        ("  ntp_servers: [x]\n", "  ntp_servers: [y]\n", Kept),
+        ("", "  networks: [{vrf: 3}]\n", Kept),
+        ("", "  user_data: x\n", Kept),
+        ("  user_data: x\n", "  user_data: y\n", Refused),
+        ("  console_password: x\n", "", Refused),
+        ("  vpn: {auth_key: x}\n", "  vpn: {auth_key: y}\n", Refused),
+        ("", "  disk_key: '0123456789012345678901'\n", Applied),
+        ("  disk_key: '0123456789012345678901'\n", "  disk_key: '1123456789012345678901'\n", Refused),
+        ("", "  volumes: [{kind: StorageClass, metadata: {name: fast}}]\n", Applied),
+    ] {
+        let (before, after) = (allocation(before), allocation(after));
+        let mut standing = installed(before.clone());
+        let found = effects(&after, &standing);
+        assert_eq!(found.iter().map(|one| one.1).collect::<Vec<_>>(), [without], "{found:?}");
+        for order in [None, order(false)] {
+            standing.order = order;
+            let effective = effective_allocation(&after, &standing);
+            assert_eq!(effective.problem.is_some(), without == Refused, "{found:?}");
+            let expected = if without == Applied { &after } else { &before };
+            assert_eq!(effective.allocation.to_fields() == expected.to_fields(), without != Refused, "{found:?}");
+        }
+        standing.order = order(true);
+        assert_eq!(effects(&after, &standing)[0].1, Applied, "{found:?}");
+        let effective = effective_allocation(&after, &standing);
+        assert_eq!((effective.allocation.to_fields(), effective.problem), (after.to_fields(), None));
+    }
+}
+
+#[test]
+fn the_file_applies_before_the_installation_and_if_there_is_no_record() {
+    let (before, after) = (allocation("  user_data: x\n"), allocation("  user_data: y\n  name: n\n"));
+    let first = InstallState { succeeded: false, ..installed(before.clone()) };
+    let unrecorded = InstallState { installed_allocation: None, ..installed(before) };
+    for standing in [InstallState::default(), first, unrecorded.clone()] {
+        let effective = effective_allocation(&after, &standing);
+        assert_eq!((effective.allocation.to_fields(), effective.problem), (after.to_fields(), None));
+        assert_eq!(effects(&after, &standing), []);
+    }
+    assert!(is_unrecorded(&unrecorded) && !is_unrecorded(&InstallState::default()));
+}
+
+#[test]
+fn equal_files_have_no_differences_however_they_are_written() {
+    let standing = installed(allocation("  user_data: ''\n  ssh_pub_keys: []\n  vpn: {auth_key: x}\n  erase: quick\n"));
+    assert_eq!(effects(&allocation("  vpn:\n    auth_key: x\n  networks: []\n"), &standing), []);
+}
+
+#[test]
+fn an_os_definition_is_the_one_of_the_file_or_none() {
+    let with_os = |fields: &str| machine(&format!("  os: {fields}\n")).allocation.unwrap();
+    let standing = InstallState { order: order(false), ..installed(with_os("deb\n  os_parameters: [a=1]")) };
+    for (file, is_refused) in [
+        (with_os("deb\n  os_parameters: [a=1]"), false),
+        (with_os("deb\n  os_parameters: [a=2]"), true),
+        (with_os("deb"), true),
+        (with_os("arch\n  os_parameters: [a=1]"), true),
+        (allocation(""), true),
+    ] {
+        assert_eq!(effective_allocation(&file, &standing).problem.is_some(), is_refused, "{:?}", file.os);
+    }
+    // Without parameters at the installation, parameters of the file cannot be ignored: the definition was verified with them.
+    let standing = InstallState { order: order(false), ..installed(with_os("deb")) };
+    assert!(effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing).problem.is_some());
+    // An allocation without a definition is kept without one.
+    let standing = InstallState { order: order(false), ..installed(allocation("")) };
+    let effective = effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing);
+    assert_eq!((effective.problem, effective.allocation.os.map(|os| os.to_string())), (None, None));
+}
+
+#[test]
+fn a_layout_of_the_file_applies_only_if_the_order_changes_it() {
+    let file = allocation("  filesystemlayout: other\n");
+    let mut standing = InstallState { layout: Some(json!({"id": "l"})), ..installed(allocation("")) };
+    let named = |standing: &InstallState| effective_allocation(&file, standing).allocation.filesystemlayout.is_some();
+    assert!(!named(&standing));
+    standing.order = order(false).map(|order| ReinstallOrder { change_promise: true, ..order });
+    assert!(named(&standing));
+    assert!(named(&InstallState { layout: None, order: None, ..standing }));
+}
+
+#[test]
+fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
+    let file = machine(&format!("{IMAGE}  user_data: y\n"));
+    let layout = Some(json!({"id": "l"}));
+    let standing = InstallState { layout, image: Some("i".to_owned()), ..installed(allocation("  user_data: x\n")) };
+    let known = SiteObjects::default();
+    assert!(!resolve_allocation(&file, &standing, &known).unwrap().unwrap().installs);
+    let notes = find_differences(&file, &standing, &known).join("\n");
+    assert!(notes.starts_with("4:7: the file differs from the installed allocation in user_data; "), "{notes}");
+    let why = resolve_allocation(&file, &InstallState { order: order(false), ..standing.clone() }, &known).unwrap_err();
+    assert!(why.starts_with("4:7: ") && why.contains("in user_data, whose installed values cannot be kept"), "{why}");
+    assert!(why.ends_with("`drophammer machine reinstall --apply-allocation`"), "{why}");
+    // The image of the applied order is looked for next.
+    let why = resolve_allocation(&file, &InstallState { order: order(true), ..standing }, &known).unwrap_err();
+    assert!(why.contains("a reinstall with image \"i\" is ordered, but images/ no longer contains it"), "{why}");
+}
+
+#[test]
+fn differences_are_described_without_secrets() {
+    let standing = installed(allocation("  name: x\n  user_data: hunter2\n  ssh_pub_keys: [k]\n"));
+    let long = "y".repeat(100);
+    let file = allocation(&format!("  name: {long}\n  user_data: hunter3\n  console_password: hunter4\n"));
+    let lines: Vec<String> = find_allocation_differences(&file, &standing).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            format!("name: stays \"x\"; the file's value is ignored: \"{}…", "y".repeat(59)),
+            "ssh_pub_keys: stays [\"k\"]; the file's value is ignored: not set".to_owned(),
+            "console_password: stays not set; the file's value is ignored".to_owned(),
+            "user_data: differs from the installed value, which cannot be kept".to_owned(),
+        ]
+    );
+    let standing = InstallState { order: order(true), ..standing };
+    let all = find_allocation_differences(&file, &standing);
+    assert_eq!(all[1].to_string(), "ssh_pub_keys: [\"k\"] becomes not set");
+    assert_eq!(all[3].to_string(), "user_data: changes to the value of the file");
+    assert!(!json!(all).to_string().contains("hunter"));
+}

@@ -1,0 +1,160 @@
+//! Record of an allocation as it was installed, so that a reinstall can keep it. Secrets are recorded as salted digests, which detect a
+//! change without revealing the value: the database and its backups contain no secrets.
+//!
+//! The record is stored with the layout when the allocation is served, becomes that of the attempt at its point of no return, and that of
+//! the installation when the success of this attempt is recorded.
+
+use super::ServerState;
+use super::json_columns::to_json_column;
+use common::encoding::encode_hex;
+use common::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Values of an allocation's fields, by their names in the machine's file. Fields that are not set are absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllocationFields {
+    pub plain: Map<String, Value>,
+    pub secrets: BTreeMap<String, String>,
+}
+
+/// Record of the fields with which an allocation was installed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstalledAllocation {
+    /// Values of the fields that are not secret.
+    #[serde(rename = "fields")]
+    pub plain: Map<String, Value>,
+    /// Random text that is part of each digest, so that equal secrets of two machines have different digests.
+    salt: String,
+    /// Digests of the secrets, by the names of their fields.
+    digests: BTreeMap<String, String>,
+}
+
+impl InstalledAllocation {
+    pub fn from_fields(fields: AllocationFields) -> InstalledAllocation {
+        let salt = uuid::Uuid::new_v4().to_string();
+        let mut record = InstalledAllocation { plain: fields.plain, salt, digests: BTreeMap::new() };
+        record.replace_secrets(&fields.secrets);
+        record
+    }
+
+    /// Returns the names of the secrets that were set.
+    pub fn secret_names(&self) -> impl Iterator<Item = &String> {
+        self.digests.keys()
+    }
+
+    /// Returns whether the secret was set.
+    pub fn has_secret(&self, name: &str) -> bool {
+        self.digests.contains_key(name)
+    }
+
+    /// Returns whether the secret had this value; `None` is a secret that is not set.
+    pub fn is_same_secret(&self, name: &str, value: Option<&str>) -> bool {
+        self.digests.get(name) == value.map(|value| self.digest_secret(name, value)).as_ref()
+    }
+
+    fn replace_secrets(&mut self, secrets: &BTreeMap<String, String>) {
+        let digests = secrets.iter().map(|(name, value)| (name.clone(), self.digest_secret(name, value)));
+        let digests: Vec<_> = digests.collect();
+        self.digests.extend(digests);
+    }
+
+    fn digest_secret(&self, name: &str, value: &str) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.salt, name, value] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        encode_hex(hash.finalize())
+    }
+}
+
+impl ServerState {
+    /// Updates the record of the current attempt with the secrets that are being sent to its boot, since the file may have changed after the
+    /// allocation was served. `has_begun` is true if the boot has passed its point of no return.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn record_sent_secrets(
+        &self,
+        machine: &str,
+        allocation: &str,
+        has_begun: bool,
+        secrets: BTreeMap<String, String>,
+    ) -> Result<()> {
+        let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
+        let (table, id, column) =
+            if has_begun { ("allocations", "id", "started_fields") } else { ("layouts", "allocation", "fields") };
+        self.run_durably(move |transaction| {
+            let select = format!("SELECT {column} FROM {table} WHERE machine = ?1 AND {id} = ?2");
+            let stored = transaction.query_row(&select, [&machine, &allocation], |row| {
+                super::json_columns::parse_column::<InstalledAllocation>(row, 0)
+            });
+            let Some(mut record) = stored.optional()?.flatten() else { return Ok(()) };
+            if secrets.iter().any(|(name, value)| !record.is_same_secret(name, Some(value))) {
+                record.replace_secrets(&secrets);
+                let update = format!("UPDATE {table} SET {column} = ?3 WHERE machine = ?1 AND {id} = ?2");
+                transaction.execute(&update, params![machine, allocation, to_json_column(&record)?])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Copies the record of the served allocation to the attempt that passes its point of no return. In a database of an earlier version, the
+/// record is absent.
+pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    let update = "UPDATE allocations SET started_fields =
+             (SELECT fields FROM layouts WHERE layouts.machine = ?1 AND layouts.allocation = ?2)
+         WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, [machine, allocation]).map(drop)
+}
+
+/// Makes the record of the last attempt that of the installation, since the success of this attempt is proven.
+pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    let update = "UPDATE allocations SET fields = started_fields, started_fields = NULL WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, [machine, allocation]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(secrets: &[(&str, &str)]) -> InstalledAllocation {
+        let secrets = secrets.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        InstalledAllocation::from_fields(AllocationFields { plain: Map::new(), secrets })
+    }
+
+    #[test]
+    fn a_secret_is_compared_and_not_revealed() {
+        let record = record(&[("user_data", "hunter2"), ("console_password", "")]);
+        for (name, value, is_same) in [
+            ("user_data", Some("hunter2"), true),
+            ("user_data", Some("hunter3"), false),
+            ("user_data", None, false),
+            ("console_password", Some("hunter2"), false),
+            ("console_password", Some(""), true),
+            ("console_password", None, false),
+            ("vpn", None, true),
+            ("vpn", Some(""), false),
+        ] {
+            assert_eq!(record.is_same_secret(name, value), is_same, "{name} {value:?}");
+        }
+        let stored = serde_json::to_string(&record).unwrap();
+        assert!(!stored.contains("hunter2"), "{stored}");
+        assert_eq!(serde_json::from_str::<InstalledAllocation>(&stored).unwrap(), record);
+    }
+
+    #[test]
+    fn equal_secrets_of_two_machines_have_different_digests() {
+        let [one, other] = [record(&[("user_data", "x")]), record(&[("user_data", "x")])];
+        assert_ne!(one.digests, other.digests);
+        // Nor do two fields share a digest, whatever their names and values are joined to.
+        let fields = record(&[("a", "bc"), ("ab", "c")]);
+        assert_ne!(fields.digests["a"], fields.digests["ab"]);
+    }
+}
