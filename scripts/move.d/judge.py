@@ -19,12 +19,16 @@ import threading
 import time
 
 import OpenSSL
-from ganeti import utils
+from ganeti import errors, utils
+from ganeti.masterd import instance
 
 PROGRAM, IMPORT_EXPORT, FOLDER = sys.argv[1:4]
+# The secret is drophammer's, and Ganeti uses it.
+subprocess.run([PROGRAM, "move", "secret", os.path.join(FOLDER, "secret")], check=True)
+with open(os.path.join(FOLDER, "secret"), encoding="ascii") as secret:
+    SECRET = secret.read().strip()
 MAGIC = "a94a8fe5ccb19ba61c4c0873d391e987982fbbd3"
 OTHER_MAGIC = "de9f2c7fd25e1b3afad3e85a0bd17d9b100db4b3"
-SECRET = "0f0e0d0c0b0a09080706050403020100ffeeddcc"
 COMPRESSIONS = ["none", "gzip", "gzip-fast", "lzop"]
 # Factor by which this host is slower than usual.
 PATIENCE = int(os.environ.get("DROPHAMMER_PATIENCE", "1"))
@@ -40,10 +44,9 @@ def certificates():
         with open(os.path.join(FOLDER, name), "w", encoding="ascii") as file:
             file.write(text.decode("ascii") if isinstance(text, bytes) else text)
 
-    put("secret", SECRET + "\n")
-    for name, age in (("ganeti", 0), ("stranger", 0), ("expired", 2 * 86400)):
+    for name, age, bits in (("ganeti", 0, 2048), ("stranger", 0, 2048), ("expired", 2 * 86400, 2048), ("short", 0, 1024)):
         key = OpenSSL.crypto.PKey()
-        key.generate_key(OpenSSL.crypto.TYPE_RSA, 2048)
+        key.generate_key(OpenSSL.crypto.TYPE_RSA, bits)
         cert = OpenSSL.crypto.X509()
         cert.get_subject().CN = "ganeti.example.com"
         cert.set_serial_number(1)
@@ -180,7 +183,7 @@ class End:
 def receiver(who, work, target, cert, peer, compression, magic):
     """Starts a receiver, and returns it and its port."""
     if who == "ours":
-        argv = [PROGRAM, "move", "receive", "127.0.0.1:0", target, "--overwrite", "--wait", str(WAIT)]
+        argv = [PROGRAM, "move", "receive", "127.0.0.1:0", target, "--overwrite", "--wait", str(WAIT), "--keep-key"]
         argv += ours(cert, peer, compression, magic)
         end = End(argv, work, "receiver")
         return end, waited(end, lambda: number(end.words().partition("listening at 127.0.0.1:")[2]))
@@ -193,7 +196,10 @@ def receiver(who, work, target, cert, peer, compression, magic):
 
 def sender(who, work, source, port, cert, peer, compression, magic):
     if who == "ours":
-        argv = [PROGRAM, "move", "send", "127.0.0.1:%d" % port, source, "--wait", str(WAIT), "--whole"]
+        argv = [PROGRAM, "move", "send", "127.0.0.1:%d" % port, source, "--wait", str(WAIT), "--whole", "--keep-key"]
+        # Ganeti's daemon signs the address of its importer.
+        *_, digest, salt = instance.ComputeRemoteImportDiskInfo(SECRET, utils.GenerateSecret(8), 0, "127.0.0.1", port, magic)
+        argv += ["--signature", salt + "/" + digest]
         return End(argv + ours(cert, peer, compression, magic), work, "sender")
     status = os.path.join(work, "export.status")
     argv = ["/usr/bin/python3", IMPORT_EXPORT, status, "export", "--host", "127.0.0.1", "--port", str(port)]
@@ -317,6 +323,55 @@ def wrong(case, found):
     return problems
 
 
+def check(condition, what):
+    print("%-9s %s" % ("good" if condition else "WRONG", what))
+    return 0 if condition else 1
+
+
+def signatures_and_keys():
+    """Moves a disk with the address that the receiver has signed, and tests signatures and the destruction of keys; returns the number of
+    failed checks."""
+    source, target = path("source"), path("target")
+    disk(source, 1 << 20)
+    with open(target, "wb") as out:
+        out.truncate(1 << 20)
+    for name in ("a", "b"):
+        subprocess.run([PROGRAM, "move", "key", path(name + ".key"), path(name + ".pem"), "--secret", path("secret")], check=True)
+    listening = [PROGRAM, "move", "receive", "127.0.0.1:0", target, "--overwrite", "--wait", str(WAIT)]
+    taking = End(listening + ours("b", "a", "none", MAGIC), FOLDER, "signing")
+    words = waited(taking, lambda: taking.words().partition("destination for the sender: ")[2].split())
+    address, _, signature = words
+    (host, port), (salt, digest) = address.rsplit(":", 1), signature.split("/")
+    bad = check(instance.CheckRemoteExportDiskInfo(SECRET, 0, (host, int(port), MAGIC, digest, salt)) == (host, int(port), MAGIC),
+                "Ganeti accepts the address that drophammer has signed")
+    for what, other in (("port", (host, int(port) + 1, MAGIC)), ("host", ("127.0.0.2", int(port), MAGIC)), ("magic", (host, int(port), OTHER_MAGIC))):
+        try:
+            instance.CheckRemoteExportDiskInfo(SECRET, 0, (*other, digest, salt))
+            bad += check(False, "Ganeti refuses another " + what)
+        except errors.GenericError:
+            bad += check(True, "Ganeti refuses another " + what)
+    sending = [PROGRAM, "move", "send", address, source, *ours("a", "b", "none", MAGIC)]
+
+    def refused(code, words, argv):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE)
+        return check(done.returncode == code and words in done.stderr, "%d: %s" % (code, done.stderr.strip()))
+
+    bad += refused(2, "must be signed", sending)
+    bad += refused(2, "does not match", sending + ["--signature", salt + "/" + digest[::-1]])
+    bad += refused(2, "must be signed", [*sending[:5], *[word for word in sending[5:] if word not in ("--secret", path("secret"))]])
+    bad += refused(2, "RSA key of 1024 bits", [PROGRAM, "move", "send", address, source, *ours("short", "b", "none", MAGIC), "--signature", signature])
+    bad += refused(2, "RSA key of 1024 bits", [PROGRAM, "move", "send", address, source, *ours("a", "short", "none", MAGIC), "--signature", signature])
+    bad += check(all(os.path.exists(path(file)) for file in ("a.key", "b.key")), "the keys remain while the disk is not complete")
+    done = subprocess.run(sending + ["--signature", signature], timeout=DEADLINE, check=False).returncode
+    bad += check((done, taking.wait()) == (0, 0) and digest_of_both(source, target), "the disk is complete")
+    bad += check(not any(os.path.exists(path(file)) for file in ("a.key", "a.pem", "b.key", "b.pem")), "both keys are destroyed after the disk")
+    return bad
+
+
+def digest_of_both(source, target):
+    return digest(source, 1 << 20) == digest(target, 1 << 20)
+
+
 FAULTS = [
     "none", "wrong magic", "other certificate of the sender", "other certificate of the receiver",
     "expired certificate of the sender", "expired certificate of the receiver", "cut", "killed sender", "killed receiver",
@@ -344,7 +399,7 @@ def main():
             bad += 1
             print("    sender: %s\n    receiver: %s" % (result[4][-900:], result[5][-900:]))
     print("%d cells, %d wrong" % (len(cases), bad))
-    sys.exit(1 if bad else 0)
+    sys.exit(1 if bad + signatures_and_keys() else 0)
 
 
 main()

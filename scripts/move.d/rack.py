@@ -72,7 +72,7 @@ class Rack:
         boot = self.file("boot")
         os.makedirs(boot)
         shutil.copy(self.initrd, os.path.join(boot, "initrd"))
-        shell('cd "$1"\n' + commands, boot)
+        shell('PATH="${2%/*}:$PATH"\ncd "$1"\n' + commands, boot, os.path.abspath(self.program))
         self.initrd = os.path.join(boot, "initrd")
         with open(os.path.join(boot, "secret/etc/drophammer/move-secret"), "rb") as file:
             self.secret = file.read().strip()

@@ -27,7 +27,7 @@ class Host:
         shell('head -c "$2" /dev/urandom >"$1"', self.file("tree/random"), str(self.USED))
         shell('mkfs.ext4 -q -d "$1" "$2" 2G', self.file("tree"), self.file("a.raw"))
         for end in ["a", "b"]:
-            self.run("key", self.file(f"{end}.key"), self.file(f"{end}.pem"))
+            self.run("key", self.file(f"{end}.key"), self.file(f"{end}.pem"), "--unsigned")
 
     def file(self, name):
         return os.path.join(self.folder, name)
@@ -38,7 +38,8 @@ class Host:
         return done.stdout
 
     def ends(self, own, other):
-        return ["--key", self.file(f"{own}.key"), "--cert", self.file(f"{own}.pem"), "--peer", self.file(f"{other}.pem")]
+        names = ["--key", self.file(f"{own}.key"), "--cert", self.file(f"{own}.pem"), "--peer", self.file(f"{other}.pem")]
+        return [*names, "--unsigned", "--keep-key"]
 
     def moved(self):
         with open(self.file("b.raw"), "wb") as file:

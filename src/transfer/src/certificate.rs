@@ -1,13 +1,11 @@
 //! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a certificate knows the
 //! secret that both clusters share, and thus is not a man in the middle.
 
+use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};
-use common::encoding::{decode_hex, encode_hex};
 use linux::pem;
-use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use std::fmt;
 
 /// Size limit of a certificate file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
@@ -20,37 +18,14 @@ const HEADER: &str = "X-Ganeti-Signature";
 /// before its validity period starts, but not after it ends.
 const SKEW_SECONDS: i64 = 150;
 
+/// Minimum size of an RSA key, in bits, as in Ganeti and in ring, which verifies the handshake.
+const RSA_BITS: usize = 2048;
+
 /// X.509 certificate in DER, with its parsed fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerCertificate {
     pub der: CertificateDer<'static>,
     pub fields: CertificateFields,
-}
-
-/// Secret that both clusters share. Its `Debug` output is redacted.
-#[derive(Clone)]
-pub(crate) struct SharedSecret(hmac::Key);
-
-impl fmt::Debug for SharedSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-impl SharedSecret {
-    /// Parses the content of Ganeti's file `cluster-domain-secret`, a single line.
-    ///
-    /// # Errors
-    /// Fails if the text is empty or has several lines.
-    pub(crate) fn parse_secret(text: &str) -> Result<SharedSecret, String> {
-        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        match (lines.next(), lines.next()) {
-            (Some(secret), None) => {
-                Ok(SharedSecret(hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes())))
-            }
-            _ => Err("a secret must be exactly one line".to_owned()),
-        }
-    }
 }
 
 impl PeerCertificate {
@@ -69,12 +44,14 @@ impl PeerCertificate {
     /// # Errors
     /// Fails if the certificate or the signature is missing, or the signature does not match.
     pub(crate) fn parse_signed_pem(text: &str, secret: &SharedSecret) -> Result<PeerCertificate, String> {
-        let (salt, signature) =
+        let signature =
             parse_signature(text).ok_or_else(|| format!("certificate is not signed: header {HEADER} is missing"))?;
         let certificate = PeerCertificate::parse_pem(text)?;
-        let signed = [salt.as_bytes(), certificate.to_pem().as_bytes()].concat();
-        let wrong = "signature does not match: it was made with another secret or for another certificate";
-        hmac::verify(&secret.0, &signed, &signature).map_err(|_| wrong.to_owned())?;
+        if !secret.verifies(&signature, &certificate.to_pem()) {
+            return Err(
+                "signature does not match: it was made with another secret or for another certificate".to_owned()
+            );
+        }
         Ok(certificate)
     }
 
@@ -93,8 +70,20 @@ impl PeerCertificate {
     /// salt must be alphanumeric.
     pub(crate) fn to_signed_pem(&self, secret: &SharedSecret, salt: &str) -> String {
         let pem = self.to_pem();
-        let signature = hmac::sign(&secret.0, &[salt.as_bytes(), pem.as_bytes()].concat());
-        format!("{HEADER}: {salt}/{}\n\n{pem}", encode_hex(signature))
+        format!("{HEADER}: {}\n\n{pem}", secret.sign_text(salt, &pem))
+    }
+
+    /// Checks the size of an RSA key. The size of other keys is checked in the handshake.
+    ///
+    /// # Errors
+    /// Fails if the key is too short.
+    pub(crate) fn check_key_size(&self) -> Result<(), String> {
+        match x509_parser::count_rsa_bits(&self.fields.public_key) {
+            Some(bits @ ..RSA_BITS) => Err(format!(
+                "certificate has an RSA key of {bits} bits, but at least {RSA_BITS} bits are required; create a new key"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Checks the validity period at a time in seconds since 1970.
@@ -113,17 +102,12 @@ impl PeerCertificate {
     }
 }
 
-/// Parses salt and signature like Ganeti: from a header line before the first line that begins with `---`.
-fn parse_signature(text: &str) -> Option<(&str, Vec<u8>)> {
+/// Parses the signature like Ganeti: from a header line before the first line that begins with `---`.
+fn parse_signature(text: &str) -> Option<HmacSignature> {
     let headers = text.lines().take_while(|line| !line.starts_with("---"));
     headers.map(str::trim).find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        let (salt, hex) = value.trim_start().split_once('/')?;
-        let is_salt = !salt.is_empty() && salt.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !name.eq_ignore_ascii_case(HEADER) || !is_salt || hex.is_empty() {
-            return None;
-        }
-        Some((salt, decode_hex(hex)?))
+        name.eq_ignore_ascii_case(HEADER).then(|| value.trim_start().parse().ok())?
     })
 }
 

@@ -1,13 +1,13 @@
 //! Generates a private key, which never leaves this machine, and a certificate for the peer: in files (`drophammer move key`) or in memory.
+//! Files are destroyed after the transfer.
 
-use super::certificate::{PeerCertificate, SharedSecret};
-use common::encoding::encode_hex;
+use super::certificate::PeerCertificate;
+use super::shared_secret::{self, SharedSecret};
 use common::error::{Context, Error, Phase, Result};
 use linux::pem;
 use rcgen::{CertificateParams, DnType, KeyPair};
-use ring::rand::{SecureRandom, SystemRandom};
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
@@ -19,8 +19,8 @@ const COMMON_NAME: &str = "ganeti.example.com";
 /// Time by which a certificate is backdated, since the clock of the peer may be behind.
 pub(crate) const EARLIER: Duration = Duration::minutes(2);
 
-/// Number of random bytes in the salt, as in Ganeti.
-const SALT_BYTES: usize = 8;
+/// First line of key files of `drophammer move key`. Only keys with this line are destroyed; parsers of PEM ignore it.
+const KEY_HEADER: &str = "X-Drophammer-Key: destroyed after the transfer";
 
 /// Private key and certificate, both in PEM.
 pub(crate) struct KeyPairPem {
@@ -40,7 +40,7 @@ pub(crate) fn write_files(
     secret: Option<&SharedSecret>,
 ) -> Result<()> {
     let KeyPairPem { key, certificate } = generate_pair(EARLIER, hours, secret)?;
-    write_new_file(key_file, 0o600, &key)?;
+    write_new_file(key_file, 0o600, &format!("{KEY_HEADER}\n\n{key}"))?;
     write_new_file(certificate_file, 0o644, &certificate)
 }
 
@@ -59,16 +59,40 @@ pub(crate) fn generate_pair(earlier: Duration, hours: u32, secret: Option<&Share
     let certificate = PeerCertificate::from_der(made.der().clone()).ok_or_else(|| Error::new(Phase::Move, what()))?;
     let certificate = match secret {
         None => certificate.to_pem(),
-        Some(secret) => certificate.to_signed_pem(secret, &generate_salt()?),
+        Some(secret) => certificate.to_signed_pem(secret, &shared_secret::generate_salt()?),
     };
     Ok(KeyPairPem { key: pem::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
 }
 
-fn generate_salt() -> Result<String> {
-    let mut bytes = [0; SALT_BYTES];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| Error::new(Phase::Move, "the kernel does not provide random numbers"))?;
-    Ok(encode_hex(bytes))
+/// Overwrites and removes the files of a key that [`write_files`] has created, with its certificate. Other keys are preserved. The transfer
+/// is complete at this point, so a failure is logged.
+pub(crate) fn destroy_files(key_file: &Path, certificate_file: &Path) {
+    let destroy = || -> io::Result<()> {
+        let text = fs::read_to_string(key_file)?;
+        if !text.starts_with(KEY_HEADER) {
+            return Ok(());
+        }
+        overwrite_file(key_file, text.len())?;
+        fs::remove_file(key_file)?;
+        fs::remove_file(certificate_file)
+    };
+    if let Err(error) = destroy() {
+        tracing::warn!("key {} not destroyed: {error}; remove it", key_file.display());
+    }
+}
+
+fn overwrite_file(path: &Path, bytes: usize) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(&vec![0; bytes])?;
+    file.sync_all()
+}
+
+/// Creates a secret, and writes it to a file that must not exist yet and that only its owner can read.
+///
+/// # Errors
+/// Fails if no random numbers are available or the file cannot be written.
+pub(crate) fn write_secret(file: &Path) -> Result<()> {
+    write_new_file(file, 0o600, &format!("{}\n", shared_secret::generate_secret()?))
 }
 
 fn write_new_file(path: &Path, mode: u32, text: &str) -> Result<()> {

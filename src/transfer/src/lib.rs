@@ -7,6 +7,7 @@
 mod certificate;
 mod connection;
 mod dest;
+mod destination;
 mod ganeti;
 mod key;
 pub mod machine;
@@ -14,6 +15,7 @@ pub mod options;
 mod protocol;
 mod receive_command;
 mod send_command;
+mod shared_secret;
 mod source;
 mod tls;
 mod used_blocks;
@@ -21,10 +23,11 @@ mod x509_parser;
 
 pub use used_blocks::worker::run_worker as run_used_blocks_worker;
 
-use certificate::{FILE_BYTES, PeerCertificate, SharedSecret};
+use certificate::{FILE_BYTES, PeerCertificate};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
-use options::{CommonOptions, KeyOptions, MoveCommand, TransferOptions};
+use options::{CommonOptions, KeyOptions, MoveCommand, SigningOptions, TransferOptions};
+use shared_secret::SharedSecret;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -37,38 +40,59 @@ use tls::TlsEndpoints;
 /// Fails if a disk was not transferred completely.
 pub fn run_move(options: &TransferOptions) -> Result<CommandOutcome> {
     report_refusal(match &options.command {
+        MoveCommand::Secret(options) => key::write_secret(&options.file).map(|()| CommandOutcome::Good),
         MoveCommand::Key(options) => create_key(options),
         MoveCommand::Send(options) => send_command::run_send(options),
         MoveCommand::Receive(options) => receive_command::run_receive(options),
     })
 }
 
-fn create_key(KeyOptions { key, cert, hours, secret }: &KeyOptions) -> Result<CommandOutcome> {
-    let secret = secret.as_deref().map(self::read_secret).transpose()?;
+fn create_key(KeyOptions { key, cert, hours, signing }: &KeyOptions) -> Result<CommandOutcome> {
+    let secret = load_secret(signing)?;
     key::write_files(key, cert, *hours, secret.as_ref()).map(|()| CommandOutcome::Good)
 }
 
-/// Loads the local certificate and key, and the certificate of the peer. Both certificates must be valid now. If a secret is specified, the
+/// Loads the shared secret. Returns `None` if signatures are disabled.
+fn load_secret(SigningOptions { secret, unsigned }: &SigningOptions) -> Result<Option<SharedSecret>> {
+    match secret {
+        Some(file) => read_secret(file).map(Some),
+        None if *unsigned => Ok(None),
+        None => Err(Error::refusal(
+            Phase::Move,
+            "certificates must be signed, so that they cannot be replaced while they are copied; specify --secret FILE, which `drophammer move \
+             secret FILE` creates, or --unsigned if nothing can replace them",
+        )),
+    }
+}
+
+/// Loads the local certificate and key, and the certificate of the peer. Both certificates must be valid now. If there is a secret, the
 /// peer's certificate must be signed with it.
-fn load_endpoints(common: &CommonOptions) -> Result<TlsEndpoints> {
-    let secret = common.secret.as_deref().map(read_secret).transpose()?;
+fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Result<TlsEndpoints> {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let good = |path: &Path, signed_with: Option<&SharedSecret>| {
         let good = check_certificate(&read_text(path)?, signed_with, now);
         good.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", path.display())))
     };
-    let (own, peer) = (good(&common.cert, None)?, good(&common.peer, secret.as_ref())?);
+    let (own, peer) = (good(&common.cert, None)?, good(&common.peer, secret)?);
     let ends = TlsEndpoints::new(&read_text(&common.key)?, &own, peer);
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// Parses a PEM certificate. Checks its validity at the time `now`, in seconds since 1970, and, if a secret is given,
+/// Destroys the local key after the last disk, unless more disks follow.
+fn destroy_key(common: &CommonOptions) {
+    if !common.keep_key {
+        key::destroy_files(&common.key, &common.cert);
+    }
+}
+
+/// Parses a PEM certificate. Checks the size of its key, its validity at the time `now`, in seconds since 1970, and, if a secret is given,
 /// its signature.
 fn check_certificate(text: &str, signed_with: Option<&SharedSecret>, now: i64) -> Result<PeerCertificate, String> {
     let certificate = match signed_with {
         Some(secret) => PeerCertificate::parse_signed_pem(text, secret)?,
         None => PeerCertificate::parse_pem(text)?,
     };
+    certificate.check_key_size()?;
     certificate.check_validity(now).map(|()| certificate)
 }
 

@@ -1,7 +1,7 @@
 //! Migration of a machine to other hardware, performed by the agents of both machines: the devices of the layout are transferred with the
 //! protocol of `drophammer move`. Each agent generates its key at boot; the key never leaves the agent's memory.
 
-use super::certificate::{PeerCertificate, SharedSecret};
+use super::certificate::PeerCertificate;
 use super::connection::ListeningPort;
 use super::dest::TransferDest;
 use super::ganeti::{GanetiCompression, GanetiTerms};
@@ -9,6 +9,7 @@ use super::key::{self, KeyPairPem};
 use super::protocol::receive_state::ReceivedDisk;
 use super::receive_command::TransferReceiver;
 use super::send_command::{self, TransferTarget};
+use super::shared_secret::SharedSecret;
 use super::source::TransferSource;
 use super::tls::TlsEndpoints;
 use common::error::{Error, Phase, Result};

@@ -1,6 +1,7 @@
 //! Command-line options of `drophammer move`.
 
 use super::ganeti::{GanetiCompression, GanetiMagic};
+use super::shared_secret::HmacSignature;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,8 +18,15 @@ pub struct TransferOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum MoveCommand {
+    /// Create the secret with which sender and receiver sign their certificates
+    ///
+    /// Copy the file to the peer over a channel that cannot be read. Clusters of Ganeti share theirs as `cluster-domain-secret`.
+    #[command(after_help = "Example:\n  drophammer move secret domain-secret")]
+    Secret(SecretOptions),
     /// Create a private key for this machine, and its certificate for the peer
-    #[command(after_help = "Example:\n  drophammer move key a.key a.pem --secret cluster-domain-secret")]
+    ///
+    /// `send` and `receive` destroy both after the last disk.
+    #[command(after_help = "Example:\n  drophammer move key a.key a.pem --secret domain-secret")]
     Key(KeyOptions),
     /// Send disks, which are opened read-only and must not be in use
     ///
@@ -26,8 +34,10 @@ pub enum MoveCommand {
     /// checksums; it resumes after an interruption and acknowledges the whole transfer.
     #[command(after_help = format!(
         "Examples: to another drophammer, and to Ganeti's import-export\n  \
-        drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem\n  \
-        drophammer move send node2:39000 /dev/sda --key a.key --cert a.pem --peer node2.pem --secret domain-secret --magic 0123abcd --compress gzip\n\n\
+        drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem --secret domain-secret \
+        --signature SALT/HEX\n  \
+        drophammer move send node2:39000 /dev/sda --key a.key --cert a.pem --peer node2.pem --secret domain-secret --magic 0123abcd \
+        --compress gzip --signature SALT/HEX\n\n\
         {EXIT_CODES}"
     ))]
     Send(SendOptions),
@@ -37,9 +47,27 @@ pub enum MoveCommand {
     /// the peer.
     #[command(after_help = format!(
         "Example:\n  \
-        drophammer move receive 0.0.0.0:7700 /dev/nvme0n1 /dev/nvme1n1 --key b.key --cert b.pem --peer a.pem --overwrite\n\n{EXIT_CODES}"
+        drophammer move receive 0.0.0.0:7700 /dev/nvme0n1 /dev/nvme1n1 --key b.key --cert b.pem --peer a.pem --secret domain-secret \
+        --announce b.example --overwrite\n\n{EXIT_CODES}"
     ))]
     Receive(ReceiveOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct SecretOptions {
+    /// File to which the secret is written
+    pub file: PathBuf,
+}
+
+/// Options for signatures, which are mandatory unless they are disabled.
+#[derive(Debug, Args)]
+pub struct SigningOptions {
+    /// File with the secret that sender and receiver share: signs what this machine creates, and verifies what the peer has created
+    #[arg(long, value_name = "FILE", conflicts_with = "unsigned")]
+    pub secret: Option<PathBuf>,
+    /// Do without signatures: certificates and the receiver's address are trusted as they were copied
+    #[arg(long)]
+    pub unsigned: bool,
 }
 
 #[derive(Debug, Args)]
@@ -51,9 +79,8 @@ pub struct KeyOptions {
     /// Validity period of the certificate, in hours
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=8760))]
     pub hours: u32,
-    /// File with the shared secret, with which the certificate is signed as Ganeti does
-    #[arg(long, value_name = "FILE")]
-    pub secret: Option<PathBuf>,
+    #[command(flatten)]
+    pub signing: SigningOptions,
 }
 
 /// Options of sender and receiver.
@@ -68,9 +95,11 @@ pub struct CommonOptions {
     /// File with the certificate of the peer, the only one that is accepted
     #[arg(long, value_name = "FILE")]
     pub peer: PathBuf,
-    /// File with the shared secret, with which the certificate of the peer must be signed
-    #[arg(long, value_name = "FILE")]
-    pub secret: Option<PathBuf>,
+    #[command(flatten)]
+    pub signing: SigningOptions,
+    /// Keep the key and its certificate, because more disks follow. Without this option, files of `move key` are destroyed
+    #[arg(long)]
+    pub keep_key: bool,
     /// Word that identifies the disk; the same for sender and receiver
     #[arg(long, value_name = "WORD")]
     pub magic: Option<GanetiMagic>,
@@ -97,6 +126,12 @@ pub struct SendOptions {
     pub disks: Vec<NamedDisk>,
     #[command(flatten)]
     pub common: CommonOptions,
+    /// Signature of the receiver's address, port, disks and magic, as the receiver prints it
+    #[arg(long, value_name = "SALT/HEX", conflicts_with_all = ["unsigned", "unsigned_address"])]
+    pub signature: Option<HmacSignature>,
+    /// Do without the signature of the receiver's address, but verify the one of its certificate
+    #[arg(long)]
+    pub unsigned_address: bool,
     /// Send unused blocks too
     #[arg(long)]
     pub whole: bool,
@@ -114,6 +149,9 @@ pub struct ReceiveOptions {
     pub disks: Vec<NamedDisk>,
     #[command(flatten)]
     pub common: CommonOptions,
+    /// Host name or address of this machine that the sender will use. It is signed together with the port. Default: the address to listen on
+    #[arg(long, value_name = "HOST", conflicts_with = "unsigned")]
+    pub announce: Option<String>,
     /// Exact number of bytes to expect. Ganeti's import-export does not report whether it sent everything
     #[arg(long, value_name = "BYTES")]
     pub size: Option<u64>,

@@ -2,16 +2,18 @@
 
 use super::connection::{ListeningPort, TlsLink};
 use super::dest::TransferDest;
+use super::destination::Destination;
 use super::ganeti::{self, GanetiTerms};
 use super::options::{self, ReceiveOptions};
 use super::protocol::ConnectionEnd;
 use super::protocol::receive::receive_disk;
 use super::protocol::receive_state::{self, ReceivedDisk};
+use super::shared_secret::SharedSecret;
 use super::tls::TlsEndpoints;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::output;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -32,13 +34,37 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// Fails if a disk was not received completely.
 pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
-    let ends = super::load_endpoints(&options.common)?;
+    let secret = super::load_secret(&options.common.signing)?;
+    let ends = super::load_endpoints(&options.common, secret.as_ref())?;
     let waiting = TransferReceiver::from_options(options)?;
     let port = ListeningPort::open(&options.at)?;
-    output::print_text(&format!("listening at {}\n", port.address))?;
+    let signed = secret.map(|secret| sign_destination(options, &port.address, &secret)).transpose()?;
+    output::print_text(&format!("listening at {}\n{}", port.address, signed.unwrap_or_default()))?;
     let say = |line: &str| output::print_text(&format!("{line}\n"));
     waiting.receive_all(&port, options.common.peer_timeout(), &say, || Ok(ends.clone()))?;
+    super::destroy_key(&options.common);
     Ok(CommandOutcome::Good)
+}
+
+/// Returns a line with the address that the sender must use, and its signature. `bound` is the address of the listening socket.
+fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret) -> Result<String> {
+    let refuse = |why: String| Error::refusal(Phase::Move, why);
+    let bound: SocketAddr = bound.parse().map_err(|_| Error::new(Phase::Move, format!("not an address: {bound}")))?;
+    let address = match &options.announce {
+        Some(host) if host.contains(':') => format!("[{}]:{}", host.trim_matches(['[', ']']), bound.port()),
+        Some(host) => format!("{host}:{}", bound.port()),
+        None if bound.ip().is_unspecified() => {
+            return Err(refuse(format!(
+                "{bound} is not an address that the sender can use; specify the address to sign with --announce HOST"
+            )));
+        }
+        None => bound.to_string(),
+    };
+    let named = options::name_disks(&options.disks).map_err(refuse)?;
+    let disks: Vec<String> = named.into_iter().map(|(name, _)| name).collect();
+    let magic = options.common.magic.as_ref().map_or("", |magic| magic.as_str());
+    let signature = Destination { address: &address, disks: &disks, magic }.sign(secret)?;
+    Ok(format!("destination for the sender: {address} --signature {signature}\n"))
 }
 
 /// Function that reports a line of progress.

@@ -2,10 +2,12 @@
 //! disk completely.
 
 use super::connection::TlsLink;
+use super::destination::Destination;
 use super::ganeti::{self, GanetiTerms};
 use super::options::{self, CommonOptions, SendOptions};
 use super::protocol::send::{SendResult, SentBytes, send_disk};
 use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
+use super::shared_secret::SharedSecret;
 use super::source::TransferSource;
 use super::tls::TlsEndpoints;
 use common::error::{Context, Error, Phase, Result};
@@ -25,13 +27,16 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// # Errors
 /// Fails if a disk was not transferred completely.
 pub(crate) fn run_send(options: &SendOptions) -> Result<CommandOutcome> {
-    let ends = super::load_endpoints(&options.common)?;
+    let secret = super::load_secret(&options.common.signing)?;
+    let ends = super::load_endpoints(&options.common, secret.as_ref())?;
     let named = options::name_disks(&options.disks).map_err(|why| Error::refusal(Phase::Move, why))?;
+    let names: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+    check_destination(options, &names, secret.as_ref()).map_err(|why| Error::refusal(Phase::Move, why))?;
     let open = |(name, path)| TransferSource::open_source(path, options.whole).map(|source| (name, source));
     let disks: Vec<(String, TransferSource)> = named.into_iter().map(open).collect::<Result<_>>()?;
     let CommonOptions { magic, compress, .. } = &options.common;
     let terms = GanetiTerms { magic: magic.clone(), compression: *compress, size_bytes: None };
-    let run = SenderRun { id: Uuid::new_v4(), disks: disks.iter().map(|(name, _)| name.clone()).collect() };
+    let run = SenderRun { id: Uuid::new_v4(), disks: names };
     let way =
         TransferTarget { to: &options.to, ends: &ends, terms, patience: options.common.peer_timeout(), run: Some(run) };
     let figures: Vec<Result<TransferFigures>> = thread::scope(|scope| {
@@ -42,9 +47,24 @@ pub(crate) fn run_send(options: &SendOptions) -> Result<CommandOutcome> {
         running.into_iter().map(|running| running.join().unwrap_or_else(panicked)).collect()
     });
     let figures: Vec<TransferFigures> = figures.into_iter().collect::<Result<_>>()?;
+    super::destroy_key(&options.common);
     let lines = || figures.iter().map(TransferFigures::format_lines).collect::<String>();
     output::print_text(&if options.json { output::to_json(&figures)? + "\n" } else { lines() })?;
     Ok(CommandOutcome::Good)
+}
+
+/// Verifies the signature of the receiver's address, unless signatures are disabled.
+fn check_destination(options: &SendOptions, disks: &[String], secret: Option<&SharedSecret>) -> Result<(), String> {
+    let SendOptions { to, signature, unsigned_address, .. } = options;
+    let magic = options.common.magic.as_ref().map_or("", |magic| magic.as_str());
+    match (secret, signature) {
+        (Some(secret), Some(signature)) => Destination { address: to, disks, magic }.verify(secret, signature),
+        (Some(_), None) if !unsigned_address => Err(format!(
+            "address {to} must be signed, so that it cannot be replaced; specify --signature as the receiver has printed it, or \
+             --unsigned-address"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Destination and parameters of a transfer.

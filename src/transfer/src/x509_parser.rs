@@ -11,6 +11,11 @@ const INTEGER: u8 = 0x02;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const BIT_STRING: u8 = 0x03;
+const OBJECT_ID: u8 = 0x06;
+
+/// Object identifier of RSA keys, 1.2.840.113549.1.1.1.
+const RSA: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 
 /// Parsed fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +51,24 @@ pub(crate) fn parse_certificate(certificate: &[u8]) -> Option<CertificateFields>
     let (_subject, rest) = split_element(rest, SEQUENCE)?;
     let (public_key, _) = split_element(rest, SEQUENCE)?;
     Some(CertificateFields { not_before, not_after, public_key: public_key.whole.to_vec() })
+}
+
+/// Returns the size of an RSA key in bits. Returns `None` if the SubjectPublicKeyInfo contains another key, or is malformed.
+pub(crate) fn count_rsa_bits(public_key: &[u8]) -> Option<usize> {
+    let (outer, _) = split_element(public_key, SEQUENCE)?;
+    let (algorithm, rest) = split_element(outer.content, SEQUENCE)?;
+    let (object_id, _) = split_element(algorithm.content, OBJECT_ID)?;
+    if object_id.content != RSA {
+        return None;
+    }
+    let (bits, _) = split_element(rest, BIT_STRING)?;
+    let (_unused_bits, key) = bits.content.split_first()?;
+    let (key, _) = split_element(key, SEQUENCE)?;
+    let (modulus, _) = split_element(key.content, INTEGER)?;
+    // A leading zero byte only marks the number as positive.
+    let start = modulus.content.iter().position(|&byte| byte != 0)?;
+    let leading_zeros = modulus.content[start].leading_zeros();
+    (8 * (modulus.content.len() - start)).checked_sub(usize::try_from(leading_zeros).ok()?)
 }
 
 struct DerElement<'b> {

@@ -3,8 +3,9 @@
 mod interruptions;
 mod refusals;
 mod sender_runs;
+mod signatures;
 
-use super::super::options::{CommonOptions, NamedDisk, SendOptions};
+use super::super::options::{CommonOptions, NamedDisk, SendOptions, SigningOptions};
 use super::super::{key, send_command};
 use super::*;
 use std::fs;
@@ -41,7 +42,8 @@ impl Room {
             key: self.path(&format!("{own}.key")),
             cert: self.path(&format!("{own}.pem")),
             peer: self.path(&format!("{peer}.pem")),
-            secret: None,
+            signing: SigningOptions { secret: None, unsigned: true },
+            keep_key: true,
             magic: None,
             compress: super::super::ganeti::GanetiCompression::None,
             wait: 3,
@@ -51,11 +53,21 @@ impl Room {
     fn receive(&self, disks: &[&str]) -> ReceiveOptions {
         let disks = named(disks);
         let common = self.common("b", "a");
-        ReceiveOptions { at: "127.0.0.1:0".to_owned(), disks, common, size: None, resume: false, overwrite: true }
+        let at = "127.0.0.1:0".to_owned();
+        ReceiveOptions { at, disks, common, announce: None, size: None, resume: false, overwrite: true }
     }
 
     fn send(&self, disks: &[&str]) -> SendOptions {
-        SendOptions { to: String::new(), disks: named(disks), common: self.common("a", "b"), whole: false, json: true }
+        let (disks, common) = (named(disks), self.common("a", "b"));
+        SendOptions {
+            to: String::new(),
+            disks,
+            common,
+            signature: None,
+            unsigned_address: false,
+            whole: false,
+            json: true,
+        }
     }
 
     /// How many bytes go to the receiver until the disk is whole, where the first connections are cut after so many.
@@ -88,7 +100,7 @@ impl Room {
         let to = wire(&port.address);
         thread::scope(|scope| {
             let sending = scope.spawn(move || send_command::run_send(&SendOptions { to, ..send }));
-            let ends = super::super::load_endpoints(&receive.common).unwrap();
+            let ends = super::super::load_endpoints(&receive.common, None).unwrap();
             let received = waiting.receive_all(&port, receive.common.peer_timeout(), &|_| Ok(()), || Ok(ends.clone()));
             // Connections that were not accepted are closed.
             drop(port);

@@ -14,7 +14,7 @@ fn connection(
     cuts: &[usize],
 ) -> Result<SendResult, ConnectionEnd> {
     let (address, _) = wire(port, cuts);
-    let ends = crate::load_endpoints(&room.common("a", "b")).unwrap();
+    let ends = crate::load_endpoints(&room.common("a", "b"), None).unwrap();
     let mut link = TlsLink::connect(&address, &ends, Duration::from_secs(5)).unwrap();
     let source = TransferSource::open_source(file, false).unwrap();
     let hello = TransferHello {
@@ -38,7 +38,7 @@ fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bo
     let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
     let waiting = TransferReceiver::from_options(&receive).unwrap();
     let port = ListeningPort::open(&receive.at).unwrap();
-    let ends = crate::load_endpoints(&receive.common).unwrap();
+    let ends = crate::load_endpoints(&receive.common, None).unwrap();
     thread::scope(|scope| {
         let whole =
             scope.spawn(|| waiting.receive_all(&port, Duration::from_secs(20), &|_| Ok(()), || Ok(ends.clone())));
