@@ -198,3 +198,52 @@ pub(crate) fn name_disks(disks: &[NamedDisk]) -> Result<Vec<(String, &Path)>, St
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Debug, Parser)]
+    struct MoveProgram {
+        #[command(flatten)]
+        options: TransferOptions,
+    }
+
+    fn parse(line: &str) -> Result<MoveProgram, clap::Error> {
+        MoveProgram::try_parse_from(["move"].into_iter().chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_options_are_consistent() {
+        MoveProgram::command().debug_assert();
+    }
+
+    #[test]
+    fn signatures_are_chosen_or_disabled_but_not_both() {
+        const FILES: &str = "--key k --cert c --peer p";
+        for good in [
+            "secret s".to_owned(),
+            "key k c --secret s".to_owned(),
+            "key k c --unsigned".to_owned(),
+            format!("send h:1 d {FILES} --secret s --signature ab/00"),
+            format!("send h:1 d {FILES} --secret s --unsigned-address"),
+            format!("send h:1 d {FILES} --unsigned --keep-key"),
+            format!("receive h:1 d {FILES} --secret s --announce b.example --overwrite"),
+            format!("receive h:1 d {FILES} --unsigned --overwrite"),
+        ] {
+            parse(&good).unwrap_or_else(|error| panic!("{good}: {error}"));
+        }
+        for bad in [
+            "secret".to_owned(),
+            "key k c --secret s --unsigned".to_owned(),
+            format!("send h:1 d {FILES} --secret s --unsigned"),
+            format!("send h:1 d {FILES} --unsigned --signature ab/00"),
+            format!("send h:1 d {FILES} --secret s --signature ab/00 --unsigned-address"),
+            format!("send h:1 d {FILES} --secret s --signature ab"),
+            format!("receive h:1 d {FILES} --unsigned --announce b.example --overwrite"),
+        ] {
+            assert!(parse(&bad).is_err(), "{bad}");
+        }
+    }
+}
