@@ -1,6 +1,6 @@
 //! Signed address of the receiver. The signature proves to the sender that the address and port come from a machine with the shared secret,
-//! and were not replaced by whoever passed them on. The format is that of Ganeti's remote import, so the sender also verifies what Ganeti
-//! has signed.
+//! and were not replaced in transit. The format is that of Ganeti's remote import, so the sender also verifies addresses that Ganeti has
+//! signed.
 
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;

@@ -20,7 +20,7 @@ pub struct TransferOptions {
 pub enum MoveCommand {
     /// Create the secret with which sender and receiver sign their certificates
     ///
-    /// Copy the file to the peer over a channel that cannot be read. Clusters of Ganeti share theirs as `cluster-domain-secret`.
+    /// Copy the file to the peer over an encrypted channel. Clusters of Ganeti share theirs as `cluster-domain-secret`.
     #[command(after_help = "Example:\n  drophammer move secret domain-secret")]
     Secret(SecretOptions),
     /// Create a private key for this machine, and its certificate for the peer
