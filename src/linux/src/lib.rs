@@ -9,6 +9,7 @@ pub mod console;
 pub mod efi;
 pub mod gpt;
 pub mod http;
+pub mod ipmi;
 pub(crate) mod kernel_log;
 pub mod pem;
 pub mod probe;

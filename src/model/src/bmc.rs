@@ -1,6 +1,8 @@
-//! Address and credentials of a machine's management controller (BMC).
+//! Management controller (BMC) of a machine: its address and credentials, and the data that it returns to its own machine.
 
 use crate::registry_auth::SecretText;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Address and credentials of a management controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +26,85 @@ pub enum BmcAddress {
         host: String,
         port: Option<u16>,
     },
+}
+
+/// Data that the BMC returns to its own machine, without credentials. Empty if unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InBandBmc {
+    /// Address of the LAN channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// MAC of the LAN channel, in lower case.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// Firmware revision: `2.50`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    pub fru: FruInfo,
+    /// Reasons why data are missing although the BMC responds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+/// Field replaceable unit: the fields of the FRU inventory by which parts of a server are ordered and replaced. Empty if unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FruInfo {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub chassis_part_number: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub chassis_part_serial: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub board_mfg: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub board_mfg_serial: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub board_part_number: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub product_manufacturer: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub product_part_number: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub product_serial: String,
+}
+
+impl FruInfo {
+    /// Fields with metal-stack's names, in the order of its messages.
+    pub fn fields(&self) -> [(&'static str, &str); 8] {
+        [
+            ("chassis_part_number", &self.chassis_part_number),
+            ("chassis_part_serial", &self.chassis_part_serial),
+            ("board_mfg", &self.board_mfg),
+            ("board_mfg_serial", &self.board_mfg_serial),
+            ("board_part_number", &self.board_part_number),
+            ("product_manufacturer", &self.product_manufacturer),
+            ("product_part_number", &self.product_part_number),
+            ("product_serial", &self.product_serial),
+        ]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.fields().iter().all(|(_, value)| value.is_empty())
+    }
+
+    /// Sets the empty fields from `other`.
+    pub fn fill_gaps(&mut self, other: &FruInfo) {
+        let own = [
+            &mut self.chassis_part_number,
+            &mut self.chassis_part_serial,
+            &mut self.board_mfg,
+            &mut self.board_mfg_serial,
+            &mut self.board_part_number,
+            &mut self.product_manufacturer,
+            &mut self.product_part_number,
+            &mut self.product_serial,
+        ];
+        for (own, (_, other)) in own.into_iter().zip(other.fields()) {
+            if own.is_empty() {
+                other.clone_into(own);
+            }
+        }
+    }
 }
 
 impl BmcAddress {
@@ -69,6 +150,19 @@ impl BmcAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gaps_of_a_fru_are_filled_and_its_values_preserved() {
+        let known = FruInfo { board_mfg: "A".into(), product_serial: "1".into(), ..FruInfo::default() };
+        let other = FruInfo { board_mfg: "B".into(), board_part_number: "C".into(), ..FruInfo::default() };
+        let mut filled = known.clone();
+        filled.fill_gaps(&other);
+        assert_eq!(filled, FruInfo { board_part_number: "C".into(), ..known });
+        assert!(FruInfo::default().is_empty() && !filled.is_empty());
+        let mut all = FruInfo::default();
+        all.fill_gaps(&filled);
+        assert_eq!(all, filled);
+    }
 
     #[test]
     fn addresses() {

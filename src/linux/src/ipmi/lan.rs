@@ -1,0 +1,108 @@
+//! LAN parameters of the BMC (IPMI 2.0, 23.2): address and MAC of its first LAN channel that has an address.
+
+use super::{Bmc, Command, IpmiError};
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+
+const GET_CHANNEL_INFO: Command = (0x06, 0x42);
+const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
+
+/// Channels that may be LANs; 0 is IPMB.
+const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
+/// Medium of a LAN channel.
+const MEDIUM_LAN: u8 = 4;
+
+/// Numbers of parameters.
+const SET_IN_PROGRESS: u8 = 0;
+const IP_ADDRESS: u8 = 3;
+const MAC_ADDRESS: u8 = 5;
+
+/// Attempts to read parameters that are not being changed.
+const ATTEMPTS: u32 = 5;
+
+/// LAN channel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct LanChannel {
+    pub address: Option<IpAddr>,
+    pub mac: String,
+}
+
+/// Reads the first LAN channel that has an address; otherwise the first one that has a MAC.
+pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
+    let (mut fallback, mut reason) = (None, "no channel is a LAN".to_owned());
+    for channel in CHANNELS {
+        match is_lan(bmc, channel) {
+            Ok(true) => {}
+            Ok(false) | Err(IpmiError::Refused(_)) => continue,
+            Err(error) => return Err(format!("channel {channel}: {error}")),
+        }
+        match read_channel(bmc, channel) {
+            Ok(lan) if lan.address.is_some() => return Ok(lan),
+            Ok(lan) if !lan.mac.is_empty() && fallback.is_none() => fallback = Some(lan),
+            Ok(_) if fallback.is_none() => reason = format!("channel {channel} has neither an address nor a MAC"),
+            Ok(_) => {}
+            Err(error) => reason = format!("channel {channel}: {error}"),
+        }
+    }
+    fallback.ok_or(reason)
+}
+
+fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
+    match bmc.call(GET_CHANNEL_INFO, &[channel])?[..] {
+        // Some BMCs return the same channel for all numbers.
+        [number, medium, ..] => Ok(number & 0x0f == channel && medium & 0x7f == MEDIUM_LAN),
+        _ => Err(IpmiError::Malformed("response to Get Channel Info is too short")),
+    }
+}
+
+/// Reads a channel while nothing changes it: before and after, no change is in progress.
+fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
+    for _ in 0..ATTEMPTS {
+        if is_complete(bmc, channel)? {
+            let address = read_parameter(bmc, channel, IP_ADDRESS)?;
+            let mac = read_parameter(bmc, channel, MAC_ADDRESS)?;
+            if is_complete(bmc, channel)? {
+                return Ok(LanChannel { address: parse_address(&address), mac: parse_mac(&mac) });
+            }
+        }
+        thread::sleep(bmc.pause);
+    }
+    Err(IpmiError::Malformed("its parameters are being changed"))
+}
+
+/// Returns whether no change is in progress. The parameter is optional.
+fn is_complete(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
+    match read_parameter(bmc, channel, SET_IN_PROGRESS) {
+        Ok(state) => Ok(state.first().is_none_or(|state| state & 0x03 == 0)),
+        Err(IpmiError::Refused(_)) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the value of a parameter, without its revision.
+fn read_parameter(bmc: &mut Bmc, channel: u8, parameter: u8) -> Result<Vec<u8>, IpmiError> {
+    let response = bmc.call(GET_LAN_PARAMETERS, &[channel, parameter, 0, 0])?;
+    match response.split_first() {
+        Some((_, value)) => Ok(value.to_vec()),
+        None => Err(IpmiError::Malformed("LAN parameter without a revision")),
+    }
+}
+
+/// Returns an address that a BMC can have.
+pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
+    let address = Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?);
+    let is_usable = !address.is_unspecified()
+        && !address.is_broadcast()
+        && !address.is_loopback()
+        && !address.is_multicast()
+        && address.octets()[0] != 0;
+    is_usable.then_some(IpAddr::V4(address))
+}
+
+/// Returns a MAC in lower case. Empty if it is not the MAC of an interface.
+pub(super) fn parse_mac(value: &[u8]) -> String {
+    match <[u8; 6]>::try_from(value) {
+        Ok(mac) if mac != [0; 6] && mac[0] & 1 == 0 => mac.map(|byte| format!("{byte:02x}")).join(":"),
+        _ => String::new(),
+    }
+}
