@@ -23,15 +23,18 @@ from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import bmc
 import grpc
 from first_messages import Messages, plain, unknown
 
 # Fields that metal-api (internal/grpc/boot-service.go) stores. `succeeded` is a field of the allocation that no call sets.
 OVERWRITES = {
-    "Register": "hardware, bios, ipmi (empty where the request has none), partition, version",
-    "Report": "allocation: console password, boot_info (its image is the allocation's), reinstall = false; then the ports of the switches",
-    "AbortReinstall, not wiped": "allocation: reinstall = false, image = that of boot_info where there is one",
-    "AbortReinstall, wiped": "nothing",
+    "Register": "size, hardware, bios, ipmi (all of it, see bmc.py), partition, version; then rack and connections of the switches",
+    "Send": "creates an empty machine",
+    "Report": "allocation: console password, boot_info (its image is the allocation's), reinstall = false; then the ports of the switches, and "
+    "a command to boot from disk with the stored ipmi",
+    "AbortReinstall, not wiped": "allocation: reinstall = false, image = that of boot_info where there is one; the same command",
+    "AbortReinstall, wiped": "the same command",
     "reinstall of the operator": "allocation: reinstall = true, image; boot_info stays",
     "free of the operator": "the allocation, with its boot_info",
 }
@@ -63,7 +66,9 @@ class State:
         self.machine = None
         # State of the last Register.
         self.hardware = None
-        self.ipmi = None
+        self.ipmi = bmc.KNOWN
+        # Orders to metal-bmc: the command, and the record of the BMC that it contains.
+        self.commands = []
         self.console_password = None
         self.phase = None
         self.calls = []
@@ -128,7 +133,8 @@ def register(request, context):
         # The machine is stored before the switches are checked.
         state.machine = request.uuid
         state.hardware = plain(request.hardware)
-        state.ipmi = plain(request.ipmi)
+        before, state.ipmi = state.ipmi, bmc.stored(request.ipmi, request.ipmi.fru, 1)
+        state.wrong += [f"Register: it erases {name} of the BMC" for name in bmc.erased(before or state.ipmi, state.ipmi)]
     leaves = {leaf.hostname for nic in request.hardware.nics for leaf in nic.neighbors if leaf.identifier and leaf.mac}
     if len(leaves) != 2:
         refused(context, f"machine {request.uuid} is not connected to exactly two switches, found connections to {len(leaves)} switches")
@@ -177,9 +183,12 @@ def stored_report(request):
     boot_info = {field: getattr(request.boot_info, field) for field in ["primary_disk", "os_partition", "initrd", "cmdline", "kernel"]}
     allocation["boot_info"] = boot_info | {"image_id": allocation["image"]["id"], "bootloaderid": request.boot_info.bootloader_id}
     allocation["reinstall"] = False
+    if allocation["role"] not in ("machine", "firewall"):
+        return f"unknown allocation role:{allocation['role']!r} found"
     # All of that is stored before the switch ports are configured.
     if allocation["role"] == "machine" and not any(network["private"] for network in allocation["networks"]):
         return "the machine could not be enslaved into the vrf because no vrf was found"
+    state.commands.append(["DISK", state.ipmi])
     return None
 
 
@@ -188,6 +197,7 @@ def abort_reinstall(request, context):
     answer = Messages["AbortReinstallResponse"]()
     with state.lock:
         state.aborted = request.primary_disk_wiped
+        state.commands.append(["DISK", state.ipmi])
         if not request.primary_disk_wiped and state.allocation is not None:
             state.allocation["reinstall"] = False
             boot_info = state.allocation["boot_info"]
@@ -204,6 +214,7 @@ def send(request, context):
     for entry in request.events:
         name = entry.value.event
         with state.lock:
+            state.machine = entry.key
             if state.phase not in BEFORE.get(name, {state.phase}):
                 state.wrong.append(f"{name} after {state.phase}")
             if abs(entry.value.time.seconds - time.time()) > 60:
@@ -314,10 +325,12 @@ class Answers(BaseHTTPRequestHandler):
             return self.answer(200, self.config())
         if self.path == "/judge/log":
             with state.lock:
-                names = ["calls", "wrong", "report", "phase", "aborted", "allocation", "hardware", "ipmi", "console_password", "offered", "client", "last"]
-                return self.answer(200, {name: getattr(state, name) for name in names})
+                hidden = ["lock", "refuse", "logging"]
+                return self.answer(200, {name: value for name, value in vars(state).items() if name not in hidden})
         if self.path.startswith("/metal/v1/machine/"):
-            return self.machine(self.path.rsplit("/", 1)[1])
+            uuid, *more = self.path.removeprefix("/metal/v1/machine/").split("/")
+            if more in ([], ["ipmi"]):
+                return self.machine(uuid, "GET ipmi" if more else "GET machine")
         return self.answer(404, {"message": "404 page not found"})
 
     def config(self):
@@ -339,13 +352,13 @@ class Answers(BaseHTTPRequestHandler):
             "logging": logging,
         }
 
-    def machine(self, uuid):
+    def machine(self, uuid, call):
         date, salt = self.headers.get("X-Date", ""), self.headers.get("X-Data-Salt", "")
         with state.lock:
             key = state.hmac
         signed = hmac.new(key.encode(), f"{date}GET{salt}".encode(), hashlib.sha256).hexdigest()
         with state.lock:
-            state.calls.append({"call": "GET machine", "message": {}})
+            state.calls.append({"call": call, "message": {}})
         try:
             late = abs(time.time() - time.mktime(time.strptime(date, "%Y-%m-%dT%H:%M:%SZ")) + time.timezone)
         except ValueError:
@@ -353,16 +366,18 @@ class Answers(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Metal-View {signed}" or len(salt) != 24 or late > LIMIT:
             return self.answer(401, {"statuscode": 401, "message": "wrong hmac"})
         with state.lock:
-            refusal = state.refuse.pop("GET machine", None)
+            refusal = state.refuse.pop(call, None)
             if refusal:
                 return self.answer(refusal["status"], {"message": refusal["message"]})
-            if state.machine is None and state.allocation is None:
+            if state.machine is None and state.allocation is None and state.ipmi is None:
                 return self.answer(404, {"statuscode": 404, "message": f"no machine with id {uuid!r} found"})
             machine = {"id": uuid, "name": None, "liveliness": "Alive", "allocation": state.allocation}
             if state.hardware is not None:
                 # Zeros are omitted in a message, but not in a document.
                 disks = [{"name": disk["name"], "size": int(disk.get("size", 0))} for disk in state.hardware.get("disks", [])]
                 machine["hardware"] = {"memory": int(state.hardware.get("memory", 0)), "cpu_cores": 1, "disks": disks, "nics": []}
+            if call == "GET ipmi":
+                machine["ipmi"] = bmc.document(state.ipmi or bmc.stored(Messages["Ipmi"](), Messages["Fru"](), 1))
             return self.answer(200, machine)
 
     def do_POST(self):

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 
+import bmc
 import protovalidate
 from booted import BYTES, FILE, MACHINE, PUT, Machine, is_blank, leave_secrets, secrets
 from google.protobuf.json_format import ParseDict
@@ -165,6 +166,7 @@ def first_pool(rack, machine, loki):
     machine.leaves[1].speaks.set()
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
+    check(rack.log()["ipmi"] == bmc.KNOWN, "the registration has changed the record of the BMC")
     check(secrets(machine, "vda") == 0 and secrets(machine, "vdb") == 0, "something of the last owner's is left")
     check(rack.log()["offered"] == 1, "its certificate expired too early")
     rack.steer("set", {"client": "client"})

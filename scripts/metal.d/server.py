@@ -17,10 +17,13 @@ from io import BytesIO
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import bmc
 import protovalidate
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from google.protobuf.json_format import MessageToDict, ParseDict
+from metalstack.admin.v2 import machine_pb2
+from metalstack.admin.v2.machine_connect import MachineServiceSync, MachineServiceWSGIApplication
 from metalstack.api.v2.machine_pb2 import MachineAllocation, MachineProvisioningEventType
 from metalstack.infra.v2 import boot_pb2
 from metalstack.infra.v2.boot_connect import BootServiceSync, BootServiceWSGIApplication
@@ -35,6 +38,12 @@ BEFORE = {
 }
 
 
+# Fields that metal-apiserver (pkg/repository/machine.go) stores.
+OVERWRITES = {
+    "Register": "size, hardware, bios, bmc and fru (all of both, see bmc.py), partition, version; then rack and room",
+    "InstallationSucceeded": "allocation: console password; then the ports of the switches, and a command to boot from disk with the stored bmc",
+    "SendEvent": "the events of the machine",
+}
 # A sign of life is sent at most once a minute. A message that was delayed may seem to arrive too early.
 OFTEN = 50
 
@@ -50,6 +59,12 @@ class State:
         self.calls = []
         self.wrong = []
         self.installed = None
+        # Record of the BMC; whether the token of a machine may read it (it may not, unless an operator adds the permission); and the fields that
+        # a registration has erased.
+        self.bmc = bmc.KNOWN
+        self.reads_bmc = False
+        self.erased = []
+        self.commands = []
         # Maximum duration of a stream; the real server's listener ends it after a minute.
         self.stream = 10.0
         self.refuse = {}
@@ -99,6 +114,13 @@ class Boot(BootServiceSync):
 
     def register(self, request, ctx):
         judged("Register", request, ctx)
+        with state.lock:
+            # It is stored before the switches are checked.
+            before, state.bmc = state.bmc, bmc.stored(request.bmc, request.fru, 2)
+            erased = bmc.erased(before or state.bmc, state.bmc)
+            state.erased += erased
+            if state.reads_bmc:
+                state.wrong += [f"Register: it erases {name} of the BMC" for name in erased]
         leaves = {leaf.hostname for nic in request.hardware.nics for leaf in nic.neighbors}
         if len(leaves) != 2:
             message = f"machine {request.uuid} is not connected to exactly two switches, found connections to {len(leaves)} switches"
@@ -124,6 +146,7 @@ class Boot(BootServiceSync):
             if state.installed not in (None, request.console_password):
                 state.wrong.append("InstallationSucceeded: it replaces the console password of an installed machine")
             state.installed = request.console_password
+            state.commands.append(["MACHINE_CREATED", state.bmc])
         return boot_pb2.BootServiceInstallationSucceededResponse()
 
     def send_event(self, request, ctx):
@@ -140,6 +163,22 @@ class Boot(BootServiceSync):
             if name != "ALIVE":
                 state.phase = name
         return boot_pb2.BootServiceSendEventResponse()
+
+
+class Machines(MachineServiceSync):
+    """The service of administrators, of which only the record of the BMC is served."""
+
+    def get_b_m_c(self, request, ctx):
+        judged("GetBMC", request, ctx)
+        with state.lock:
+            if not state.reads_bmc:
+                why = 'access to:"/metalstack.admin.v2.MachineService/GetBMC" is not allowed because it is not part of the token permissions'
+                raise ConnectError(Code.PERMISSION_DENIED, why)
+            if state.bmc is None:
+                raise ConnectError(Code.NOT_FOUND, f"no machine with id {request.uuid!r} found")
+            details = {names[2]: state.bmc[names[0]] for names in bmc.FIELDS}
+            report = {"uuid": request.uuid, "bmc": details, "fru": state.bmc["fru"]}
+        return ParseDict({"bmc_details": {"uuid": request.uuid, "bmc_report": report}}, machine_pb2.MachineServiceGetBMCResponse())
 
 
 def allocate(message):
@@ -180,7 +219,7 @@ def answer(start, status, document):
     return [json.dumps(document).encode()]
 
 
-connect = BootServiceWSGIApplication(Boot())
+connect, machines = BootServiceWSGIApplication(Boot()), MachineServiceWSGIApplication(Machines())
 
 
 def application(environ, start):
@@ -196,12 +235,13 @@ def application(environ, start):
         return answer(start, "200 OK", {"client": client, "partition": "mini-lab"} | more)
     if path == "/judge/log":
         with state.lock:
-            told = {"calls": state.calls, "wrong": state.wrong, "installed": state.installed, "phase": state.phase, "last": state.last}
+            names = ["calls", "wrong", "installed", "phase", "last", "bmc", "erased", "commands"]
+            told = {name: getattr(state, name) for name in names}
             return answer(start, "200 OK", told)
     if path.startswith("/judge/"):
         STEER[path.removeprefix("/judge/")](json.loads(body or b"{}"))
         return answer(start, "200 OK", {})
-    return connect(environ, start)
+    return (machines if path.startswith("/metalstack.admin.") else connect)(environ, start)
 
 
 class Server(ThreadingMixIn, WSGIServer):

@@ -101,7 +101,9 @@ fn connect_control_plane(
             });
             Ok(Arc::new(FileControl::new(file, report.as_deref(), verifier, machine, inventory)?))
         }
-        ControlPlaneSource::MetalStack { pixie } => Ok(Arc::new(MetalControlPlane::new(pixie, machine)?)),
+        ControlPlaneSource::MetalStack { pixie } => {
+            Ok(Arc::new(MetalControlPlane::new(pixie, machine, Path::new(linux::ipmi::DEVICE))?))
+        }
         ControlPlaneSource::Conductor(_) => Err(Error::new(
             Phase::Settings,
             "the kernel command line specifies an Ironic conductor, so there is no control plane to query",

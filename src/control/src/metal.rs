@@ -1,6 +1,7 @@
 //! Control plane of metal-stack, whose address and API version are provided by pixie. This module contains the code for both API versions;
 //! [`MetalApi`] is the interface to the code for one of them.
 
+pub(crate) mod bmc_record;
 mod clock;
 pub(crate) mod event_filter;
 pub mod firmware_record;
@@ -12,19 +13,20 @@ pub mod v2;
 
 use super::retry::PATIENT;
 use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
-use common::error::{Error, Phase, Result};
+use bmc_record::{BmcRecord, KnownBmc};
+use common::error::{Context, Error, Phase, Result};
 use common::output;
 use common::sync::lock_mutex;
 use event_filter::EventFilter;
 use firmware_record::FirmwareRecord;
-use linux::efi;
+use linux::{efi, ipmi};
 use loki::LokiUpload;
 use model::allocation::AssignedMachine;
 use model::install_report::{EventName, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::pool_disks::KnownDisk;
 use registration::MachineRegistration;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +45,12 @@ const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
 /// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
 pub trait MetalApi: Send + Sync {
+    /// Reads the control plane's record of the BMC, which a registration replaces.
+    ///
+    /// # Errors
+    /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the record.
+    fn known_bmc(&self) -> Result<KnownBmc>;
+
     /// Registers the machine.
     ///
     /// # Errors
@@ -101,16 +109,18 @@ pub struct MetalControlPlane {
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
+    /// Device of the BMC, if it is read in-band.
+    ipmi: Option<PathBuf>,
     /// Log upload, if pixie's configuration contains one.
     loki: Option<LokiUpload>,
 }
 
 impl MetalControlPlane {
-    /// Fetches pixie's configuration, sets the clock, and starts the log upload.
+    /// Fetches pixie's configuration, sets the clock, and starts the log upload. `ipmi` is the device of the BMC.
     ///
     /// # Errors
     /// Fails if the configuration cannot be fetched or is unusable.
-    pub fn new(pixie: &str, machine: &str) -> Result<MetalControlPlane> {
+    pub fn new(pixie: &str, machine: &str, ipmi: &Path) -> Result<MetalControlPlane> {
         let config = pixie_config::fetch_config(pixie, machine, PATIENT)?;
         clock::set_clock(&config, &output::print_line);
         let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
@@ -121,6 +131,7 @@ impl MetalControlPlane {
             pixie_config::ApiCredentials::V1(_) => Box::new(v1::MetalApiV1::new(pixie, machine, &config)?),
         };
         let mut control = MetalControlPlane::with_api(api, machine, &partition, record);
+        control.ipmi = Some(ipmi.to_owned());
         control.loki = LokiUpload::from_config(&config, machine).map(|mut loki| {
             loki.redact_secret(&control.password);
             loki
@@ -142,12 +153,26 @@ impl MetalControlPlane {
             begun: AtomicBool::default(),
             told: Mutex::default(),
             record,
+            ipmi: None,
             loki: None,
         }
     }
 }
 
 impl MetalControlPlane {
+    /// Returns the record of the BMC that a registration sends: the control plane's own one, whose gaps the BMC fills.
+    fn read_bmc_record(&self) -> Result<BmcRecord> {
+        // In-band first, which takes seconds: metal-bmc changes the record at any time.
+        let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
+        let known = self.api.known_bmc().context(Phase::Control, || {
+            "not registered: a registration would erase the control plane's record of the BMC (address, user, password), which cannot be read"
+        })?;
+        Ok(bmc_record::combine(known, in_band, &|line| {
+            output::print_line(line);
+            self.loki.iter().for_each(|loki| loki.add_lines(line));
+        }))
+    }
+
     /// Uploads an event to Loki, except the progress of an image transfer. If the event is the last one before a reboot, waits for the
     /// upload.
     fn upload_event(&self, event: &ProgressEvent) {
@@ -167,7 +192,8 @@ fn generate_password() -> String {
 
 impl ControlPlane for MetalControlPlane {
     fn register_machine(&self, inventory: &Inventory) -> Result<()> {
-        self.api.register_machine(&MachineRegistration::new(&self.machine, &self.partition, inventory))
+        let bmc = self.read_bmc_record()?;
+        self.api.register_machine(&MachineRegistration::new(&self.machine, &self.partition, inventory, bmc))
     }
 
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the library of protobuf.
 
+mod bmc;
 mod certificates;
 mod reinstalls;
 mod remembered;
@@ -13,7 +14,6 @@ use control::metal::v1::{MetalApiV1, V1Timeouts};
 use control::retry::RetryPolicy;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
 use std::net::TcpListener;
-use std::path::Path;
 use tempfile::TempDir;
 
 const QUICK: V1Timeouts = V1Timeouts {
@@ -179,6 +179,7 @@ fn judge_first_installations() {
         let expected = [
             "Send Preparing",
             "Send Registering",
+            "GET ipmi",
             "SuperUserPassword",
             "Register",
             "GET machine",

@@ -1,5 +1,6 @@
 //! Registration of a machine with metal-stack, independent of the API version.
 
+use super::bmc_record::BmcRecord;
 use model::inventory::{Cpu, Inventory};
 
 /// Maximum number of characters that the server accepts in each field.
@@ -19,6 +20,8 @@ pub struct MachineRegistration {
     pub nics: Vec<RegisteredNic>,
     pub bios: BiosInfo,
     pub product: ProductInfo,
+    /// Record of the BMC, which replaces that of the control plane.
+    pub bmc: BmcRecord,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub struct RegisteredNic {
 
 impl MachineRegistration {
     /// Creates the registration from an inventory that contains the LLDP neighbours.
-    pub fn new(machine: &str, partition: &str, inventory: &Inventory) -> MachineRegistration {
+    pub fn new(machine: &str, partition: &str, inventory: &Inventory, bmc: BmcRecord) -> MachineRegistration {
         let system = &inventory.system;
         let disks = inventory.disks.iter().filter(|disk| !disk.removable);
         let lo =
@@ -80,6 +83,7 @@ impl MachineRegistration {
                 name: shorten_field(&system.product),
                 serial: shorten_field(&system.serial),
             },
+            bmc,
         }
     }
 }
@@ -125,7 +129,7 @@ mod tests {
         let stick = InventoryDisk { device: "/dev/sdb".into(), removable: true, ..InventoryDisk::default() };
         let disk = InventoryDisk { device: "/dev/sda".into(), size_bytes: 7, ..InventoryDisk::default() };
         let inventory = Inventory { nics: vec![nic], disks: vec![disk, stick], ..Inventory::default() };
-        let registration = MachineRegistration::new("m", "fra", &inventory);
+        let registration = MachineRegistration::new("m", "fra", &inventory, BmcRecord::default());
         assert_eq!(registration.disks, [("/dev/sda".to_owned(), 7)]);
         let [lo, eth0] = &registration.nics[..] else { panic!("{registration:?}") };
         assert_eq!((lo.name.as_str(), lo.mac.as_str()), ("lo", "00:00:00:00:00:00"));

@@ -3,6 +3,7 @@
 //! metal-stack supports reinstalls but does not count their attempts, so the machine counts them ([`reinstall_note`]).
 
 mod grpc;
+mod known_bmc;
 mod messages;
 mod protobuf;
 mod reinstall_attempts;
@@ -11,6 +12,7 @@ mod rest;
 #[cfg(test)]
 mod tests;
 
+use super::bmc_record::KnownBmc;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
 use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
@@ -136,15 +138,7 @@ impl MetalApiV1 {
 
     /// Reads the machine over REST, with retries.
     fn read_with_retries<T>(&self, retries: RetryPolicy, read: fn(&[u8]) -> serde_json::Result<T>) -> Result<T> {
-        retries.run_attempts(|| match self.current_connections().rest.fetch_machine(&self.machine, read) {
-            Ok(machine) => AttemptResult::Done(machine),
-            Err(failure @ rest::RestFailure::Signature(_)) => {
-                self.renew_connections();
-                AttemptResult::Again(failure.into_error())
-            }
-            Err(rest::RestFailure::Passing(error)) => AttemptResult::Again(error),
-            Err(rest::RestFailure::Lasting(error)) => AttemptResult::Never(error),
-        })
+        retries.run_attempts(|| self.attempt_request(|rest| rest.fetch_machine(&self.machine, read)))
     }
 
     /// Fetches the machine, with its current allocation, from the control plane.
@@ -215,6 +209,10 @@ fn boot_service_method(method: &str) -> String {
 }
 
 impl MetalApi for MetalApiV1 {
+    fn known_bmc(&self) -> Result<KnownBmc> {
+        self.read_known_bmc()
+    }
+
     /// Registers the machine. Also requests the superuser password, because the control plane expects this request; the password is not
     /// used.
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {

@@ -4,10 +4,12 @@ mod allocation;
 mod connect;
 mod json_encoding;
 mod keep_label;
+mod known_bmc;
 pub mod layout_defaults;
 #[cfg(test)]
 mod tests;
 
+use super::bmc_record::KnownBmc;
 use super::firmware_record::FirmwareRecord;
 use super::pixie_config::{self, PixieConfig};
 use super::registration::MachineRegistration;
@@ -122,7 +124,7 @@ impl MetalApiV2 {
                 AttemptResult::Again(failure.into_error())
             }
             Err(ConnectFailure::Passing(error)) => AttemptResult::Again(error),
-            Err(ConnectFailure::Unknown(error) | ConnectFailure::Lasting(error)) => AttemptResult::Never(error),
+            Err(failure) => AttemptResult::Never(failure.into_error()),
         })
     }
 
@@ -201,10 +203,14 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
         builder = builder.identity(identity);
     }
     let client = builder.build().context(Phase::Control, || "set up TLS with pixie's configuration")?;
-    Ok(ConnectClient::new(client, format!("{}/{SERVICE}", api.url), api.token.clone()))
+    Ok(ConnectClient::new(client, &api.url, SERVICE, api.token.clone()))
 }
 
 impl MetalApi for MetalApiV2 {
+    fn known_bmc(&self) -> Result<KnownBmc> {
+        self.read_known_bmc()
+    }
+
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
         self.call_with_retries(self.pace.retries, "Register", &json_encoding::encode_registration(registration), ANSWER)
             .map(drop)

@@ -1,13 +1,14 @@
 //! Messages of API v1. The field numbers are those of metal-stack's interface; no code is generated from its `.proto` files.
 
 use super::protobuf::{self, ProtobufMessage};
+use crate::metal::bmc_record::BmcRecord;
 use crate::metal::registration::{MachineRegistration, RegisteredNic};
 use model::install_report::{BootInfo, EventName};
 use model::inventory::Cpu;
 use std::time::{Duration, SystemTime};
 
 pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8> {
-    let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product: _ } =
+    let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product: _, bmc } =
         registration;
     let disk = |(name, bytes): &(String, u64)| ProtobufMessage::default().add_text(1, name).add_number(2, *bytes);
     let hardware = ProtobufMessage::default()
@@ -16,14 +17,31 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8>
         .add_messages(4, nics.iter().map(encode_nic))
         .add_messages(5, cpus.iter().map(encode_cpu));
     let bios = ProtobufMessage::default().add_text(1, &bios.version).add_text(2, &bios.vendor).add_text(3, &bios.date);
-    // Without `ipmi`: an entry without user and password could overwrite the control plane's data of this machine's BMC.
+    // The server replaces its record of the BMC, also with nothing.
+    let bmc = Some(bmc).filter(|bmc| !bmc.is_empty()).map(encode_bmc);
     ProtobufMessage::default()
         .add_text(1, machine)
         .add_message(2, hardware)
         .add_message(3, bios)
+        .add_messages(4, bmc)
         .add_text(6, version)
         .add_text(7, partition)
         .into_bytes()
+}
+
+fn encode_bmc(bmc: &BmcRecord) -> ProtobufMessage {
+    let BmcRecord { address, mac, user, password, interface, version, power_state, fru } = bmc;
+    let fru =
+        (1..).zip(fru.fields()).fold(ProtobufMessage::default(), |all, (number, (_, text))| all.add_text(number, text));
+    ProtobufMessage::default()
+        .add_text(1, address)
+        .add_text(2, mac)
+        .add_text(3, user)
+        .add_text(4, password.reveal())
+        .add_text(5, interface)
+        .add_message(6, fru)
+        .add_text(7, version)
+        .add_text(8, power_state)
 }
 
 fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
@@ -94,6 +112,8 @@ pub(crate) fn read_size(answer: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
     use crate::metal::registration::BiosInfo;
+    use model::bmc::FruInfo;
+    use model::registry_auth::SecretText;
 
     /// Encodes a field of at most 127 bytes.
     fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {
@@ -138,6 +158,37 @@ mod tests {
         let all = [field(1, "m"), field(2, hardware), field(3, bios), field(6, "v"), field(7, "p")].concat();
         assert_eq!(encode_registration(&registration), all);
         assert_eq!(encode_registration(&MachineRegistration::default()), [field(2, ""), field(3, "")].concat());
+    }
+
+    #[test]
+    fn a_bmc_has_the_published_field_numbers() {
+        let [a, b, c, d, e, f, g] = ["a", "b", "c", "d", "e", "f", "g"].map(str::to_owned);
+        let fru = [1, 2, 3, 4, 5, 6, 7, 8].map(|number: u8| number.to_string());
+        let [one, two, three, four, five, six, seven, eight] = fru.clone();
+        let bmc = BmcRecord {
+            address: a,
+            mac: b,
+            user: c,
+            password: SecretText::new(d),
+            interface: e,
+            version: f,
+            power_state: g,
+            fru: FruInfo {
+                chassis_part_number: one,
+                chassis_part_serial: two,
+                board_mfg: three,
+                board_mfg_serial: four,
+                board_part_number: five,
+                product_manufacturer: six,
+                product_part_number: seven,
+                product_serial: eight,
+            },
+        };
+        let fru: Vec<u8> = (1..).zip(fru).flat_map(|(number, text)| field(number, text)).collect();
+        let texts = [field(1, "a"), field(2, "b"), field(3, "c"), field(4, "d"), field(5, "e")].concat();
+        let expected = [texts, field(6, fru), field(7, "f"), field(8, "g")].concat();
+        let registration = MachineRegistration { bmc, ..MachineRegistration::default() };
+        assert_eq!(encode_registration(&registration), [field(2, ""), field(3, ""), field(4, expected)].concat());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! REST request of API v1: the machine with its allocation. It is signed with pixie's `hmac`.
+//! REST requests of API v1: the machine with its allocation, and the record of its BMC. They are signed with pixie's `hmac`.
 
 use crate::metal::pixie_config;
 use common::bounded_read::read_whole;
@@ -42,6 +42,8 @@ pub(crate) struct RestClient {
 pub(crate) enum RestFailure {
     /// The signature was rejected.
     Signature(Error),
+    /// The server does not have it.
+    Missing(Error),
     /// A retry may succeed.
     Passing(Error),
     Lasting(Error),
@@ -50,7 +52,10 @@ pub(crate) enum RestFailure {
 impl RestFailure {
     pub(crate) fn into_error(self) -> Error {
         match self {
-            RestFailure::Signature(error) | RestFailure::Passing(error) | RestFailure::Lasting(error) => error,
+            RestFailure::Signature(error)
+            | RestFailure::Missing(error)
+            | RestFailure::Passing(error)
+            | RestFailure::Lasting(error) => error,
         }
     }
 }
@@ -82,7 +87,23 @@ impl RestClient {
         machine: &str,
         read: impl FnOnce(&[u8]) -> serde_json::Result<T>,
     ) -> Result<T, RestFailure> {
-        let url = format!("{}/v1/machine/{machine}", self.url);
+        self.fetch(&format!("/v1/machine/{machine}"), read)
+    }
+
+    /// Fetches and parses the record of the machine's BMC, with its credentials.
+    ///
+    /// # Errors
+    /// Fails as [`RestClient::fetch_machine`] does.
+    pub(crate) fn fetch_bmc<T>(
+        &self,
+        machine: &str,
+        read: impl FnOnce(&[u8]) -> serde_json::Result<T>,
+    ) -> Result<T, RestFailure> {
+        self.fetch(&format!("/v1/machine/{machine}/ipmi"), read)
+    }
+
+    fn fetch<T>(&self, path: &str, read: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T, RestFailure> {
+        let url = format!("{}{path}", self.url);
         let (now, salt) = (OffsetDateTime::now_utc(), generate_salt());
         let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
         let request = self.client.get(&url).timeout(ANSWER).header("x-date", &date).header("x-data-salt", &salt);
@@ -184,6 +205,7 @@ fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
             let why = "it rejects the hmac of pixie's configuration, or the clock of this machine is wrong";
             RestFailure::Signature(Error::new(Phase::Control, format!("{said}: {why}")))
         }
+        StatusCode::NOT_FOUND => RestFailure::Missing(Error::new(Phase::Control, said)),
         status if http::is_retryable(status) => RestFailure::Passing(Error::new(Phase::Control, said)),
         _ => RestFailure::Lasting(Error::new(Phase::Control, said)),
     }
@@ -233,6 +255,7 @@ mod tests {
             (403, "", "the clock of this machine is wrong"),
             (500, "<html>", "answered 500 Internal Server Error"),
             (404, r#"{"message": "no machine"}"#, "404 Not Found no machine"),
+            (400, r#"{"message": "no id"}"#, "400 Bad Request no id"),
             (200, "{", "cannot parse the response"),
             (200, "[]", "cannot parse the response"),
         ] {
@@ -241,7 +264,8 @@ mod tests {
             let kind = match failure {
                 RestFailure::Signature(_) => [401, 403].contains(&status),
                 RestFailure::Passing(_) => [500, 200].contains(&status),
-                RestFailure::Lasting(_) => status == 404,
+                RestFailure::Missing(_) => status == 404,
+                RestFailure::Lasting(_) => status == 400,
             };
             let error = failure.into_error().to_string();
             assert!(kind && error.contains(words), "{status}: {error}");

@@ -16,7 +16,7 @@ const QUICK: RetryPolicy = RetryPolicy {
 };
 
 /// gRPC leads nowhere here.
-fn v1(url: &str, memory: &TempDir) -> MetalApiV1 {
+pub(super) fn v1(url: &str, memory: &TempDir) -> MetalApiV1 {
     let pem = |name: &str| std::fs::read_to_string(tls_file(name)).unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let api = Spoken::V1(Of {

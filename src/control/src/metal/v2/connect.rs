@@ -25,6 +25,8 @@ const WORDS: usize = 500;
 /// Client of a Connect service.
 pub(crate) struct ConnectClient {
     client: Client,
+    /// URL of the API, without a trailing slash.
+    api: String,
     /// URL of the service, without a trailing slash.
     url: String,
     token: String,
@@ -47,8 +49,12 @@ pub(crate) enum ConnectFailure {
     Certificate(Error),
     /// The token was rejected.
     Token(Error),
+    /// The token does not permit this call.
+    Denied(Error),
     /// The server does not have this method.
     Unknown(Error),
+    /// The server does not have the object of this call.
+    Missing(Error),
     /// A retry may succeed.
     Passing(Error),
     Lasting(Error),
@@ -59,7 +65,9 @@ impl ConnectFailure {
         match self {
             ConnectFailure::Certificate(error)
             | ConnectFailure::Token(error)
+            | ConnectFailure::Denied(error)
             | ConnectFailure::Unknown(error)
+            | ConnectFailure::Missing(error)
             | ConnectFailure::Passing(error)
             | ConnectFailure::Lasting(error) => error,
         }
@@ -67,8 +75,13 @@ impl ConnectFailure {
 }
 
 impl ConnectClient {
-    pub fn new(client: Client, url: String, token: String) -> ConnectClient {
-        ConnectClient { client, url, token }
+    pub fn new(client: Client, api: &str, service: &str, token: String) -> ConnectClient {
+        ConnectClient { client, api: api.to_owned(), url: format!("{api}/{service}"), token }
+    }
+
+    /// Returns a client of another service of the same API.
+    pub(crate) fn with_service(&self, service: &str) -> ConnectClient {
+        ConnectClient::new(self.client.clone(), &self.api, service, self.token.clone())
     }
 
     /// Makes a unary call.
@@ -192,6 +205,8 @@ impl ConnectClient {
         let error = Error::new(Phase::Control, format!("{method}: {} answered {said}", self.url));
         match (code.as_str(), status) {
             ("unauthenticated", _) | ("", Some(StatusCode::UNAUTHORIZED)) => ConnectFailure::Token(error),
+            ("permission_denied", _) | ("", Some(StatusCode::FORBIDDEN)) => ConnectFailure::Denied(error),
+            ("not_found", _) => ConnectFailure::Missing(error),
             ("unimplemented", _) | ("", Some(StatusCode::NOT_FOUND)) => ConnectFailure::Unknown(error),
             ("unavailable" | "resource_exhausted" | "deadline_exceeded" | "aborted" | "internal" | "unknown", _) => {
                 ConnectFailure::Passing(error)
@@ -249,7 +264,8 @@ mod tests {
     use testing::http::{Act, Server};
 
     fn connect(server: &Server) -> ConnectClient {
-        ConnectClient::new(http::new_client().unwrap(), server.url("metalstack.infra.v2.BootService"), "T".into())
+        let api = server.url("").trim_end_matches('/').to_owned();
+        ConnectClient::new(http::new_client().unwrap(), &api, "metalstack.infra.v2.BootService", "T".into())
     }
 
     const SHORT: Duration = Duration::from_millis(300);
@@ -290,8 +306,9 @@ mod tests {
             (429, said("resource_exhausted"), "passing"),
             (502, "<html>".into(), "passing"),
             (400, said("invalid_argument"), "lasting"),
-            (404, said("not_found"), "lasting"),
-            (403, said("permission_denied"), "lasting"),
+            (404, said("not_found"), "missing"),
+            (403, said("permission_denied"), "denied"),
+            (403, "<html>".into(), "denied"),
             (200, "no JSON".into(), "lasting"),
         ] {
             let server = Server::script(&[(status, body.as_str())]);
@@ -299,7 +316,9 @@ mod tests {
             let found = match &failure {
                 ConnectFailure::Certificate(_) => "certificate",
                 ConnectFailure::Token(_) => "token",
+                ConnectFailure::Denied(_) => "denied",
                 ConnectFailure::Unknown(_) => "unknown",
+                ConnectFailure::Missing(_) => "missing",
                 ConnectFailure::Passing(_) => "passing",
                 ConnectFailure::Lasting(_) => "lasting",
             };
@@ -340,7 +359,7 @@ mod tests {
         }
         let endless = Act { body: Some(vec![0, 0xff, 0xff, 0xff, 0xff]), ..stream(&[]) };
         assert!(matches!(wait(endless, LONG), Err(ConnectFailure::Lasting(_))));
-        let gone = ConnectClient::new(http::new_client().unwrap(), "http://127.0.0.1:9".into(), "T".into());
+        let gone = ConnectClient::new(http::new_client().unwrap(), "http://127.0.0.1:9", "S", "T".into());
         assert!(matches!(gone.read_first_message("Wait", &json!({}), LONG), Err(ConnectFailure::Passing(_))));
     }
 

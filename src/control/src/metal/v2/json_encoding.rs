@@ -1,17 +1,32 @@
 //! Messages of API v2 in JSON, where 64-bit integers are strings.
 
+use crate::metal::bmc_record::{BmcRecord, to_camel_case};
 use crate::metal::registration::{MachineRegistration, RegisteredNic};
+use model::bmc::FruInfo;
 use model::install_report::EventName;
 use serde_json::{Value, json};
 
+/// MAC of a BMC whose MAC is unknown.
+const UNKNOWN_MAC: &str = "00:00:00:00:00:00";
+
 pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
-    let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product } =
+    let MachineRegistration { machine, partition, version, memory_bytes, cpus, disks, nics, bios, product, bmc } =
         registration;
     let disks = disks.iter().map(|(name, bytes)| json!({"name": name, "size": bytes.to_string()}));
     let cpus = cpus
         .iter()
         .map(|cpu| json!({"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "threads": cpu.threads}));
-    json!({
+    // Without an IPMI device, the firmware's product data are the only ones.
+    let mut fru = bmc.fru.clone();
+    fru.fill_gaps(&FruInfo {
+        product_manufacturer: product.manufacturer.clone(),
+        product_part_number: product.name.clone(),
+        product_serial: product.serial.clone(),
+        ..FruInfo::default()
+    });
+    let fru = fru.fields().map(|(name, value)| (to_camel_case(name), value));
+    let fru = fru.iter().map(|(name, value)| (name.as_str(), *value)).collect::<Vec<_>>();
+    let mut message = json!({
         "uuid": machine,
         "partition": partition,
         "metalHammerVersion": version,
@@ -22,12 +37,36 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
             "nics": nics.iter().map(encode_nic).collect::<Vec<_>>(),
         },
         "bios": nonempty_fields(&[("vendor", &bios.vendor), ("version", &bios.version), ("date", &bios.date)]),
-        "fru": nonempty_fields(&[
-            ("productManufacturer", &product.manufacturer),
-            ("productPartNumber", &product.name),
-            ("productSerial", &product.serial),
-        ]),
+        "fru": nonempty_fields(&fru),
+    });
+    // The server replaces its record of the BMC, also with nothing.
+    if let Some(bmc) = encode_bmc(bmc) {
+        message["bmc"] = bmc;
+    }
+    message
+}
+
+/// Returns the record of the BMC. Returns `None` without an address: the server's rules require address and MAC. A record of metal-stack's own
+/// programs may lack the MAC, for which metal-stack's own agent sends zeros.
+fn encode_bmc(bmc: &BmcRecord) -> Option<Value> {
+    let mac = if is_mac(&bmc.mac) { bmc.mac.as_str() } else { UNKNOWN_MAC };
+    (!bmc.address.is_empty()).then(|| {
+        nonempty_fields(&[
+            ("address", &bmc.address),
+            ("mac", mac),
+            ("user", &bmc.user),
+            ("password", bmc.password.reveal()),
+            ("interface", &bmc.interface),
+            ("version", &bmc.version),
+            ("powerState", &bmc.power_state),
+        ])
     })
+}
+
+fn is_mac(text: &str) -> bool {
+    let mut bytes = text.split(':');
+    bytes.clone().count() == 6
+        && bytes.all(|byte| byte.len() == 2 && byte.chars().all(|digit| digit.is_ascii_hexdigit()))
 }
 
 fn encode_nic(card: &RegisteredNic) -> Value {
@@ -62,5 +101,52 @@ pub(crate) fn encode_event_type(name: EventName) -> &'static str {
         EventName::Alive => "MACHINE_PROVISIONING_EVENT_TYPE_ALIVE",
         EventName::Crashed => "MACHINE_PROVISIONING_EVENT_TYPE_CRASHED",
         EventName::PlannedReboot => "MACHINE_PROVISIONING_EVENT_TYPE_PLANNED_REBOOT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::registry_auth::SecretText;
+
+    #[test]
+    fn a_bmc_is_sent_as_it_is_known() {
+        let fru = FruInfo { product_serial: "S1".into(), board_mfg: "B".into(), ..FruInfo::default() };
+        let bmc = BmcRecord {
+            address: "10.1.0.9:623".into(),
+            user: "metal".into(),
+            password: SecretText::new("secret"),
+            fru,
+            ..BmcRecord::default()
+        };
+        let mut registration = MachineRegistration { bmc, ..MachineRegistration::default() };
+        registration.product.serial = "S2".into();
+        registration.product.name = "P".into();
+        let message = encode_registration(&registration);
+        let mac = "00:00:00:00:00:00";
+        assert_eq!(
+            message["bmc"],
+            json!({"address": "10.1.0.9:623", "mac": mac, "user": "metal", "password": "secret"})
+        );
+        assert_eq!(message["fru"], json!({"productSerial": "S1", "boardMfg": "B", "productPartNumber": "P"}));
+        registration.bmc.mac = "0C:C4:7a:00:00:01".into();
+        assert_eq!(encode_registration(&registration)["bmc"]["mac"], "0C:C4:7a:00:00:01");
+        registration.bmc.address.clear();
+        assert!(encode_registration(&registration).get("bmc").is_none());
+    }
+
+    #[test]
+    fn macs_are_recognized() {
+        assert!(is_mac("00:00:00:00:00:0f"));
+        for text in [
+            "",
+            "00:00:00:00:00",
+            "00:00:00:00:00:00:00",
+            "0g:00:00:00:00:00",
+            "0:00:00:00:00:000",
+            "00-00-00-00-00-00",
+        ] {
+            assert!(!is_mac(text), "{text}");
+        }
     }
 }

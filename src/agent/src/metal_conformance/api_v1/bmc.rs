@@ -1,0 +1,60 @@
+//! Tests of metal-api's record of the BMC, which a registration replaces: the known one is sent back.
+
+use super::*;
+
+/// The record is unchanged after a registration, and the orders to metal-bmc contain its credentials.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_bmc() {
+    let first = First::start();
+    let known = first.rack.log()["ipmi"].clone();
+    assert_eq!(known["password"], json!("bmc-password-1"));
+    let (control, _) = first.boots();
+    control.register_machine(&machine()).unwrap();
+    assert_eq!(first.rack.log()["ipmi"], known);
+    first.rack.steer("refuse", &json!({"call": "GET ipmi", "status": 503, "message": "is being started"}));
+    control.register_machine(&machine()).unwrap();
+    assert_eq!(first.rack.log()["ipmi"], known);
+    // A registration that is refused has replaced the record already.
+    let mut alone = machine();
+    alone.nics[1].neighbours.clear();
+    control.register_machine(&alone).unwrap_err();
+    assert_eq!(first.rack.log()["ipmi"], known);
+    first.rack.steer("allocate", &allocation(ONE, "default"));
+    assert!(control.wait_for_allocation(PATIENCE).unwrap());
+    control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
+    assert_eq!(first.rack.log()["commands"], json!([["DISK", known]]), "metal-bmc has the machine boot from its disk");
+    first.calls();
+}
+
+/// Nothing is registered if the record cannot be read. A machine that the control plane does not have is registered without a record.
+#[test]
+#[ignore = "scripts/metal"]
+fn judge_first_bmc_that_cannot_be_read() {
+    let first = First::start();
+    let known = first.rack.log()["ipmi"].clone();
+    let (control, _) = first.boots();
+    first.rack.steer("set", &json!({"hmac": "another-key"}));
+    let error = control.register_machine(&machine()).unwrap_err().to_string();
+    println!("{error}");
+    assert!(
+        error.starts_with("not registered: a registration would erase the control plane's record of the BMC"),
+        "{error}"
+    );
+    assert!(error.contains("rejects the hmac of pixie's configuration"), "{error}");
+    assert!(!first.calls().contains(&"Register".to_owned()));
+    assert_eq!(first.rack.log()["ipmi"], known);
+    first.rack.steer("set", &json!({"hmac": "view-key", "ipmi": null}));
+    control.register_machine(&machine()).unwrap();
+    assert_eq!(first.calls()[first.calls().len() - 4..], ["GET ipmi", "GET machine", "SuperUserPassword", "Register"]);
+    // A record without credentials, as metal-bmc creates it, stays one: metal-api then sends those of its superuser.
+    let mut created = known.clone();
+    for name in ["mac", "user", "password", "interface"] {
+        created[name] = json!("");
+    }
+    first.rack.steer("set", &json!({"ipmi": created}));
+    control.register_machine(&machine()).unwrap();
+    let ipmi = first.rack.log()["ipmi"].clone();
+    assert_eq!((&ipmi["user"], &ipmi["password"], &ipmi["address"]), (&json!(""), &json!(""), &known["address"]));
+    first.calls();
+}
