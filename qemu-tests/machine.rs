@@ -11,7 +11,7 @@ use crate::times;
 use crate::tpm::Tpm;
 use crate::typist::{Typed, Typist};
 use crate::witness::Witness;
-use qemu_options::{add_nics, base, uefi};
+use qemu_options::{add_bmc, add_nics, base, uefi};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -157,6 +157,9 @@ impl Vm {
         add_disks(&mut command, chassis, boot, witness.as_ref());
         // Boots without the agent use the kernel that, with a TPM, does not find the ACPI tables and could not power off the machine.
         let has_tpm = chassis.machine.tpm && !matches!(boot, Boot::Direct { network: false, .. });
+        if chassis.machine.bmc {
+            add_bmc(&mut command);
+        }
         let tpm = has_tpm.then(|| Tpm::start(chassis.folder)).transpose()?;
         if let Some(tpm) = &tpm {
             tpm.add(&mut command);

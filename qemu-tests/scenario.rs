@@ -48,12 +48,15 @@ pub struct Machine {
     /// True if the machine has a TPM 2.
     #[serde(default)]
     pub tpm: bool,
+    /// True if the machine has a BMC with a KCS interface and the FRU inventory of `testdata/bmc`.
+    #[serde(default)]
+    pub bmc: bool,
     /// Shell script that the neutral ramdisk runs before the first run, with all disks writable.
     pub prepare: Option<String>,
 }
 
 /// Fields of [`Machine`]; all other fields at the top level belong to the runs.
-pub const MACHINE_FIELDS: [&str; 13] = [
+pub const MACHINE_FIELDS: [&str; 14] = [
     "about",
     "firmware",
     "memory_mib",
@@ -66,6 +69,7 @@ pub const MACHINE_FIELDS: [&str; 13] = [
     "kernel_arguments",
     "tls",
     "tpm",
+    "bmc",
     "prepare",
 ];
 

@@ -45,6 +45,13 @@ pub(super) fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Adds QEMU's BMC simulator, which has a FRU inventory and no LAN.
+pub(super) fn add_bmc(command: &mut Command) {
+    let fru = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/bmc/server.fru");
+    command.args(["-device", &format!("ipmi-bmc-sim,id=bmc,fwrev1=1,fwrev2=116,fruareasize=256,frudatafile={fru}")]);
+    command.args(["-device", "isa-ipmi-kcs,bmc=bmc"]);
+}
+
 /// Adds the NICs. With a TFTP folder, the machine boots from the first one.
 pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
     for (index, model) in chassis.machine.nics.iter().enumerate() {

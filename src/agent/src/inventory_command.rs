@@ -3,9 +3,12 @@
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::output::{print_note, print_text, to_json};
+use linux::ipmi;
 use linux::probe::{self, ProbeDepth};
+use model::bmc::InBandBmc;
 use model::inventory::{Inventory, OpaqueObject};
 use serde::Serialize;
+use std::path::Path;
 
 /// Inventory with derived fields. They are recomputed when the JSON is parsed.
 #[derive(Serialize)]
@@ -14,6 +17,9 @@ struct InventoryListing<'a> {
     inventory: &'a Inventory,
     /// Objects whose content could not be read.
     opaque: Vec<OpaqueObject>,
+    /// BMC, read in-band; absent without a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bmc: Option<InBandBmc>,
 }
 
 /// Options of `drophammer inventory`.
@@ -34,7 +40,13 @@ pub(crate) fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome
     for object in opaque.iter().filter(|_| !options.json) {
         print_note(&format!("not inspected: {object}: {}; {}", object.reason, object.remedy));
     }
-    print_text(&(to_json(&InventoryListing { inventory: &inventory, opaque })? + "\n"))?;
+    let bmc = ipmi::read_bmc(Path::new(ipmi::DEVICE)).unwrap_or_else(|error| {
+        if !options.json {
+            print_note(&format!("{}: cannot read the BMC: {error}", ipmi::DEVICE));
+        }
+        None
+    });
+    print_text(&(to_json(&InventoryListing { inventory: &inventory, opaque, bmc })? + "\n"))?;
     Ok(CommandOutcome::Good)
 }
 
@@ -50,7 +62,8 @@ mod tests {
         let inventory: Inventory = serde_json::from_str(&text).unwrap();
         let opaque = inventory.find_opaque_objects();
         assert!(!opaque.is_empty());
-        let text = to_json(&InventoryListing { inventory: &inventory, opaque }).unwrap();
+        let bmc = Some(InBandBmc { version: "1.74".into(), ..InBandBmc::default() });
+        let text = to_json(&InventoryListing { inventory: &inventory, opaque, bmc }).unwrap();
         assert_eq!(serde_json::from_str::<Inventory>(&text).unwrap(), inventory);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let [first, ..] = &value["opaque"].as_array().unwrap()[..] else { panic!("{text}") };
