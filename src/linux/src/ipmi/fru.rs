@@ -21,7 +21,7 @@ const END_OF_FIELDS: u8 = 0xc1;
 /// Maximum number of fields of an area that are read.
 const MAXIMUM_FIELDS: usize = 8;
 
-/// Area with the number of bytes before its first field.
+/// Area of the FRU inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FruArea {
     Chassis,
@@ -39,7 +39,8 @@ impl FruArea {
         }
     }
 
-    /// Version, length, and: the type of the chassis; language and date of the board; language of the product.
+    /// Offset of the first field. Before it are version and length, and the chassis type, or language and date of the board, or language of the
+    /// product.
     fn first_field(self) -> usize {
         match self {
             FruArea::Chassis | FruArea::Product => 3,
