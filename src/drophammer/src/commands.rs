@@ -81,7 +81,11 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     read.context(Phase::Settings, || format!("read {}", path.display()))
 }
 
-fn read_text(path: &Path) -> Result<String> {
+/// Reads the text of a file, or of standard input if the path is `-`.
+///
+/// # Errors
+/// The file cannot be read, or is not UTF-8 text.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }
 

@@ -3,11 +3,13 @@
 mod parser;
 mod persistent_volume;
 mod quantity;
+mod resource_problems;
 #[cfg(test)]
 mod tests;
 
 pub use parser::parse_volumes;
 pub use persistent_volume::{BackedVolume, format_manifests};
+pub use resource_problems::{find_addition_problems, format_resource_problem, split_place};
 
 use crate::device::LayoutPath;
 use crate::layout::FilesystemFormat;
@@ -34,6 +36,8 @@ pub struct K8sVolume {
     pub template: Value,
     /// Whether the resource is marked for deletion (`metadata.deletionTimestamp`).
     pub deleted: bool,
+    /// Whether the resource is from a Kubernetes API server, which sets its `apiVersion`. Such a resource owns its PersistentVolume.
+    pub is_exported: bool,
 }
 
 /// Backing storage of a volume.

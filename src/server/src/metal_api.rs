@@ -8,6 +8,7 @@ pub(crate) mod edited_files;
 pub(crate) mod image_visibility;
 pub(crate) mod images;
 pub(crate) mod layouts;
+mod machine_file;
 pub(crate) mod machines;
 mod references;
 mod refusal;

@@ -5,7 +5,7 @@ pub(crate) mod allocation_fields;
 mod bmc;
 mod error_collection;
 mod image_file;
-mod k8s_volume_problems;
+mod k8s_resources;
 mod machine_file;
 mod network_field;
 pub(crate) mod os_parameters;
@@ -14,9 +14,10 @@ mod workstation_files;
 pub mod yaml_node;
 
 pub use image_file::parse_image;
+pub use k8s_resources::parse_resources;
 pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
 pub use workstation_files::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
-pub use yaml_node::{format_at, suggest_name};
+pub use yaml_node::{format_at, replace_positions, suggest_name};
 
 use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};

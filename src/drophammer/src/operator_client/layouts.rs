@@ -2,8 +2,9 @@
 
 use super::options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
+use crate::commands::read_text;
 use common::diagnostic::join_problems;
-use common::error::{Context, Phase, Result};
+use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
@@ -59,8 +60,7 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
 
 /// Reads a layout from the operator's file, in any spelling. The inner error lists its problems with line and column.
 fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
-    let text = std::fs::read_to_string(file).context(Phase::Settings, || format!("read {}", file.display()))?;
-    Ok(match read_yaml(&text) {
+    Ok(match read_yaml(&read_text(file)?) {
         Ok(parsed) => Ok(json!(parsed.layout)),
         Err(problems) => {
             let said = join_problems(&problems);

@@ -74,11 +74,13 @@ pub enum LayoutCommand {
     },
     /// Create a layout from a file. Its id must not exist yet.
     Create {
+        /// File with the layout; - reads standard input.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
     /// Create or update a layout from a file. Comments in the server's file are preserved.
     Apply {
+        /// File with the layout; - reads standard input.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -114,7 +116,7 @@ pub enum VolumeCommand {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
         machine: String,
-        /// Output of kubectl get volumes,storageclasses -o yaml.
+        /// Output of kubectl get volumes,storageclasses -o yaml; - reads standard input.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },

@@ -2,13 +2,15 @@
 
 use super::options::{VolumeCommand, VolumeOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
-use common::error::{Context, Phase, Result};
+use crate::commands::read_text;
+use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::{format_bytes, format_columns, replace_hidden};
 use common::output::print_text;
 use reqwest::Method;
-use server::metal_api::volumes::{VolumeResponse, parse_resources};
+use server::metal_api::volumes::VolumeResponse;
 use server::operator::MachineSummary;
+use site::operator_files::parse_resources;
 
 /// Performs the command and prints the result.
 ///
@@ -33,10 +35,12 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
                 Ok(machine) => machine,
                 Err(why) => return Ok(print_refusal(&why)),
             };
-            let text = std::fs::read_to_string(file).context(Phase::Settings, || format!("read {}", file.display()))?;
-            match parse_resources(&text) {
+            match parse_resources(&read_text(file)?) {
                 Ok(list) => server.request(Method::POST, &format!("/v1/machine/{}/volumes", machine.id)).json(&list),
-                Err(why) => return Ok(print_refusal(&format!("{}:{why}", file.display()))),
+                Err(why) => {
+                    let lines: Vec<String> = why.lines().map(|line| format!("{}:{line}", file.display())).collect();
+                    return Ok(print_refusal(&lines.join("\n")));
+                }
             }
         }
         VolumeCommand::Rm { machine, volume, persistent_volume } => {

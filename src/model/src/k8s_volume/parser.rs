@@ -23,12 +23,16 @@ const PARTITION_NAME_BYTES: usize = 36;
 /// # Errors
 /// Returns all problems, each with its path, such as `volumes[2].spec.mode`.
 pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
-    let mut reading = ResourceParser::default();
-    let items = match list {
-        Value::Null => return Ok(Vec::new()),
-        Value::Array(items) => items.as_slice(),
-        _ => return Err(vec![Diagnostic::new("volumes", "must be a list of Volume and StorageClass resources")]),
-    };
+    match list {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(items) => parse_items(items, false),
+        _ => Err(vec![Diagnostic::new("volumes", "must be a list of Volume and StorageClass resources")]),
+    }
+}
+
+/// Parses the items of a list. If they are an addition to another list, their storage classes may be missing.
+pub(super) fn parse_items(items: &[Value], is_addition: bool) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
+    let mut reading = ResourceParser { is_addition, ..ResourceParser::default() };
     let places: Vec<(LocatedValue, &str)> =
         items.iter().enumerate().map(|(index, item)| reading.parse_kind(index, item)).collect();
     for (at, _) in places.iter().filter(|(_, kind)| *kind == CLASS) {
@@ -46,10 +50,13 @@ pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     }
 }
 
-const VOLUME: &str = "Volume";
+pub(super) const VOLUME: &str = "Volume";
 const CLASS: &str = "StorageClass";
-/// Required prefix of `apiVersion`, by kind of resource.
-const GROUPS: [(&str, &str); 2] = [(VOLUME, "storage.metalk8s.scality.com/"), (CLASS, "storage.k8s.io/")];
+/// The `apiVersion` of MetalK8s' `Volume` resources.
+pub(super) const VOLUME_VERSION: &str = "storage.metalk8s.scality.com/v1alpha1";
+/// Supported values of `apiVersion`, by kind of resource.
+const VERSIONS: [(&str, &[&str]); 2] =
+    [(VOLUME, &[VOLUME_VERSION]), (CLASS, &["storage.k8s.io/v1", "storage.k8s.io/v1beta1"])];
 
 /// Value with its path in the document.
 #[derive(Debug, Clone)]
@@ -78,6 +85,8 @@ impl<'a> LocatedValue<'a> {
 struct ResourceParser {
     problems: Vec<Diagnostic>,
     classes: BTreeMap<String, ListedClass>,
+    /// Whether the resources will be added to a list that may already contain their storage classes.
+    is_addition: bool,
 }
 
 /// Storage class of the list, with its properties that determine how a filesystem is created.
@@ -95,16 +104,17 @@ impl ResourceParser {
 
     fn parse_kind<'a>(&mut self, index: usize, value: &'a Value) -> (LocatedValue<'a>, &'static str) {
         let at = LocatedValue { place: format!("volumes[{index}]"), value };
-        let said = at.get_text("kind").unwrap_or(VOLUME);
-        let Some((kind, group)) = GROUPS.into_iter().find(|(kind, _)| *kind == said) else {
-            self.add_problem(at.child_path("kind"), format!("must be {VOLUME} or {CLASS}, found {said}"));
+        let actual = at.get("kind").map_or_else(|| Value::from(VOLUME), |kind| kind.value.clone());
+        let Some((kind, versions)) = VERSIONS.into_iter().find(|(kind, _)| actual == *kind) else {
+            let actual = actual.as_str().map_or_else(|| actual.to_string(), str::to_owned);
+            self.add_problem(at.child_path("kind"), format!("must be {VOLUME} or {CLASS}, found {actual}"));
             return (at, "");
         };
-        if let Some(version) = at.get_text("apiVersion").filter(|version| !version.starts_with(group)) {
-            self.add_problem(
-                at.child_path("apiVersion"),
-                format!("must start with {group} for a {kind}, found {version}"),
-            );
+        if let Some(version) = at.get("apiVersion")
+            && !versions.iter().any(|supported| version.value == *supported)
+        {
+            let why = format!("must be {} for a {kind}, found {}", versions[0], version.value);
+            self.add_problem(version.place, why);
         }
         (at, kind)
     }
@@ -203,7 +213,8 @@ impl ResourceParser {
         let (name, uid, node, source, (content, class)) = (name?, uid?, node?, source?, content?);
         self.check_name_length(&at.child_path("metadata.name"), &name, &source, &content);
         let deleted = metadata.is_some_and(|at| at.get("deletionTimestamp").is_some());
-        let volume = K8sVolume { name, uid, node, source, content, class, template, deleted };
+        let is_exported = at.get("apiVersion").is_some();
+        let volume = K8sVolume { name, uid, node, source, content, class, template, deleted, is_exported };
         (self.problems.len() == before).then_some(volume)
     }
 
@@ -319,6 +330,9 @@ impl ResourceParser {
             return Some((VolumeContent::Block, class));
         }
         let Some(ListedClass { class, format, options }) = found else {
+            if self.is_addition {
+                return None;
+            }
             self.add_problem(
                 spec.child_path("storageClassName"),
                 format!("the storage class {name} is not in the list"),
@@ -361,14 +375,13 @@ impl ResourceParser {
     fn check_duplicates(&mut self, volumes: &[(String, K8sVolume)]) {
         for (index, (place, volume)) in volumes.iter().enumerate() {
             let earlier = &volumes[..index];
-            if let Some((other, _)) = earlier.iter().find(|(_, other)| other.uid == volume.uid) {
-                self.add_problem(format!("{place}.metadata.uid"), format!("{other} has the same uid {}", volume.uid));
+            if let Some((_, other)) = earlier.iter().find(|(_, other)| other.uid == volume.uid) {
+                let why = format!("the volume {} has the same uid {}", other.name, volume.uid);
+                self.add_problem(format!("{place}.metadata.uid"), why);
             }
-            if let Some((other, _)) = earlier.iter().find(|(_, other)| other.name == volume.name) {
-                self.add_problem(
-                    format!("{place}.metadata.name"),
-                    format!("{other} has the same name {}", volume.name),
-                );
+            if let Some((_, other)) = earlier.iter().find(|(_, other)| other.name == volume.name) {
+                let why = format!("the volume with uid {} has the same name {}", other.uid, volume.name);
+                self.add_problem(format!("{place}.metadata.name"), why);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! PersistentVolumes for prepared volumes. They are equal to those that MetalK8s' operator creates, but lack its finalizer, since without
 //! the operator nothing would remove the finalizer.
 
+use super::parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};
 use serde_json::{Map, Value, json};
 
@@ -26,6 +27,11 @@ fn build_persistent_volume(BackedVolume { volume, path, size_bytes }: &BackedVol
     let part = |name: &str| volume.template.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
     let (mut metadata, mut spec): (Map<String, Value>, Map<String, Value>) = (part("metadata"), part("spec"));
     metadata.insert("name".to_owned(), json!(volume.name));
+    if volume.is_exported {
+        let owner = json!({"apiVersion": VOLUME_VERSION, "kind": VOLUME, "name": volume.name, "uid": volume.uid.to_string(),
+            "controller": true, "blockOwnerDeletion": true});
+        metadata.insert("ownerReferences".to_owned(), json!([owner]));
+    }
     let mode = match volume.content {
         VolumeContent::Filesystem { .. } => "Filesystem",
         VolumeContent::Block => "Block",

@@ -70,6 +70,26 @@ fn the_pillar_of_metalk8s_is_read() {
 }
 
 #[test]
+fn the_example_is_a_storage_class_for_local_volumes() {
+    let text = include_str!("../../../../examples/storage-class.yaml");
+    let options = marked_yaml::LoaderOptions::default().prevent_coercion(true);
+    let mut example = common::yaml::to_json(&common::yaml::read_document(text, options).unwrap());
+    for (field, expected) in [
+        ("apiVersion", "storage.k8s.io/v1"),
+        ("provisioner", "kubernetes.io/no-provisioner"),
+        ("volumeBindingMode", "WaitForFirstConsumer"),
+    ] {
+        assert_eq!(example[field], expected);
+    }
+    let raw = volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    let read = parse_volumes(&json!([raw, example.take()])).unwrap();
+    assert_eq!(
+        (read[0].class.mount_options.clone(), read[0].class.fs_type),
+        (vec!["noatime".into()], Some(FilesystemFormat::Ext4))
+    );
+}
+
+#[test]
 fn nothing_is_an_empty_list() {
     assert_eq!(parse_volumes(&Value::Null), Ok(Vec::new()));
     assert_eq!(parse_volumes(&json!([class()])), Ok(Vec::new()));
@@ -96,7 +116,7 @@ fn all_that_is_wrong_is_told_at_once_with_its_place() {
     let said = problems(list);
     for expected in [
         "volumes[7].kind: must be Volume or StorageClass, found Pod",
-        "volumes[8].apiVersion: must start with storage.metalk8s.scality.com/ for a Volume, found v1",
+        "volumes[8].apiVersion: must be storage.metalk8s.scality.com/v1alpha1 for a Volume, found \"v1\"",
         "volumes[0].parameters.fsType: must be ext4 or xfs, found \"ext3\"",
         "volumes[0].parameters.mkfsOptions: must be a string that contains a JSON list of words, found \"-m 0\"",
         "volumes[1].metadata.name: must be a name of lower-case letters",
@@ -125,10 +145,37 @@ fn twins_are_refused() {
         problems(json!([class(), raw("a", 1), raw("a", 2), raw("b", 1), class()])),
         [
             "volumes[4].metadata.name: the storage class fast is in the list twice",
-            "volumes[2].metadata.name: volumes[1] has the same name a",
-            "volumes[3].metadata.uid: volumes[1] has the same uid 9474cda7-0dbe-40fc-9842-3cb0404a7201",
+            "volumes[2].metadata.name: the volume with uid 9474cda7-0dbe-40fc-9842-3cb0404a7201 has the same name a",
+            "volumes[3].metadata.uid: the volume a has the same uid 9474cda7-0dbe-40fc-9842-3cb0404a7201",
         ]
     );
+}
+
+#[test]
+fn other_versions_of_the_resources_are_refused() {
+    let raw = volume("a", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    for (index, version, supported) in [
+        (0, json!("storage.metalk8s.scality.com/v1alpha1"), true),
+        (0, json!("storage.metalk8s.scality.com/v1beta1"), false),
+        (0, json!("storage.metalk8s.scality.com/v1alpha10"), false),
+        (0, json!("v1alpha1"), false),
+        (0, json!(1), false),
+        (0, Value::Null, true),
+        (1, json!("storage.k8s.io/v1"), true),
+        (1, json!("storage.k8s.io/v1beta1"), true),
+        (1, json!("storage.k8s.io/v2"), false),
+    ] {
+        let mut list = json!([raw, class()]);
+        list[index]["apiVersion"] = version.clone();
+        let place = format!("volumes[{index}].apiVersion: must be storage.");
+        match parse_volumes(&list) {
+            Ok(_) => assert!(supported, "{version}"),
+            Err(found) => {
+                let said = problems(list);
+                assert!(!supported && found.len() == 1 && said[0].starts_with(&place), "{version}: {said:?}");
+            }
+        }
+    }
 }
 
 /// Options that name another device, or another UUID, are none of a class.
@@ -184,7 +231,9 @@ fn a_manifest_is_bound_to_its_node_and_path() {
     assert_eq!(
         parsed["items"][0],
         json!({"apiVersion": "v1", "kind": "PersistentVolume",
-            "metadata": {"name": "db-1", "labels": {"app": "db"}},
+            "metadata": {"name": "db-1", "labels": {"app": "db"}, "ownerReferences": [{
+                "apiVersion": "storage.metalk8s.scality.com/v1alpha1", "kind": "Volume", "name": "db-1",
+                "uid": "9474cda7-0dbe-40fc-9842-3cb0404a7201", "controller": true, "blockOwnerDeletion": true}]},
             "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1073741824"}, "volumeMode": "Filesystem",
                 "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "fast", "mountOptions": ["noatime"],
                 "local": {"path": path, "fsType": "ext4"},
@@ -192,6 +241,13 @@ fn a_manifest_is_bound_to_its_node_and_path() {
                     {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}]}]}}}})
     );
     assert!(marked_yaml::parse_yaml(0, &text).is_ok());
+
+    // A resource that was written by hand is not an object of the cluster. The cluster would remove a PersistentVolume with such an owner.
+    let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
+    resource.as_object_mut().unwrap().remove("apiVersion");
+    let read = parse_volumes(&json!([class(), resource])).unwrap();
+    let text = format_manifests([BackedVolume { volume: &read[0], path, size_bytes: 1 << 30 }]);
+    assert!(!text.contains("ownerReferences"), "{text}");
 }
 
 /// Kubernetes calls a node by its hostname, with or without the domain.

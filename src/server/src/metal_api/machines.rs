@@ -1,7 +1,7 @@
 //! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
-use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
+use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -15,20 +15,17 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use common::yaml::edit;
 use control::api_types::{RegisterRequest, RegisteredBios, RegisteredHardware};
 use model::allocation::{Allocation, IdReference};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
-use site::resolve::resolve_allocation;
-use std::path::Path as File;
 use std::sync::Arc;
 use store::{InstallState, explain_migration_block};
 use uuid::Uuid;
 
-const KIND: &str = "machine";
+pub(super) const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// Fields of a machine's file, in the order in which they are written.
@@ -220,9 +217,16 @@ pub(crate) async fn allocate_machine(
     };
     let is_free = |machine: &MachineSpec| machine.allocation.is_none();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
-    rewrite_machine_file(app, &id, is_free, change, has_it).await?;
+    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
     app.watch.log_note(format!("{}: {peer} added allocation {uuid}", app.directory().display_name(&id)));
     Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+/// Returns the field of an allocation request from which the field of a machine's file is written; empty if the request lacks such a field.
+fn requested_field(path: &str) -> String {
+    let field = path.strip_prefix("allocation.").unwrap_or_default();
+    let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
+    ASKED.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
 }
 
 /// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine's file, and powers the machine off if its management controller
@@ -250,7 +254,7 @@ pub(crate) async fn free_machine(
     let own = allocation.id.to_string();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
-    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none()).await?;
+    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
     app.watch
         .log_note(format!("{}: {peer} removed allocation {own}; its disks are unchanged", directory.display_name(&id)));
     end_previous_system(app, &id).await?;
@@ -291,47 +295,6 @@ async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult
         }
     }
     Err(ApiRefusal::unprocessable("no machine available"))
-}
-
-/// Changes the machine's file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
-/// `becomes`.
-pub(super) async fn rewrite_machine_file(
-    app: &AppState,
-    id: &str,
-    was: impl Fn(&MachineSpec) -> bool,
-    change: impl Fn(&mut Map<String, Value>),
-    becomes: impl Fn(&MachineSpec) -> bool,
-) -> ApiResult<()> {
-    let what = EditedObject { kind: KIND, id };
-    let directory = app.directory();
-    let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
-    // A machine's file contains secrets, so a conflict does not show its text.
-    let changed = || what.conflict(path, None, &Value::Null);
-    let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
-    let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
-    before.ok_or_else(changed)?;
-    let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
-    let mut new = old.clone();
-    new.as_object_mut().into_iter().for_each(change);
-    let wanted =
-        operator_files::parse_machine(&edit::format_document(&new, &FIELDS)).map_err(ApiRefusal::bad_request)?;
-    resolve_allocation(&wanted, &InstallState::default(), &directory.known).map_err(ApiRefusal::unprocessable)?;
-    let edited = change_text(
-        path,
-        &text,
-        |text| edit::edit_values(text, &old, &new),
-        edit::format_document(&new, &FIELDS),
-        |text| {
-            operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
-        },
-    )?;
-    if !edited_files::replace_file(path, &text, &edited.text).await? {
-        return Err(changed());
-    }
-    wait_until_published(app, path, Some(&edited.text), |directory| directory.find_machine(id).is_some_and(&becomes))
-        .await?;
-    log_removed_comments(app, path, &edited.gone);
-    Ok(())
 }
 
 async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {

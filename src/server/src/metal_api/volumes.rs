@@ -3,7 +3,7 @@
 pub(crate) mod volume_state;
 
 use super::edit_turn::{EditRequest, EditTurn};
-use super::machines::rewrite_machine_file;
+use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::api_error::ApiError;
@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use site::effective_allocation::effective_allocation;
-use site::operator_files::{AllocationSpec, MachineSpec, yaml_node};
+use site::operator_files::{AllocationSpec, MachineSpec};
 use std::sync::{Arc, Mutex};
 use store::InstallState;
 use volume_state::{ObservedVolume, PersistentVolumePhase, StorageJob, can_be_deleted, settle_state};
@@ -110,17 +110,15 @@ pub(crate) async fn add_volumes(
     let new = list_resources(asked);
     let own = allocation_id(&turn, &id)?;
     check_node(&turn, &id, &new)?;
+    check_merged_list(&turn, &id, &new)?;
     let wanted = Mutex::new(None);
     let change = |document: &mut Map<String, Value>| {
-        let mut all = volume_list(document);
-        // Every list from the cluster contains all resources in their current versions.
-        all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
-        all.extend(new.iter().cloned());
+        let all = merge_resources(volume_list(document), &new);
         *lock_mutex(&wanted) = k8s_volume::parse_volumes(&Value::Array(all.clone())).ok();
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| machine.allocation.as_ref().map(listed_volumes) == *lock_mutex(&wanted);
-    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes).await?;
+    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
     app.watch.log_note(format!("{}: {peer} added volumes", app.directory().display_name(&id)));
     current_volumes(&turn, &id).await
 }
@@ -165,7 +163,7 @@ pub(crate) async fn remove_volume(
         set_volume_list(document, all);
     };
     let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
-    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes).await?;
+    rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
     app.watch.log_note(format!(
         "{}: {peer} removed volume {name}; its data is preserved",
         app.directory().display_name(&id)
@@ -299,6 +297,29 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     }
 }
 
+/// Replaces the listed resources of which the request has another version, and adds the other resources of the request. A list from the
+/// cluster contains all resources in their current versions.
+fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
+    all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
+    all.extend(new.iter().cloned());
+    all
+}
+
+/// Refuses resources that would make the machine's list invalid. The messages name the resources, since the client does not know their
+/// positions in the machine's file.
+fn check_merged_list(turn: &EditTurn, id: &str, new: &[Value]) -> ApiResult<()> {
+    let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    let listed = allocation.and_then(|allocation| allocation.passed_on.get("volumes")?.as_array().cloned());
+    let all = merge_resources(listed.unwrap_or_default(), new);
+    let problems = k8s_volume::parse_volumes(&Value::Array(all.clone())).err().unwrap_or_default();
+    let lines: Vec<String> =
+        problems.iter().map(|problem| k8s_volume::format_resource_problem(&all, problem)).collect();
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(ApiRefusal::bad_request(format!("{}\nNothing was added", lines.join("\n")))),
+    }
+}
+
 /// Returns whether both values are versions of the same resource.
 fn is_same_resource(one: &Value, other: &Value) -> bool {
     let named = match one["kind"] == "StorageClass" {
@@ -321,14 +342,6 @@ fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
 /// Returns the schema of a request: a resource, or a list of them.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
-}
-
-/// Parses the operator's file of resources.
-///
-/// # Errors
-/// The text is not valid YAML, with line and column.
-pub fn parse_resources(text: &str) -> Result<Value, String> {
-    yaml_node::parse_document(text).map(|node| yaml_node::to_json(&node))
 }
 
 /// Returns the resources of a request. `kubectl get -o json` prints a list as a resource.

@@ -80,9 +80,19 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
         (400, "is not supported in an allocation request", with("networks", json!([{"networkid": "n"}]))),
         (404, "no machine with id", with("uuid", json!(STRANGER))),
         (422, "machine is already allocated", with("uuid", json!(ONE))),
-        (422, "image \\\"debian-99\\\" not found", {
+        (422, "\"imageid: image \\\"debian-99\\\" not found", {
             let mut wish = with("uuid", json!(TWO));
             wish["imageid"] = json!("debian-99");
+            wish
+        }),
+        (422, "\"filesystemlayoutid: layout \\\"none\\\" not found", {
+            let mut wish = with("uuid", json!(TWO));
+            wish["filesystemlayoutid"] = json!("none");
+            wish
+        }),
+        (400, "\"ssh_pub_keys[0]: ", {
+            let mut wish = with("uuid", json!(TWO));
+            wish["ssh_pub_keys"] = json!([{"key": "ssh-ed25519 AAAA"}]);
             wish
         }),
         (422, "does not have the requested size: c7", {

@@ -38,7 +38,11 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let add = async |list: &Value| server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), list).await;
     // What is wrong is told, and nothing is written.
     let answer = add(&json!([volume("db-1", "x"), class()])).await;
-    assert!(answer.status == 400 && answer.text().contains("must be a UUID"), "{}", answer.text());
+    let why = "Volume db-1: metadata.uid: must be a UUID";
+    assert!(answer.status == 400 && answer.text().contains(why), "{}", answer.text());
+    let answer = add(&json!([volume("db-1", UID)])).await;
+    let why = "Volume db-1: spec.storageClassName: the storage class fast is not in the list\\nNothing was added";
+    assert!(answer.status == 400 && answer.text().contains(why), "{}", answer.text());
     assert_eq!(server.file("machines/one.yaml"), file);
     assert_eq!(server.v1("POST", &format!("/v1/machine/{TWO}/volumes"), &class()).await.status, 422);
     // As kubectl prints it.

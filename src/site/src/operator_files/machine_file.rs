@@ -2,7 +2,7 @@
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
 use super::{
-    AllocationSpec, MachineSpec, bmc, error_collection, k8s_volume_problems, network_field, os_parameters, pull_secret,
+    AllocationSpec, MachineSpec, bmc, error_collection, k8s_resources, network_field, os_parameters, pull_secret,
 };
 use crate::boot_values;
 use marked_yaml::{Node, Spanned};
@@ -138,7 +138,7 @@ fn check_allocation(
     wrong.extend(
         get_field(given, "network").map(|given| network_field::find_problems("network", given)).unwrap_or_default(),
     );
-    wrong.extend(get_field(given, "volumes").map(k8s_volume_problems::find_problems).unwrap_or_default());
+    wrong.extend(get_field(given, "volumes").map(k8s_resources::find_problems).unwrap_or_default());
     let has_image = get_field(given, "image").is_some();
     wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));
     wrong

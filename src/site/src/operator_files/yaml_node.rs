@@ -1,5 +1,6 @@
 //! YAML documents of the operator as nodes with their positions: parsing, access to fields, and messages.
 
+use common::diagnostic::child_path;
 use common::spelling::find_similar;
 use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
@@ -70,4 +71,71 @@ pub fn format_at(value: &Spanned<String>, message: &str) -> String {
 /// Returns the value of a field.
 pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
+}
+
+/// Replaces the position at the start of each problem by the path of the field at this position, which `rename` converts to the name that
+/// the reader of the message knows. An empty name is omitted. Used for documents whose text the reader does not have.
+pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
+    let document = parse_document(text).ok();
+    let replace = |line: &str| {
+        let Some((position, message)) = split_position(line) else { return line.to_owned() };
+        let path = document.as_ref().and_then(|node| find_path(node, position, "")).unwrap_or_default();
+        match rename(&path) {
+            name if name.is_empty() => message.to_owned(),
+            name => format!("{name}: {message}"),
+        }
+    };
+    problems.lines().map(replace).collect::<Vec<_>>().join("\n")
+}
+
+/// Splits a line such as `3:7: message` into line number, column and message.
+fn split_position(line: &str) -> Option<((usize, usize), &str)> {
+    let (position, message) = line.split_once(": ")?;
+    let (row, column) = position.split_once(':')?;
+    Some(((row.parse().ok()?, column.parse().ok()?), message))
+}
+
+/// Returns the path of the field whose name or value starts at this position.
+fn find_path(node: &Node, position: (usize, usize), path: &str) -> Option<String> {
+    let starts = |mark: Option<&Marker>| mark.is_some_and(|mark| (mark.line(), mark.column()) == position);
+    let found = |child: &Node, path: String| match starts(child.span().start()) {
+        true => Some(path),
+        false => find_path(child, position, &path),
+    };
+    match node {
+        Node::Mapping(mapping) => mapping.iter().find_map(|(key, value)| {
+            let path = child_path(path, key.as_str());
+            if starts(key.span().start()) { Some(path) } else { found(value, path) }
+        }),
+        Node::Sequence(items) => {
+            items.iter().enumerate().find_map(|(index, item)| found(item, format!("{path}[{index}]")))
+        }
+        Node::Scalar(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_replaced_by_paths() {
+        let text = "id: x\nallocation:\n  id: a\n  image: debian-99\n  keys: [one, {deep: two}]\n";
+        let problems =
+            "4:10: image not found\n5:10: bad key\n5:22: deep\n3:7: size not set\n9:9: elsewhere\nno position";
+        let rename = |path: &str| if path == "allocation.id" { String::new() } else { path.to_owned() };
+        let said = replace_positions(text, problems, rename);
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "allocation.image: image not found",
+                "allocation.keys[0]: bad key",
+                "allocation.keys[1].deep: deep",
+                "size not set",
+                "elsewhere",
+                "no position"
+            ]
+        );
+    }
 }

@@ -1,0 +1,56 @@
+//! Requested changes of a machine's file.
+
+use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
+use super::machines::{FIELDS, KIND};
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use common::yaml::edit;
+use serde_json::{Map, Value};
+use site::operator_files::{self, MachineSpec};
+use site::resolve::resolve_allocation;
+use std::path::Path as File;
+use store::InstallState;
+
+/// Changes the machine's file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
+/// `becomes`. In error messages, `rename` replaces the path of a field in the file by the name that the client knows.
+pub(super) async fn rewrite_machine_file(
+    app: &AppState,
+    id: &str,
+    was: impl Fn(&MachineSpec) -> bool,
+    change: impl Fn(&mut Map<String, Value>),
+    becomes: impl Fn(&MachineSpec) -> bool,
+    rename: impl Fn(&str) -> String,
+) -> ApiResult<()> {
+    let what = EditedObject { kind: KIND, id };
+    let directory = app.directory();
+    let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
+    // A machine's file contains secrets, so a conflict does not show its text.
+    let changed = || what.conflict(path, None, &Value::Null);
+    let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
+    let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
+    before.ok_or_else(changed)?;
+    let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
+    let mut new = old.clone();
+    new.as_object_mut().into_iter().for_each(change);
+    let anew = edit::format_document(&new, &FIELDS);
+    let named = |problems: String| operator_files::replace_positions(&anew, &problems, &rename);
+    let wanted = operator_files::parse_machine(&anew).map_err(|why| ApiRefusal::bad_request(named(why)))?;
+    resolve_allocation(&wanted, &InstallState::default(), &directory.known)
+        .map_err(|why| ApiRefusal::unprocessable(named(why)))?;
+    let edited = change_text(
+        path,
+        &text,
+        |text| edit::edit_values(text, &old, &new),
+        anew.clone(),
+        |text| {
+            operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
+        },
+    )?;
+    if !edited_files::replace_file(path, &text, &edited.text).await? {
+        return Err(changed());
+    }
+    wait_until_published(app, path, Some(&edited.text), |directory| directory.find_machine(id).is_some_and(&becomes))
+        .await?;
+    log_removed_comments(app, path, &edited.gone);
+    Ok(())
+}
