@@ -31,7 +31,7 @@ use model::migration::MigrationSide;
 use request_body::{EVENT_BYTES, read_machine_document};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use site::requested_steps;
+use site::requested_steps::MachineArrays;
 use site::resolve::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
@@ -74,9 +74,9 @@ pub(crate) async fn register_boot(
     // A repeated registration, caused by a new address, has the same content as the first one.
     if boot.address.is_none() {
         app.state.store_registration(&id, directory.display_name(&id), &register).await?;
-        let allocation = directory.find_machine(&id).and_then(|machine| machine.allocation.as_ref());
-        if allocation.is_some_and(|allocation| requested_steps::needs_inventory(allocation, &directory.known)) {
-            // The layout depends on the registration, so its problems are found now.
+        let arrays = directory.find_machine(&id).and_then(|machine| MachineArrays::find(machine, &directory.known));
+        if arrays.is_some() {
+            // The layouts of templates depend on the registration, so their problems are found now.
             app.request_reload();
         }
     }

@@ -1,45 +1,48 @@
-//! State of an allocation, with everything on which its installation depends: the layout that templates generate, and the approval in
-//! force.
+//! State of an allocation, with everything on which its installation depends: the layout that templates generate, the templates that the
+//! hardware does not support, and the approval in force.
 
 use super::AppState;
 use super::api_error::ApiError;
-use site::effective_allocation::effective_allocation;
-use site::operator_files::AllocationSpec;
-use site::requested_steps::{GeneratedLayout, find_requested_arrays};
+use site::effective_allocation::with_effective_allocation;
+use site::operator_files::MachineSpec;
+use site::requested_steps::MachineArrays;
 use site::resolve::SiteObjects;
 use store::InstallState;
 
-/// Returns the state of the allocation, including the layout that its templates generate and the approval in force.
+/// Returns the state of the machine's allocation, including the results of its templates and the approval in force. Returns an empty state
+/// if the machine has no allocation.
 ///
 /// # Errors
 /// The database cannot be read or written.
 pub(crate) async fn read_full_state(
     app: &AppState,
-    machine: &str,
-    allocation: &AllocationSpec,
+    machine: &MachineSpec,
     known: &SiteObjects,
 ) -> Result<InstallState, ApiError> {
-    let standing = app.state.read_install_state(machine, &allocation.id).await?;
-    let effective = effective_allocation(allocation, &standing).allocation;
-    let generated = generate_layout(app, machine, &effective, known).await?;
-    add_approval(app, machine, &allocation.id, InstallState { generated, ..standing }, known).await
+    let Some(allocation) = &machine.allocation else { return Ok(InstallState::default()) };
+    let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
+    let standing = add_template_results(app, machine, standing, known).await?;
+    add_approval(app, &machine.id, &allocation.id, standing, known).await
 }
 
-/// Generates the layout from the templates of the allocation and the registered hardware of the machine. Returns `None` if no template
-/// generates a layout, or the machine has not registered.
+/// Adds the results of the machine's templates for its registered hardware: the layout that they generate, and the templates that the
+/// hardware does not support. If the machine has not registered, nothing is added.
 ///
 /// # Errors
 /// The database cannot be read, or the planner fails.
-pub(crate) async fn generate_layout(
+pub(crate) async fn add_template_results(
     app: &AppState,
-    machine: &str,
-    allocation: &AllocationSpec,
+    machine: &MachineSpec,
+    standing: InstallState,
     known: &SiteObjects,
-) -> Result<GeneratedLayout, ApiError> {
-    let Some(arrays) = find_requested_arrays(allocation, known) else { return Ok(None) };
-    let Some(registered) = app.state.find_registration(machine).await? else { return Ok(None) };
-    let generate = move || Some(arrays.generate_layout(&registered.parse_inventory()?));
-    app.planner.run_job(machine, generate).await
+) -> Result<InstallState, ApiError> {
+    let Some(arrays) = MachineArrays::find(&with_effective_allocation(machine, &standing), known) else { return Ok(standing) };
+    let Some(registered) = app.state.find_registration(&machine.id).await? else { return Ok(standing) };
+    let add_results = move || match registered.parse_inventory() {
+        Some(inventory) => arrays.add_results(&inventory, standing),
+        None => standing,
+    };
+    app.planner.run_job(&machine.id, add_results).await
 }
 
 /// Adds the machine's approval in force to the state.

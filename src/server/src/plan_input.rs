@@ -87,7 +87,7 @@ pub(crate) async fn get_preview(
             }
             (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
             (MigrationForecast::AsEver, Some(allocation)) => {
-                let standing = full_install_state::read_full_state(&app, &id, allocation, &directory.known).await?;
+                let standing = full_install_state::read_full_state(&app, machine, &directory.known).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolve_allocation(machine, &standing, &directory.known) {
                     Ok(Some(assigned)) => {

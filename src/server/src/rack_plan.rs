@@ -204,7 +204,7 @@ impl RackSnapshot {
             return Ok(seen);
         }
         let Some(allocation) = &machine.allocation else { return Ok(seen) };
-        let standing = self.read_standing(id, allocation)?;
+        let standing = self.read_standing(machine, allocation)?;
         seen.installed = standing.last_installation();
         let is_installed = standing.is_installed();
         seen.outlook = self.predict_allocation(machine.clone(), standing, change);
@@ -216,8 +216,8 @@ impl RackSnapshot {
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);
-        let standing = match of.and_then(|of| of.allocation.as_ref()) {
-            Some(allocation) => self.read_standing(&is.a, allocation)?,
+        let standing = match of.and_then(|of| Some((of, of.allocation.as_ref()?))) {
+            Some((of, allocation)) => self.read_standing(of, allocation)?,
             None => InstallState::default(),
         };
         seen.outlook = match offer::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
@@ -230,12 +230,9 @@ impl RackSnapshot {
         Ok(true)
     }
 
-    fn read_standing(&self, id: &str, allocation: &AllocationSpec) -> Result<InstallState> {
-        let mut standing = self.state.read_install_state_blocking(id, &allocation.id)?;
-        let effective = effective_allocation(allocation, &standing).allocation;
-        standing.generated =
-            requested_steps::generate_layout_blocking(&self.state, id, &effective, &self.directory.known)?;
-        Ok(standing)
+    fn read_standing(&self, machine: &MachineSpec, allocation: &AllocationSpec) -> Result<InstallState> {
+        let standing = self.state.read_install_state_blocking(&machine.id, &allocation.id)?;
+        requested_steps::add_results_blocking(&self.state, machine, standing, &self.directory.known)
     }
 
     fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {

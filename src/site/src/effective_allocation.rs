@@ -10,7 +10,7 @@
 //! | `volumes` | those of the file: they are resources of Kubernetes, and existing ones are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
 
-use crate::operator_files::AllocationSpec;
+use crate::operator_files::{AllocationSpec, MachineSpec};
 use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,12 @@ pub enum DifferenceEffect {
     Applied,
     /// The reinstall is refused: the installed value is not on record, and can be kept only if the file contains it.
     Refused,
+}
+
+/// Returns the machine with the allocation that applies to it in this state.
+pub fn with_effective_allocation(machine: &MachineSpec, standing: &InstallState) -> MachineSpec {
+    let allocation = machine.allocation.as_ref().map(|in_file| effective_allocation(in_file, standing).allocation);
+    MachineSpec { allocation, ..machine.clone() }
 }
 
 /// Returns the allocation that applies to the machine in this state.

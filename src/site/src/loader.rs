@@ -4,7 +4,6 @@ use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::duplicates;
-use crate::effective_allocation::effective_allocation;
 use crate::image_visibility::{self, ImageStates};
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
@@ -313,11 +312,12 @@ fn read_standing_blocking(
     machine: &MachineSpec,
     known: &SiteObjects,
 ) -> Result<InstallState, String> {
-    let Some(allocation) = &machine.allocation else { return Ok(InstallState::default()) };
+    let add_results = |standing| {
+        requested_steps::add_results_blocking(state, machine, standing, known).map_err(|error| error.to_string())
+    };
+    let Some(allocation) = &machine.allocation else { return add_results(InstallState::default()) };
     let standing = state.read_install_state_blocking(&machine.id, &allocation.id).map_err(|error| error.to_string())?;
-    let effective = effective_allocation(allocation, &standing).allocation;
-    let generated = requested_steps::generate_layout_blocking(state, &machine.id, &effective, known);
-    let generated = generated.map_err(|error| error.to_string())?;
+    let standing = add_results(standing)?;
     let approved = match known.approvals.other_allocation(&machine.id, &allocation.id) {
         Some(other) => {
             let other = state.read_install_state_blocking(&machine.id, &other).map_err(|error| error.to_string())?;
@@ -325,7 +325,7 @@ fn read_standing_blocking(
         }
         None => known.approvals.find_in_force(&machine.id, &standing),
     };
-    Ok(InstallState { generated, approved, ..standing })
+    Ok(InstallState { approved, ..standing })
 }
 
 /// Indexes values by id. If two files have the same id, the first one by name takes precedence.

@@ -48,6 +48,8 @@ pub struct MachineSpec {
     pub locked: Option<String>,
     /// Management controller that switches the machine's power.
     pub bmc: Option<Bmc>,
+    /// Traits of the machine. A trait with the name of a deploy template enables this template on the machine.
+    pub traits: Vec<Spanned<String>>,
     pub allocation: Option<AllocationSpec>,
 }
 

@@ -1,8 +1,11 @@
 //! Steps of an allocation: its default steps, merged with the templates that its requested traits name. Conflicts between templates are
 //! reported before the machine boots.
 
+pub(crate) mod enabled_templates;
+
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
-use crate::operator_files::{AllocationSpec, format_at};
+use crate::effective_allocation::with_effective_allocation;
+use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
@@ -11,7 +14,7 @@ use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::Layout;
 use std::sync::Arc;
-use store::ServerState;
+use store::{InstallState, ServerState};
 
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
@@ -75,32 +78,57 @@ fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<Reque
     allocation.requested_traits.iter().filter_map(of).collect()
 }
 
-/// Returns whether a template generates the layout from the machine's registered hardware.
-pub fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
+/// Returns whether a requested template generates the layout from the machine's registered hardware.
+fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
     let named =
         |wanted: &TemplateStep| MAKE_THE_LAYOUT.contains(&format!("{}.{}", wanted.interface, wanted.step).as_str());
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
 }
 
-/// Generates the layout of an allocation from its templates and the machine's registered hardware, on the calling thread.
+/// Arrays of the templates of a machine, from which layouts are generated for its registered hardware.
+pub struct MachineArrays {
+    /// Arrays of the template that the allocation requests.
+    requested: Option<RequestedArrays>,
+    /// Arrays of templates that the machine's traits enable, and its allocation does not request.
+    enabled: Vec<RequestedArrays>,
+}
+
+impl MachineArrays {
+    /// Returns the arrays of the machine's templates, or `None` if none of these templates generates a layout.
+    pub fn find(machine: &MachineSpec, known: &SiteObjects) -> Option<MachineArrays> {
+        let requested = machine.allocation.as_ref().and_then(|allocation| find_requested_arrays(allocation, known));
+        let enabled = enabled_templates::find_enabled_arrays(machine, known);
+        (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
+    }
+
+    /// Adds the results for a machine with this inventory to the state of the machine's allocation.
+    pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
+        let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
+        let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
+        let unsupported = unsupported.map(|why| enabled_templates::add_reason(&why)).collect();
+        InstallState { generated, unsupported, ..standing }
+    }
+}
+
+/// Adds the results of the machine's templates for its registered hardware to the state of its allocation, on the calling thread.
 ///
 /// # Errors
 /// The database cannot be read or written.
-pub fn generate_layout_blocking(
+pub fn add_results_blocking(
     state: &ServerState,
-    machine: &str,
-    allocation: &AllocationSpec,
+    machine: &MachineSpec,
+    standing: InstallState,
     known: &SiteObjects,
-) -> common::error::Result<GeneratedLayout> {
-    let Some(arrays) = find_requested_arrays(allocation, known) else { return Ok(None) };
-    Ok(state.read_inventory_blocking(machine)?.map(|inventory| arrays.generate_layout(&inventory)))
+) -> common::error::Result<InstallState> {
+    let effective = with_effective_allocation(machine, &standing);
+    let Some(arrays) = MachineArrays::find(&effective, known) else { return Ok(standing) };
+    Ok(match state.read_inventory_blocking(&machine.id)? {
+        Some(inventory) => arrays.add_results(&inventory, standing),
+        None => standing,
+    })
 }
 
-/// Generated layout, or the reason why it cannot be generated. `None` if no template generates a layout, or the machine has not
-/// registered.
-pub type GeneratedLayout = Option<Result<Layout, String>>;
-
-pub fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
+fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
     needs_inventory(allocation, known).then(|| merge_allocation_steps(allocation, known).ok()?.arrays).flatten()
 }
 
@@ -176,7 +204,7 @@ fn find_arrays(
     }
 }
 
-/// Returns remarks on templates whose steps are invalid, with their positions: an allocation that requests such a template is refused. The
+/// Returns remarks on templates whose steps are invalid, with their positions: nothing is installed on a machine with such a trait. The
 /// templates are kept, since another conductor may support their steps.
 pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();
@@ -185,7 +213,7 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
             merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
-            let why = format!("{problem}; an allocation that requests {} is refused", stored.template.name);
+            let why = format!("{problem}; machines with the trait {} are refused", stored.template.name);
             said.push(crate::yaml_folder::format_problem(&stored.path, &why, false));
         }
     }

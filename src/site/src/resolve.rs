@@ -3,11 +3,13 @@
 
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
-use crate::effective_allocation::{EffectiveAllocation, effective_allocation, find_allocation_differences};
+use crate::effective_allocation::{
+    EffectiveAllocation, effective_allocation, find_allocation_differences, with_effective_allocation,
+};
 use crate::image_visibility::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
 use crate::os_definition_state::DefinitionState;
-use crate::requested_steps::{self, AllocationSteps};
+use crate::requested_steps::{self, AllocationSteps, enabled_templates};
 use crate::sizes::MachineSize;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::TemplateStep;
@@ -58,8 +60,9 @@ pub struct ResolvedAllocation {
     pub approved: Option<ApprovedPlan>,
 }
 
-/// Resolves the machine's allocation. Returns `None` if the machine has no allocation or must wait: the digest of its image is not known
-/// yet, its OS definition is not verified yet, or its layout depends on an inventory that is not registered yet.
+/// Resolves the machine's allocation. Templates that the machine's traits enable are checked even without an allocation. Returns `None` if
+/// the machine has no allocation or must wait: the digest of its image is not known yet, its OS definition is not verified yet, or its
+/// layout depends on an inventory that is not registered yet.
 ///
 /// # Errors
 /// Everything that prevents the resolution, one line each, with its position in the machine's file.
@@ -68,7 +71,9 @@ pub fn resolve_allocation(
     standing: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    let Some(in_file) = &machine.allocation else { return Ok(None) };
+    let Some(in_file) = &machine.allocation else {
+        return check_enabled_templates(machine, standing, known).map(|()| None);
+    };
     let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, standing);
     if let Some(why) = explain_other_owner(machine, &allocation, standing) {
         return Err(why);
@@ -96,21 +101,37 @@ pub fn resolve_allocation(
         Ok(merged) => (merged, None),
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
+    // Installations that have started continue.
+    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
+    let enabled = match installs && !is_started {
+        true => check_enabled_templates(machine, standing, known),
+        false => Ok(()),
+    };
     // Without the templates it is unknown which layout applies.
     let layout = match unmerged.filter(|_| installs) {
         None => resolve_layout(machine, &allocation, standing, known, &merged),
         Some(why) => Err(why),
     };
     let image = resolve_image(machine, &allocation, standing, known);
+    let problems = [enabled.err(), image.as_ref().err().cloned(), layout.as_ref().err().cloned()];
     match (image, layout) {
+        _ if problems.iter().any(Option::is_some) => Err(problems.into_iter().flatten().collect::<Vec<_>>().join("\n")),
         (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
             let steps = if installs { merged.steps } else { Vec::new() };
             Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, installs, approved }))
         }
-        (Ok(_), Ok(_)) => Ok(None),
-        (Err(image), Err(layout)) => Err(format!("{image}\n{layout}")),
-        (Err(why), _) | (_, Err(why)) => Err(why),
+        _ => Ok(None),
     }
+}
+
+/// Checks that every template that the machine's traits enable can run on the machine.
+///
+/// # Errors
+/// All problems, one line each, with their positions in the machine's file.
+fn check_enabled_templates(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Result<(), String> {
+    let mut problems = enabled_templates::find_enabled_problems(&with_effective_allocation(machine, standing), known);
+    problems.extend(standing.unsupported.iter().cloned());
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
 /// Returns the reason why this machine must not use the allocation: a migration has barred it from this machine, or it is installed under

@@ -62,6 +62,8 @@ pub struct InstallState {
     pub unremembered: bool,
     /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot be generated.
     pub generated: Option<Result<Layout, String>>,
+    /// Problems of templates that the machine's traits enable, and that its registered hardware does not support.
+    pub unsupported: Vec<String>,
     /// Approval of the machine's next installation, or the reason why it cannot be used.
     pub approved: Option<Result<Arc<Approval>, String>>,
 }

@@ -24,9 +24,11 @@ pub(crate) async fn find_assignment(
     id: &str,
 ) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
     let Some(machine) = directory.find_machine(id) else { return Ok(None) };
-    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    if machine.allocation.is_none() {
+        return Ok(None);
+    }
     let standing =
-        full_install_state::read_full_state(app, id, allocation, &directory.known).await?.without_unconfirmed_order();
+        full_install_state::read_full_state(app, machine, &directory.known).await?.without_unconfirmed_order();
     let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
     Ok(assigned.map(|assigned| (assigned, standing)))
 }

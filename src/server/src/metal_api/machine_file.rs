@@ -4,10 +4,11 @@ use super::edited_files::{self, EditedObject, change_text, log_removed_comments,
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::full_install_state::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
 use site::operator_files::{self, MachineSpec};
-use site::resolve::resolve_allocation;
+use site::resolve::{SiteObjects, resolve_allocation};
 use std::path::Path as File;
 use store::InstallState;
 
@@ -35,8 +36,8 @@ pub(super) async fn rewrite_machine_file(
     let anew = edit::format_document(&new, &FIELDS);
     let named = |problems: String| operator_files::replace_positions(&anew, &problems, &rename);
     let wanted = operator_files::parse_machine(&anew).map_err(|why| ApiRefusal::bad_request(named(why)))?;
-    resolve_allocation(&wanted, &InstallState::default(), &directory.known)
-        .map_err(|why| ApiRefusal::unprocessable(named(why)))?;
+    let resolved = check_allocation(app, &wanted, &directory.known).await?;
+    resolved.map_err(|why| ApiRefusal::unprocessable(named(why)))?;
     let edited = change_text(
         path,
         &text,
@@ -53,4 +54,26 @@ pub(super) async fn rewrite_machine_file(
         .await?;
     log_removed_comments(app, path, &edited.gone);
     Ok(())
+}
+
+/// Checks that the machine's allocation can be carried out. The inner error lists all problems, with their positions in the machine's file.
+async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObjects) -> ApiResult<Result<(), String>> {
+    let Some(allocation) = &machine.allocation else { return Ok(Ok(())) };
+    let mut machine = machine.clone();
+    if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
+        // The templates that the traits enable matter only for an installation.
+        machine.traits.clear();
+    }
+    check_templates(app, &machine, known).await
+}
+
+/// Checks that the machine's allocation can be installed, if it has one, and that the templates that its traits enable can run on it. The
+/// inner error lists all problems.
+pub(super) async fn check_templates(
+    app: &AppState,
+    machine: &MachineSpec,
+    known: &SiteObjects,
+) -> ApiResult<Result<(), String>> {
+    let standing = add_template_results(app, machine, InstallState::default(), known).await?;
+    Ok(resolve_allocation(machine, &standing, known).map(drop))
 }

@@ -1,7 +1,7 @@
 //! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
-use super::machine_file::rewrite_machine_file;
+use super::machine_file::{check_templates, rewrite_machine_file};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -287,11 +287,15 @@ async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult
     let is_free = |machine: &&MachineSpec| {
         machine.size.as_deref() == Some(size) && machine.allocation.is_none() && machine.locked.is_none()
     };
-    let mut free: Vec<&str> = directory.machines().filter(is_free).map(|machine| machine.id.as_str()).collect();
-    free.sort_unstable();
-    for id in free {
-        if app.state.find_registration(id).await?.is_some() && app.state.find_live_migration(id).await?.is_none() {
-            return Ok(id.to_owned());
+    let mut free: Vec<&MachineSpec> = directory.machines().filter(is_free).collect();
+    free.sort_unstable_by_key(|machine| &machine.id);
+    for machine in free {
+        let id = &machine.id;
+        if app.state.find_registration(id).await?.is_some()
+            && app.state.find_live_migration(id).await?.is_none()
+            && check_templates(app, machine, &directory.known).await?.is_ok()
+        {
+            return Ok(id.clone());
         }
     }
     Err(ApiRefusal::unprocessable("no machine available"))

@@ -220,9 +220,9 @@ async fn read_source_state(
     directory: &SiteSnapshot,
     is: &Migration,
 ) -> Result<Option<InstallState>, ApiError> {
-    let machine = offer::find_source(directory, is);
-    let Some(allocation) = machine.and_then(|machine| machine.allocation.as_ref()) else { return Ok(None) };
-    full_install_state::read_full_state(app, &is.a, allocation, &directory.known).await.map(Some)
+    let machine = offer::find_source(directory, is).filter(|machine| machine.allocation.is_some());
+    let Some(machine) = machine else { return Ok(None) };
+    full_install_state::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
 /// Returns the approval in force for the target's plan. The inner error is the reason why the target must wait.

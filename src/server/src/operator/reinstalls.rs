@@ -148,7 +148,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     if let Some(reason) = &machine.locked {
         return Err(invalid_reinstall(format!("machine {id} is locked: {reason}")));
     }
-    let mut standing = app.state.read_install_state(&id, &allocation).await?;
+    let standing = app.state.read_install_state(&id, &allocation).await?;
     if standing.unconfirmed {
         return Err(ApiError::new(StatusCode::CONFLICT, confirmation::explain_confirmation(&id)));
     }
@@ -157,11 +157,10 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     }
     let words = read_overrides(asked)?;
     let in_file = machine.allocation.as_ref();
-    let effective =
-        in_file.map(|in_file| effective_allocation(in_file, &state_for_order(standing.clone(), &words)).allocation);
-    if let Some(allocation) = &effective {
-        standing.generated = full_install_state::generate_layout(app, &id, allocation, &directory.known).await?;
-    }
+    let of_order = state_for_order(standing.clone(), &words);
+    let effective = in_file.map(|in_file| effective_allocation(in_file, &of_order).allocation);
+    let of_order = full_install_state::add_template_results(app, &machine, of_order, &directory.known).await?;
+    let standing = InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..standing };
     let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
     match (made, directory.known.images.get(&asked.imageid)) {
         (Some((allocation, os)), _) => {

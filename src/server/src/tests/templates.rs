@@ -180,7 +180,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         server.write(&format!("deploy-templates/{name}"), &text.replace("\\\"", "\""));
         server.heard(&says.replace('"', "\\\"")).await;
     }
-    server.heard("an allocation that requests CUSTOM_B is refused").await;
+    server.heard("machines with the trait CUSTOM_B are refused").await;
 }
 
 fn inventory(disks: u8) -> Inventory {
@@ -241,4 +241,66 @@ async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
     )
     .unwrap();
     assert!(plan.to_string().contains("md0 raid1 metadata 1.2 (sda2 sdb2)"), "{plan}");
+}
+
+/// A trait enables its template, whether or not the allocation requests it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
+    let dir = with_traits("");
+    let broken = "name: CUSTOM_A\nsteps: [{interface: vendor, step: unknown, args: {}, priority: 5}]\n";
+    std::fs::write(dir.path().join("deploy-templates/a.yaml"), broken).unwrap();
+    let two = format!("id: {TWO}\nname: two\nsize: c2\ntraits: [CUSTOM_A]\nmacs: ['52:54:00:00:00:02']\n");
+    std::fs::write(dir.path().join("machines/two.yaml"), two).unwrap();
+    let server = Running::start_in(dir).await;
+    let why = "two.yaml:4:10: the template CUSTOM_A (deploy-templates/a.yaml:2:9): unknown step vendor.unknown";
+    server.heard(why).await;
+    let withheld = async || {
+        let path = format!("/v1/machine/{ONE}/preview");
+        server.call(&server.operator(), "GET", &path, &Value::Null).await.json()["withheld"].to_string()
+    };
+    let reaches = async |expected: &str| {
+        let began = std::time::Instant::now();
+        while !withheld().await.contains(expected) {
+            assert!(began.elapsed() < PATIENCE, "{expected}: {}", withheld().await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    reaches("unknown step vendor.unknown; the trait enables this template, although it is not requested").await;
+
+    // Such a machine is neither allocated nor chosen.
+    server.token(TWO).await;
+    let allocate = async |field: &str, value: &str| {
+        let wish = json!({"imageid": "debian-12", "filesystemlayoutid": "default", field: value});
+        server.v1("POST", "/v1/machine/allocate", &wish).await
+    };
+    let answer = allocate("uuid", TWO).await;
+    assert!(answer.status == 422 && answer.text().contains("\"the template CUSTOM_A ("), "{}", answer.text());
+    let answer = allocate("sizeid", "c2").await;
+    assert!(answer.status == 422 && answer.text().contains("no machine available"), "{}", answer.text());
+
+    // Arrays that the registered disks do not allow.
+    server.write("deploy-templates/a.yaml", &json!({"name": "CUSTOM_A", "steps": [raid("1")]}).to_string());
+    reaches("null").await;
+    let registers = async |disks: u8| {
+        let token = token_of(&server.boot(&format!("uuid={ONE}")).await.text());
+        let register = serde_json::to_value(RegisterRequest::new(ONE.to_owned(), inventory(disks))).unwrap();
+        assert_eq!(server.call(&token, "POST", "/v1/machine/register", &register).await.status, 200);
+        token
+    };
+    drop(registers(1).await);
+    reaches("has 1 of the 2 devices").await;
+    let token = registers(2).await;
+    reaches("null").await;
+    let allocation = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert!(allocation.steps.is_empty(), "an enabled template does not change the steps: {:?}", allocation.steps);
+
+    // An installed machine boots its disks.
+    assert_eq!(server.begins_first(ONE, &token, &allocation.id).await, 200);
+    server.report(ONE, &token, &allocation.id, true).await;
+    server.write("deploy-templates/a.yaml", broken);
+    server.heard("a.yaml:2:9").await;
+    reaches("null").await;
+    let body = json!({"imageid": "debian-12"});
+    let refused = server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &body).await;
+    assert!(refused.status != 200 && refused.text().contains("unknown step vendor.unknown"), "{}", refused.text());
 }

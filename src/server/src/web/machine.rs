@@ -138,12 +138,14 @@ async fn pending_plan(
     row: &MachineRow,
     is_reported: bool,
 ) -> Result<Option<PlanPreview>, ApiError> {
-    let Some(allocation) = &machine.allocation else { return Ok(None) };
+    if machine.allocation.is_none() {
+        return Ok(None);
+    }
     let is_busy = row.phase.kind == ObjectFate::Busy;
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
-    let standing = full_install_state::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
+    let standing = full_install_state::read_full_state(app, machine, &app.directory().known).await?;
     let installs = !standing.is_installed() || standing.order.is_some();
     match installs {
         true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),

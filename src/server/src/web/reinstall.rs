@@ -53,19 +53,17 @@ async fn preview_reinstall(
     asked: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
-    let Some(allocation) = &machine.allocation else {
+    if machine.allocation.is_none() {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
-    };
+    }
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::already_started(begun));
     }
-    let mut standing =
-        full_install_state::read_full_state(app, &machine.id, allocation, &app.directory().known).await?;
+    let mut standing = full_install_state::read_full_state(app, &machine, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let effective = effective_allocation(allocation, &standing).allocation;
-    standing.generated =
-        full_install_state::generate_layout(app, &machine.id, &effective, &app.directory().known).await?;
+    let standing =
+        full_install_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     let changes = AllocationChanges {
         differences: find_allocation_differences(allocation, &standing),
         is_unrecorded: is_unrecorded(&standing),

@@ -89,6 +89,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
             ramdisk_network: ramdisk_network.and_then(Result::ok),
             locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
             bmc: bmc.and_then(Result::ok),
+            traits: raw.traits,
             allocation,
         }),
         _ => Err(wrong.join("\n")),

@@ -1,0 +1,59 @@
+//! Templates that the traits of a machine enable. A machine is invalid if one of them cannot run on it, even if its allocation does not
+//! request this template: another allocation may.
+
+use super::{RequestedArrays, RequestedTemplate, find_arrays};
+use crate::operator_files::{MachineSpec, format_at};
+use crate::resolve::SiteObjects;
+use common::diagnostic::Diagnostic;
+use model::deploy_steps::{CATALOGUE, StepList, merge_templates};
+
+/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine's file
+/// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
+pub(crate) fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
+    let problems = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(&enabled).err());
+    problems.flatten().map(|why| add_reason(&why)).collect()
+}
+
+/// Returns the arrays of the enabled templates. Requested and invalid templates are omitted.
+pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedArrays> {
+    let valid = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(&enabled).ok());
+    valid.flatten().collect()
+}
+
+/// Adds the reason why the template matters for the machine, and the remedy.
+pub(super) fn add_reason(problems: &str) -> String {
+    let lines = problems.lines().map(|line| {
+        format!("{line}; the trait enables this template, although it is not requested: correct the template, or remove the trait")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the templates that the machine's traits enable, without those that its allocation requests.
+fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
+    let requested = machine.allocation.iter().flat_map(|allocation| &allocation.requested_traits);
+    let requested: Vec<&str> = requested.map(|name| name.as_str()).collect();
+    let unrequested = machine.traits.iter().filter(|name| !requested.contains(&name.as_str()));
+    let enabled = unrequested
+        .filter_map(|by| Some(RequestedTemplate { by: by.clone(), stored: known.templates.find_by_name(by)?.clone() }));
+    enabled.collect()
+}
+
+/// Merges the template with the default steps, and returns its arrays.
+///
+/// # Errors
+/// All problems of the template.
+fn check_template(enabled: &RequestedTemplate) -> Result<Option<RequestedArrays>, Vec<String>> {
+    let defaults = StepList::default().list().to_vec();
+    let steps = merge_templates(&CATALOGUE, defaults, &[enabled.stored.template.template_steps()]);
+    let steps = steps.map_err(|wrong| {
+        let problems = wrong.into_iter().map(|wrong| Diagnostic::new(wrong.problem_path(), wrong.message));
+        problems.map(|problem| enabled.format_problem(problem)).collect::<Vec<_>>()
+    })?;
+    let mut problems = Vec::new();
+    let arrays = find_arrays(&steps, std::slice::from_ref(enabled), &mut problems);
+    let name = &enabled.stored.template.name;
+    let missing = plan::without_steps(&StepList::from(steps)).into_iter();
+    problems
+        .extend(missing.map(|problem| format_at(&enabled.by, &format!("the template {name}: {}", problem.message))));
+    if problems.is_empty() { Ok(arrays) } else { Err(problems) }
+}
