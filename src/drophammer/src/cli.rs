@@ -51,6 +51,16 @@ pub enum CliCommand {
         drophammer layout apply default.yaml\n\n{EXIT_CODES}"
     ))]
     Layout(crate::operator_client::LayoutOptions),
+    /// List and show the OS definitions of a server, and change their parameters for all machines.
+    #[command(after_help = format!(
+        "Examples: list the definitions; show the parameters of one, and the machines that use it\n  \
+        drophammer os list --all --server http://10.0.0.1:8080\n  \
+        drophammer os show web\n\n\
+        Change parameters for all machines with a definition, and for one machine\n  \
+        drophammer os modify web -O ns1=192.0.2.53,-proxy\n  \
+        drophammer machine modify web-1 -O track=testing\n\n{EXIT_CODES}"
+    ))]
+    Os(crate::operator_client::os_definitions::OsOptions),
     /// List the Kubernetes volumes of a server's machines, and change which volumes are prepared.
     #[command(after_help = format!(
         "Examples: list the volumes; print the manifests of prepared volumes; add volumes; remove one\n  \

@@ -17,6 +17,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Serve(serve) => server::run_serve(*serve),
         CliCommand::Machine(options) => operator_client::run_machine_command(&options),
         CliCommand::Layout(options) => operator_client::layouts::run_layout_command(&options),
+        CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
         CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),
         CliCommand::Plan(options) => commands::run_plan(&options),
         CliCommand::Rack(options) => commands::run_rack(&options),

@@ -1,4 +1,4 @@
-//! `drophammer machine`, `layout`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `layout`, `os`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
 mod adopt;
 mod boot_digest;
@@ -8,6 +8,7 @@ pub mod layouts;
 mod machine_list;
 mod migration;
 mod options;
+pub mod os_definitions;
 mod post_for_each;
 mod power;
 mod reinstall;
@@ -55,6 +56,13 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         }
         MachineCommand::Add(asked) => add_machine(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
+        MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {
+            Ok(machine) => {
+                let path = format!("/v1/machine/{}/os-parameters", machine.id);
+                os_definitions::change_parameters(&server, &path, &asked.parameters, options.json)
+            }
+            Err(why) => Ok(print_refusal(&why)),
+        },
         MachineCommand::Power(asked) => power::switch_through_server(&server, &all, asked, options.json),
         MachineCommand::Move(asked) => migration::run_move_command(&server, &all, asked, options.json),
         MachineCommand::Adopt(asked) => adopt::adopt_machines(&server, &all, asked, options.json),

@@ -66,6 +66,20 @@ pub struct InstallMarker {
     /// Kubernetes volumes that this installation or an earlier one has prepared; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<RecordedVolume>>,
+    /// OS definition from which the system was installed; `None` in older markers, or if the system was installed without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<RecordedDefinition>,
+}
+
+/// OS definition from which a system was installed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+pub struct RecordedDefinition {
+    /// Name of the definition, with its variant: `NAME` or `NAME+VARIANT`.
+    pub os: String,
+    /// Version of the definition (`os_version`); `None` if the definition has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_version: Option<String>,
 }
 
 /// Kubernetes volume that an installation has prepared. As long as its data may exist, the volume is not prepared again.

@@ -11,8 +11,9 @@ mod tests;
 
 pub use directory::{DefinitionFile, DefinitionFiles, OsDefinition, OsParameter, SystemSource};
 pub use environment::{GanetiDisk, GanetiInstance, GanetiNic};
-pub use parameters::{ParameterChange, ParameterLevels};
+pub use parameters::{ParameterChange, ParameterLevels, parse_changes, split_changes, update_stored};
 
+use crate::install_marker::RecordedDefinition;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -93,6 +94,16 @@ impl SelectedDefinition {
         let outside = self.files.keys().find(|path| !is_inside(path));
         let outside = outside.map(|path| format!("{path:?} is not a valid path of a file in a definition"));
         name.or(parameter).or(outside).or(self.required_programs().err())
+    }
+
+    /// Returns the version of the definition, if it has one.
+    pub fn os_version(&self) -> Option<&str> {
+        directory::parse_os_version(&self.files)
+    }
+
+    /// Returns the record of the definition for the install marker.
+    pub fn to_record(&self) -> RecordedDefinition {
+        RecordedDefinition { os: self.selector().to_string(), os_version: self.os_version().map(str::to_owned) }
     }
 
     /// Returns whether the definition has a `create` program. Otherwise it refers to an image.

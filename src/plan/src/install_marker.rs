@@ -3,9 +3,10 @@
 use super::decisions::PlanDecisions;
 use super::recorded_disk::{full_record, table_guid};
 use super::{InstallClaim, PlanRequest, migrate_target};
-use model::install_marker::{InstallMarker, RecordedDisk, lineage};
+use model::install_marker::{InstallMarker, RecordedDefinition, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;
+use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
 /// Returns the marker that the plan writes, without the time, which the plan does not know. An offline plan has no marker.
@@ -52,7 +53,17 @@ pub(crate) fn build_marker(
         received_from: None,
         supersedes: superseded_digests(meant.inventory, request, claim),
         volumes: Some(decided.persistent.records.clone()),
+        definition: installed_definition(request),
     })
+}
+
+/// Returns the OS definition of the system: that of the allocation, or, if the system is received from another machine, that of its
+/// installation there.
+fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
+    match request.receiving() {
+        Some(moving) => moving.carried.as_ref()?.marker.definition.clone(),
+        None => request.assigned.allocation.definition.as_ref().map(SelectedDefinition::to_record),
+    }
 }
 
 /// Returns the digests of the installations that this one replaces: installations of this machine that were found on the disks or are

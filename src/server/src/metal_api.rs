@@ -10,6 +10,8 @@ pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_file;
 pub(crate) mod machines;
+pub mod os_definitions;
+pub mod os_parameters;
 mod references;
 mod refusal;
 pub(crate) mod sizes;

@@ -1,6 +1,7 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
 mod description;
+mod os_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
@@ -118,6 +119,7 @@ pub(crate) fn operator_routes() -> Vec<ApiRoute> {
     let all = [
         layout_routes(),
         image_routes(),
+        os_routes::os_routes(),
         size_routes(),
         machine_management_routes(),
         migration_routes(),

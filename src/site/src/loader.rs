@@ -190,6 +190,7 @@ impl SiteLoader {
         let states = self.states.in_force.clone();
         directory.known = SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes };
         problems.extend(self.definitions.collect_problems());
+        directory.os_definitions = self.definitions.catalog().clone();
         self.add_machines(&mut directory, &mut problems, &mut notes);
         SiteScan { directory, problems, notes }
     }

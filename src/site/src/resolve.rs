@@ -11,6 +11,7 @@ use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpe
 use crate::os_definition_state::DefinitionState;
 use crate::requested_steps::{self, AllocationSteps, enabled_templates};
 use crate::sizes::MachineSize;
+use common::format::replace_hidden;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::TemplateStep;
 use model::layout::selection::LayoutSet;
@@ -254,6 +255,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         notes.push(format_at(&allocation.image, &message));
     }
     notes.extend(note_allocation_differences(allocation, standing));
+    notes.extend(find_version_change(allocation, standing));
     if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
         let id = layout_id(installed);
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
@@ -282,6 +284,22 @@ fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallSt
              `--apply-allocation`"
         );
         format_at(&allocation.id, &message)
+    })
+}
+
+/// Returns a note if the OS definition of the machine has another version than when the machine was installed.
+fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    let (os, DefinitionState::Good(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
+    let installed = standing.marker.as_ref()?.definition.as_ref()?;
+    let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
+    let (before, now) = (installed.os_version.as_deref(), chosen.os_version());
+    let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));
+    (is_same && before != now).then(|| {
+        let message = format!(
+            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the present definition",
+            chosen.name
+        );
+        format_at(os, &message)
     })
 }
 

@@ -1,6 +1,7 @@
 //! Snapshot of all files in the operator's directory that are in force.
 
 use crate::operator_files::{ImageSpec, MachineSpec};
+use crate::os_definitions::DefinitionCatalog;
 use crate::resolve::SiteObjects;
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,7 @@ pub struct SiteSnapshot {
     pub layout_files: BTreeMap<String, PathBuf>,
     /// Path of the file of each size in force, by the size's id.
     pub size_files: BTreeMap<String, PathBuf>,
+    pub os_definitions: DefinitionCatalog,
     /// Objects that allocations can refer to.
     pub known: SiteObjects,
     /// Problems of the directory, for the operator. Set by the publisher of the snapshot.

@@ -34,6 +34,8 @@ pub enum MachineCommand {
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
+    /// Change the OS parameters in a machine's file.
+    Modify(ModifyMachineOptions),
     /// Switch a machine through its management controller, or set its next boot to PXE.
     Power(PowerOptions),
     /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration.
@@ -163,6 +165,23 @@ pub struct ModifyImageOptions {
     /// Print the server's response as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Changes of OS parameters, as in Ganeti.
+#[derive(Debug, Args)]
+pub struct ParameterOptions {
+    /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma within a value as \\,.
+    #[arg(short = 'O', long = "os-parameters", value_name = "KEY=VALUE,-KEY", allow_hyphen_values = true)]
+    pub os_parameters: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ModifyMachineOptions {
+    /// Id or name of the machine.
+    #[arg(value_name = "ID")]
+    pub machine: String,
+    #[command(flatten)]
+    pub parameters: ParameterOptions,
 }
 
 #[derive(Debug, Args)]

@@ -90,6 +90,7 @@ fn recorded_markers_are_read_with_every_field_and_written_again() {
 fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
     let (_, marker) = recorded("full");
     assert_eq!((&marker.fencing, &marker.secret, &marker.volumes), (&None, &None, &None));
+    assert_eq!(marker.definition, None);
     let attempt = AttemptRecord { secret_digest: DIGEST.to_owned() + "2", image: None };
     assert_eq!(marker.check_attempt(&attempt, &[]), Err(attempt::MarkerMismatch::Secret));
     let (_, least) = recorded("least");

@@ -8,6 +8,9 @@ use std::fmt::Display;
 
 pub(crate) const VERIFY: &str = "verify";
 const API: &str = "ganeti_api_version";
+const OS_VERSION: &str = "os_version";
+/// Maximum length of a definition's version, in characters. The rest is ignored.
+const OS_VERSION_CHARS: usize = 100;
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
@@ -112,6 +115,11 @@ impl OsDefinition {
         }
     }
 
+    /// Returns the version of the definition, if it has one.
+    pub fn os_version(&self) -> Option<&str> {
+        parse_os_version(&self.files)
+    }
+
     /// Returns the variant that `os` names. If `os` names none, returns the first variant, or an empty string if the definition has no
     /// variants.
     ///
@@ -194,6 +202,13 @@ fn find_program_problem(files: &DefinitionFiles, name: &str) -> Option<String> {
         Some(file) if !file.executable => Some(format!("{name} is not executable")),
         Some(_) => None,
     }
+}
+
+/// Returns the first line of `os_version`. Further lines are ignored. Returns `None` if the file is missing, or its first line is empty.
+pub(crate) fn parse_os_version(files: &DefinitionFiles) -> Option<&str> {
+    let line = files.get(OS_VERSION)?.text.lines().next()?.trim();
+    let end = line.char_indices().nth(OS_VERSION_CHARS).map_or(line.len(), |(end, _)| end);
+    Some(&line[..end]).filter(|line| !line.is_empty())
 }
 
 /// Returns the lines of a list. Like Ganeti, it ignores blank lines and comments.

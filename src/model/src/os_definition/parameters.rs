@@ -2,6 +2,7 @@
 
 use super::OsDefinition;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Maximum length of a value, in bytes. Linux limits an environment variable to 128 KiB, including its name.
 const MOST_BYTES: usize = 64 << 10;
@@ -41,6 +42,55 @@ impl ParameterChange {
     pub fn is_about_the_same(&self, other: &ParameterChange) -> bool {
         variable_name(self.key()) == variable_name(other.key())
     }
+}
+
+impl fmt::Display for ParameterChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParameterChange::Set(key, value) => write!(f, "{key}={value}"),
+            ParameterChange::TakeAway(key) => write!(f, "-{key}"),
+        }
+    }
+}
+
+/// Applies requested changes to the stored parameters of one level, as Ganeti's `--os-parameters` does: `KEY=VALUE` replaces what is stored
+/// for the parameter, and `-KEY` deletes it.
+pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) -> Vec<ParameterChange> {
+    let is_requested = |change: &&ParameterChange| requested.iter().any(|other| other.is_about_the_same(change));
+    let preserved = stored.iter().filter(|change| !is_requested(change));
+    let set = requested.iter().filter(|change| matches!(change, ParameterChange::Set(..)));
+    preserved.chain(set).cloned().collect()
+}
+
+/// Splits the value of `--os-parameters` at its commas, as Ganeti does. `\,` is a comma within a value, and `\\` a backslash.
+pub fn split_changes(text: &str) -> Vec<String> {
+    let (mut all, mut last) = (Vec::new(), String::new());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => last.push(rest.next_if(|next| [',', '\\'].contains(next)).unwrap_or(c)),
+            ',' => all.push(std::mem::take(&mut last)),
+            c => last.push(c),
+        }
+    }
+    all.push(last);
+    all
+}
+
+/// Parses changes of parameters.
+///
+/// # Errors
+/// Fails if a change is invalid, or if two of them concern the same parameter.
+pub fn parse_changes(texts: &[String]) -> Result<Vec<ParameterChange>, String> {
+    let mut all = Vec::<ParameterChange>::new();
+    for text in texts {
+        let change = ParameterChange::parse(text)?;
+        if all.iter().any(|other| other.is_about_the_same(&change)) {
+            return Err(format!("{:?} is given twice", change.key()));
+        }
+        all.push(change);
+    }
+    Ok(all)
 }
 
 /// Checks name and value of a parameter.
@@ -97,5 +147,44 @@ impl ParameterLevels<'_> {
             };
         }
         settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(texts: &[&str]) -> Result<Vec<ParameterChange>, String> {
+        parse_changes(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn stored_parameters_are_replaced_and_deleted() {
+        for (stored, requested, expected) in [
+            (&["a=1", "b=2"][..], &["a=3"][..], &["b=2", "a=3"][..]),
+            (&["a=1", "b=2"], &["-A"], &["b=2"]),
+            (&["-a", "b=2"], &["-a", "c="], &["b=2", "c="]),
+            (&["a-b=1"], &["A_B=2"], &["A_B=2"]),
+            (&[], &["-a"], &[]),
+        ] {
+            let updated = update_stored(&parse(stored).unwrap(), &parse(requested).unwrap());
+            let updated: Vec<String> = updated.iter().map(ToString::to_string).collect();
+            assert_eq!(updated, expected, "{stored:?} {requested:?}");
+        }
+    }
+
+    #[test]
+    fn options_are_split_at_commas() {
+        for (text, expected) in [
+            ("a=1,-b", &["a=1", "-b"][..]),
+            ("a=1\\,2,b=\\\\,c", &["a=1,2", "b=\\", "c"]),
+            ("a=\\d\\", &["a=\\d\\"]),
+            ("", &[""]),
+            ("a=,", &["a=", ""]),
+        ] {
+            assert_eq!(split_changes(text), expected, "{text}");
+        }
+        assert_eq!(parse(&["a=1", "A=2"]), Err("\"A\" is given twice".to_owned()));
+        assert_eq!(parse(&[""]), Err("\"\" is neither KEY=VALUE nor -KEY".to_owned()));
     }
 }

@@ -257,3 +257,25 @@ fn read_instance(of: &Value) -> GanetiInstance {
         reinstall: of["reinstall"].as_bool().unwrap(),
     }
 }
+
+#[test]
+fn the_version_is_the_first_line() {
+    for (text, expected) in [
+        ("3\n", Some("3")),
+        ("  2026.11-1 \r\nmore\n", Some("2026.11-1")),
+        ("", None),
+        ("\n3\n", None),
+        (&"\u{fc}".repeat(300), Some(&*"\u{fc}".repeat(100))),
+    ] {
+        let file = DefinitionFile { executable: false, text: text.to_owned() };
+        let chosen = SelectedDefinition {
+            name: "web".to_owned(),
+            variant: "small".to_owned(),
+            files: [("os_version".to_owned(), file)].into(),
+            ..SelectedDefinition::default()
+        };
+        assert_eq!(chosen.os_version(), expected, "{text:?}");
+        assert_eq!(chosen.to_record().os, "web+small");
+    }
+    assert_eq!(SelectedDefinition::default().os_version(), None);
+}

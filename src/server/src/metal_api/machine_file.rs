@@ -7,7 +7,8 @@ use crate::AppState;
 use crate::full_install_state::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
-use site::operator_files::{self, MachineSpec};
+use site::operator_files::{self, AllocationSpec, MachineSpec};
+use site::os_definition_state::DefinitionState;
 use site::resolve::{SiteObjects, resolve_allocation};
 use std::path::Path as File;
 use store::InstallState;
@@ -60,11 +61,28 @@ pub(super) async fn rewrite_machine_file(
 async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObjects) -> ApiResult<Result<(), String>> {
     let Some(allocation) = &machine.allocation else { return Ok(Ok(())) };
     let mut machine = machine.clone();
+    if let Some(own) = &mut machine.allocation {
+        copy_definition(app, &machine.id, own);
+    }
     if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
         // The templates that the traits enable matter only for an installation.
         machine.traits.clear();
     }
     check_templates(app, &machine, known).await
+}
+
+/// Sets the definition and the image of an allocation that names the same OS definition as the one in effect. If that definition cannot be
+/// used, the allocation is checked without it, since the change may correct the parameters.
+fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
+    let directory = app.directory();
+    let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    let is_same = |current: &&AllocationSpec| current.os.is_some() && current.os == allocation.os;
+    let Some(current) = current.filter(is_same) else { return };
+    allocation.image = current.image.clone();
+    allocation.definition = match &current.definition {
+        DefinitionState::Bad(_) => DefinitionState::Waits,
+        other => other.clone(),
+    };
 }
 
 /// Checks that the machine's allocation can be installed, if it has one, and that the templates that its traits enable can run on it. The

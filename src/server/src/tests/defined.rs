@@ -124,3 +124,66 @@ async fn an_order_waits_for_the_verify_of_its_definition() {
     let refused = server.call(&server.operator(), "POST", &path, &json!({"id": ONE, "imageid": "web"})).await;
     assert!(refused.status == 400 && refused.text().contains("no sid"), "{}", refused.text());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn definitions_are_listed_and_their_parameters_changed() {
+    let dir = with_definition("track=testing");
+    write(dir.path(), "os_version", "3\nignored\n");
+    write(dir.path(), "variants.list", "small\n");
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let ask = async |method: &str, path: &str, body: Value| server.v1(method, path, &body).await;
+    let listed = ask("GET", "/v1/os", Value::Null).await.json();
+    let web = json!({"name": "web", "os_version": "3", "api": 20, "image": "debian-12", "variants": ["small"],
+        "parameters": [{"name": "track", "description": "stable or testing"}], "preset": {}, "hidden": false,
+        "blacklisted": false});
+    assert_eq!(listed, json!([web]));
+    let shown = ask("GET", "/v1/os/web", Value::Null).await.json();
+    assert_eq!(shown["machines"], json!([{"id": ONE, "name": "one", "os": "web"}]));
+    assert_eq!(ask("GET", "/v1/os/wep", Value::Null).await.status, 404);
+    assert_eq!(server.call(&token, "GET", "/v1/os", &Value::Null).await.status, 401);
+    for (state, query) in [("hidden", "?hidden=true"), ("blacklisted", "?blacklisted=true")] {
+        let path = format!("/v1/image/web/{state}");
+        assert_eq!(ask("PUT", &path, Value::Null).await.status, 200);
+        assert_eq!(ask("GET", "/v1/os", Value::Null).await.json(), json!([]));
+        assert_eq!(ask("GET", &format!("/v1/os{query}"), Value::Null).await.json()[0][state], true);
+        assert_eq!(ask("DELETE", &path, Value::Null).await.status, 200);
+    }
+
+    let change = async |path: &str, changes: &[&str]| ask("POST", path, json!({ "changes": changes })).await;
+    let [own, two] = [ONE, TWO].map(|machine| format!("/v1/machine/{machine}/os-parameters"));
+    let site = "/v1/os/web/parameters";
+    for (path, changes, status, words) in [
+        (own.as_str(), &["nope=1"][..], 422, "unknown parameter \\\"nope\\\"; available: track"),
+        (own.as_str(), &["track"], 400, "is neither KEY=VALUE nor -KEY"),
+        (own.as_str(), &["track=1", "-TRACK"], 400, "is given twice"),
+        (two.as_str(), &["track=1"], 422, "does not name an OS definition"),
+        (site, &["nope=1"], 422, "unknown parameter \\\"nope\\\"; available: track"),
+        ("/v1/os/web+large/parameters", &["track=1"], 422, "unknown variant \\\"large\\\"; available: small"),
+    ] {
+        let answer = change(path, changes).await;
+        assert!(answer.status == status && answer.text().contains(words), "{words}: {}", answer.text());
+    }
+    let answer = change(&own, &["-track"]).await;
+    assert_eq!((answer.status, answer.json()), (200, json!({"os": "web", "parameters": []})));
+    assert!(!server.file("machines/one.yaml").contains("os_parameters"));
+    let answer = change(site, &["track=stable"]).await;
+    assert_eq!(
+        (answer.status, answer.json()),
+        (200, json!({"os": "web", "parameters": ["track"]})),
+        "{}",
+        answer.text()
+    );
+    assert!(server.file("os/parameters.yaml").contains("track=stable"), "{}", server.file("os/parameters.yaml"));
+    assert_eq!(change("/v1/os/later/parameters", &["any=thing"]).await.status, 200);
+    assert_eq!(ask("GET", "/v1/os/web", Value::Null).await.json()["preset"], json!({"web": ["track"]}));
+    if !server.heard.text().contains("was not run here") {
+        for path in [own.as_str(), site] {
+            let answer = change(path, &["track=sid"]).await;
+            assert!(answer.status == 422 && answer.text().contains("no sid"), "{}", answer.text());
+        }
+        assert!(!server.file("os/parameters.yaml").contains("sid"));
+    }
+    assert_eq!(change(site, &["-track"]).await.json(), json!({"os": "web", "parameters": []}));
+}

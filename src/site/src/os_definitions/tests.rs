@@ -1,5 +1,6 @@
 use super::*;
 use crate::operator_files::parse_machine;
+use model::os_definition::{OsSelector, ParameterChange};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
@@ -129,6 +130,63 @@ fn what_there_is_not_is_told_with_what_there_is() {
         "{twice:?}"
     );
     assert_eq!(desk.good("  os: web").1, pairs(&[("ns1", "1")]));
+}
+
+/// The parameters are verified when they change, without a machine that uses them.
+#[test]
+fn parameters_for_all_machines_are_verified() {
+    let mut desk = Desk::new();
+    desk.web("#!/bin/sh\n[ \"$OSP_TRACK\" != sid ] && exit 0\necho no sid >&2\nexit 1\n");
+    desk.write("parameters.yaml", "web: [track=testing]\nweb+large: [ns1=1, track=sid]\nnot-there-yet: [track=sid]\n");
+    let settle = |desk: &mut Desk| {
+        let mut problems = desk.problems();
+        while desk.definitions.is_waiting() {
+            let done = desk.done.recv_timeout(PATIENCE).unwrap();
+            desk.definitions.store_verdict(done);
+            problems = desk.problems();
+        }
+        problems
+    };
+    let problems = settle(&mut desk);
+    if matches!(desk.choose("  os: web").note, Some(note) if note.contains("was not run here")) {
+        return;
+    }
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    let why = "os/parameters.yaml:2:13: the verify program of web+large refuses the parameters for all machines: ";
+    assert!(problems[0].starts_with(why) && problems[0].contains("no sid"), "{problems:?}");
+    // A refusal for the definition is reported once, although it concerns several variants.
+    desk.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
+    let problems = settle(&mut desk);
+    assert!(problems.len() == 1 && problems[0].starts_with("os/parameters.yaml:1:7: "), "{problems:?}");
+    desk.write("parameters.yaml", "web: [track=sid]\nweb+small: [track=]\nweb+large: [-track]\n");
+    assert_eq!(settle(&mut desk), [""; 0]);
+}
+
+#[test]
+fn requested_changes_are_combined_with_what_is_stored() {
+    let mut desk = Desk::new();
+    desk.web(YES);
+    desk.write("parameters.yaml", "web: [ns1=site]\nweb+large: [track=large]\n");
+    assert_eq!(desk.problems(), [""; 0]);
+    let catalog = desk.definitions.catalog();
+    let set = |text: &str| vec![ParameterChange::parse(text).unwrap()];
+    let web = OsSelector::parse("web").unwrap();
+    assert_eq!(catalog.site_changes(&web), set("ns1=site"));
+    assert!(catalog.site_file(&web).unwrap().ends_with("os/parameters.yaml"));
+    let chosen = catalog.select_for_allocation("web+large", &set("track=own")).unwrap();
+    assert_eq!(chosen.parameters.into_iter().collect::<Vec<_>>(), pairs(&[("ns1", "site"), ("track", "own")]));
+    let all = catalog.select_for_site(&web, &set("track=new")).unwrap();
+    let all: Vec<String> = all.iter().map(|one| format!("{} {:?}", one.selector(), one.parameters)).collect();
+    assert_eq!(all, ["web+small {\"track\": \"new\"}", "web+large {\"track\": \"large\"}"]);
+    for (os, change, expected) in [
+        ("web", "ns2=1", "web: unknown parameter \"ns2\"; available: ns1, track"),
+        ("web+huge", "ns1=1", "web: unknown variant \"huge\"; available: small, large"),
+    ] {
+        let why = catalog.select_for_site(&OsSelector::parse(os).unwrap(), &set(change)).unwrap_err();
+        assert_eq!(why, expected);
+    }
+    let missing = OsSelector::parse("not-there-yet").unwrap();
+    assert_eq!(catalog.select_for_site(&missing, &set("x=y")), Ok(Vec::new()));
 }
 
 #[test]

@@ -20,6 +20,22 @@ pub struct VerifyResult {
     verdict: VerifyVerdict,
 }
 
+/// Runs `verify` for parameters that an operator is about to store. Nothing is stored in a cache.
+///
+/// # Errors
+/// `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the machine runs it before it writes anything.
+pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
+    if !chosen.has_verify() {
+        return Ok(());
+    }
+    match run_verify(chosen, DEADLINE) {
+        VerifyVerdict::Refused(why) => {
+            Err(format!("the verify program of {} refuses these parameters: {why}", chosen.selector()))
+        }
+        VerifyVerdict::Good | VerifyVerdict::NotRun(_) => Ok(()),
+    }
+}
+
 /// Verdicts that are known or pending.
 pub struct VerifyCache {
     /// Verdicts by digest; `None` while `verify` runs.

@@ -1,0 +1,35 @@
+//! Endpoints for OS definitions and their parameters. The states of definitions are set with the endpoints of images.
+
+use super::ApiRoute;
+use super::description::{get_route, post_route};
+use crate::metal_api::os_definitions::{self, OsDefinitionResponse};
+use crate::metal_api::os_parameters::{self, OsParameterChanges, StoredOsParameters};
+use crate::openapi::{list_schema, request_schema, response_schema};
+
+pub(super) fn os_routes() -> Vec<ApiRoute> {
+    vec![
+        get_route("/v1/os", os_definitions::list_definitions, "OS definitions")
+            .with_query(&["hidden", "blacklisted"])
+            .with_response(list_schema::<OsDefinitionResponse>),
+        get_route(
+            "/v1/os/{name}",
+            os_definitions::get_definition,
+            "One OS definition with its machines, even if hidden",
+        )
+        .with_response(response_schema::<OsDefinitionResponse>),
+        post_route(
+            "/v1/os/{name}/parameters",
+            os_parameters::change_site_parameters,
+            "Change the parameters for all machines with a definition or a variant",
+        )
+        .with_request(request_schema::<OsParameterChanges>)
+        .with_response(response_schema::<StoredOsParameters>),
+        post_route(
+            "/v1/machine/{id}/os-parameters",
+            os_parameters::change_machine_parameters,
+            "Change the OS parameters in a machine's file",
+        )
+        .with_request(request_schema::<OsParameterChanges>)
+        .with_response(response_schema::<StoredOsParameters>),
+    ]
+}

@@ -1,0 +1,120 @@
+//! Definitions and parameters of a snapshot: resolution of the definition of an allocation, and requested changes of parameters.
+
+use super::site_parameters::SiteParameters;
+use super::unknown_parameters;
+use crate::operator_files::os_parameters::SpannedChange;
+use crate::operator_files::{format_at, suggest_name};
+use marked_yaml::{Span, Spanned};
+use model::os_definition::{OsDefinition, OsSelector, ParameterChange, SelectedDefinition, SystemSource};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Definitions in `os/`, with the parameters for all machines.
+#[derive(Debug, Clone, Default)]
+pub struct DefinitionCatalog {
+    folder: PathBuf,
+    /// Definitions by name; an error is the reason why the definition cannot be used.
+    pub definitions: BTreeMap<String, Result<Arc<OsDefinition>, String>>,
+    pub(super) site: SiteParameters,
+}
+
+impl DefinitionCatalog {
+    pub(super) fn new(folder: PathBuf) -> DefinitionCatalog {
+        DefinitionCatalog { folder, ..DefinitionCatalog::default() }
+    }
+
+    /// Returns the names of the parameters that are set or removed for all machines, by definition or variant.
+    pub fn preset_names(&self, name: &str) -> BTreeMap<String, Vec<String>> {
+        self.site.preset_names(name)
+    }
+
+    /// Returns the stored parameters of a definition or variant for all machines.
+    pub fn site_changes(&self, os: &OsSelector) -> Vec<ParameterChange> {
+        self.site.changes(os)
+    }
+
+    /// Returns the file with the parameters of a definition or variant; `None` if there are none.
+    pub fn site_file(&self, os: &OsSelector) -> Option<&Path> {
+        self.site.file(os)
+    }
+
+    /// Combines a definition with the given parameters of an allocation, and with those for all machines.
+    ///
+    /// # Errors
+    /// The definition cannot be used, or a parameter is unknown.
+    pub fn select_for_allocation(&self, os: &str, own: &[ParameterChange]) -> Result<SelectedDefinition, String> {
+        let named = Spanned::new(Span::new_blank(), os.to_owned());
+        self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
+    }
+
+    /// Combines a definition and each of its variants with parameters that are about to be stored for all machines. Returns an empty list if
+    /// the definition does not exist or cannot be used: the parameters are then stored unchecked.
+    ///
+    /// # Errors
+    /// The variant does not exist, or a parameter is unknown.
+    pub fn select_for_site(&self, os: &OsSelector, new: &[ParameterChange]) -> Result<Vec<SelectedDefinition>, String> {
+        let Some(Ok(definition)) = self.definitions.get(&os.name) else { return Ok(Vec::new()) };
+        let new = with_spans(new);
+        let unknown: Vec<String> = unknown_parameters(definition, &new).collect();
+        if !unknown.is_empty() {
+            return Err(unknown.join("\n"));
+        }
+        let site = self.site.with_changes(os, new);
+        if !os.variant.is_empty() {
+            let variant = definition.resolve_variant(os)?;
+            return Ok(vec![site.select(definition, variant, &[])]);
+        }
+        let plain = [String::new()];
+        let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
+        Ok(variants.iter().map(|variant| site.select(definition, variant, &[])).collect())
+    }
+
+    /// Resolves the definition that an allocation names, with the allocation's own parameters. Also returns the image of the definition; if
+    /// the definition creates the system itself, the image has the name of the definition.
+    ///
+    /// # Errors
+    /// The definition cannot be used, or a parameter is unknown.
+    pub(super) fn resolve(
+        &self,
+        named: &Spanned<String>,
+        own: &[SpannedChange],
+    ) -> Result<(SelectedDefinition, String), String> {
+        let here = |why: String| format_at(named, &why);
+        let os = OsSelector::parse(named).map_err(here)?;
+        let Some(definition) = self.definitions.get(&os.name) else {
+            let others = suggest_name(&os.name, self.definitions.keys().map(String::as_str));
+            return Err(here(format!("OS definition {:?} not found in os/{others}", os.name)));
+        };
+        let path = self.folder.join(&os.name);
+        let definition = definition.as_ref();
+        let definition =
+            definition.map_err(|why| here(format!("{} cannot be used: {}", path.display(), join_lines(why))))?;
+        let variant = definition.resolve_variant(&os).map_err(here)?;
+        let mut wrong: Vec<String> = unknown_parameters(definition, own).collect();
+        for (path, said) in self.site.levels(&os.name, variant).into_iter().flatten() {
+            wrong.extend(unknown_parameters(definition, said).map(|why| here(format!("{}:{why}", path.display()))));
+        }
+        if !wrong.is_empty() {
+            return Err(wrong.join("\n"));
+        }
+        let chosen = self.site.select(definition, variant, own);
+        if let Some(why) = chosen.find_problem() {
+            return Err(here(why));
+        }
+        let image = match &definition.source {
+            SystemSource::Image(image) => image.clone(),
+            SystemSource::Create => chosen.selector().to_string(),
+        };
+        Ok((chosen, image))
+    }
+}
+
+/// Adds empty positions to changes that are not from a file.
+fn with_spans(changes: &[ParameterChange]) -> Vec<SpannedChange> {
+    changes.iter().map(|change| Spanned::new(Span::new_blank(), change.clone())).collect()
+}
+
+fn join_lines(text: &str) -> String {
+    text.lines().collect::<Vec<_>>().join("; ")
+}
