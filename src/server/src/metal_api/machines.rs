@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
 use std::sync::Arc;
-use store::{InstallState, explain_migration_block};
+use store::explain_migration_block;
 use uuid::Uuid;
 
 pub(super) const KIND: &str = "machine";

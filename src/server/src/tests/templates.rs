@@ -297,10 +297,10 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
     // An installed machine boots its disks.
     assert_eq!(server.begins_first(ONE, &token, &allocation.id).await, 200);
     server.report(ONE, &token, &allocation.id, true).await;
-    server.write("deploy-templates/a.yaml", broken);
-    server.heard("a.yaml:2:9").await;
+    server.write("deploy-templates/a.yaml", &broken.replace("unknown", "absent"));
+    server.heard("unknown step vendor.absent").await;
     reaches("null").await;
-    let body = json!({"imageid": "debian-12"});
+    let body = json!({"id": ONE, "imageid": "debian-12"});
     let refused = server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &body).await;
-    assert!(refused.status != 200 && refused.text().contains("unknown step vendor.unknown"), "{}", refused.text());
+    assert!(refused.status != 200 && refused.text().contains("unknown step vendor.absent"), "{}", refused.text());
 }
