@@ -36,7 +36,9 @@ pub(crate) async fn add_template_results(
     standing: InstallState,
     known: &SiteObjects,
 ) -> Result<InstallState, ApiError> {
-    let Some(arrays) = MachineArrays::find(&with_effective_allocation(machine, &standing), known) else { return Ok(standing) };
+    let Some(arrays) = MachineArrays::find(&with_effective_allocation(machine, &standing), known) else {
+        return Ok(standing);
+    };
     let Some(registered) = app.state.find_registration(&machine.id).await? else { return Ok(standing) };
     let add_results = move || match registered.parse_inventory() {
         Some(inventory) => arrays.add_results(&inventory, standing),

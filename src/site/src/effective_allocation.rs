@@ -10,8 +10,8 @@
 //! | `volumes` | those of the file: they are resources of Kubernetes, and existing ones are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
 
-use crate::operator_files::{AllocationSpec, MachineSpec};
 use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
+use crate::operator_files::{AllocationSpec, MachineSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

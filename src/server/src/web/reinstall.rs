@@ -62,8 +62,7 @@ async fn preview_reinstall(
     let mut standing = full_install_state::read_full_state(app, &machine, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let standing =
-        full_install_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
+    let standing = full_install_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     let changes = AllocationChanges {
         differences: find_allocation_differences(allocation, &standing),
         is_unrecorded: is_unrecorded(&standing),
