@@ -25,8 +25,8 @@ pub(crate) async fn read_full_state(
     add_approval(app, &machine.id, &allocation.id, standing, known).await
 }
 
-/// Adds the results of the machine's templates for its registered hardware: the layout that they generate, and the templates that the
-/// hardware does not support. If the machine has not registered, nothing is added.
+/// Replaces the results of the machine's templates in the state by those for its registered hardware: the layout that they generate, and the
+/// templates that the hardware does not support. If the machine has not registered, there are none.
 ///
 /// # Errors
 /// The database cannot be read, or the planner fails.
@@ -36,6 +36,7 @@ pub(crate) async fn add_template_results(
     standing: InstallState,
     known: &SiteObjects,
 ) -> Result<InstallState, ApiError> {
+    let standing = InstallState { generated: None, unsupported: Vec::new(), ..standing };
     let Some(arrays) = MachineArrays::find(&with_effective_allocation(machine, &standing), known) else {
         return Ok(standing);
     };

@@ -12,7 +12,6 @@ use model::allocation;
 use model::install_report::StageTime;
 use plan::ApprovalSummary;
 use serde::Deserialize;
-use site::effective_allocation::effective_allocation;
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};

@@ -29,6 +29,7 @@ fn marker(order: &str) -> InstallMarker {
         received_from: None,
         supersedes: Vec::new(),
         volumes: None,
+        definition: None,
     }
 }
 

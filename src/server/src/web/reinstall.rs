@@ -53,9 +53,9 @@ async fn preview_reinstall(
     asked: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
     let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
-    if machine.allocation.is_none() {
+    let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
-    }
+    };
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::already_started(begun));
     }
