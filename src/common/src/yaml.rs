@@ -31,6 +31,17 @@ pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String>
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
+/// Returns whether the first document of `text` is a sequence, as far as it can be parsed.
+pub fn is_sequence(text: &str) -> bool {
+    let mut parser = Parser::new(text.chars());
+    loop {
+        match parser.next_token() {
+            Ok((Event::StreamStart | Event::DocumentStart { .. }, _)) => {}
+            other => return matches!(other, Ok((Event::SequenceStart(..), _))),
+        }
+    }
+}
+
 /// Rejects documents that are nested too deep. The depth is counted in the events of yaml-rust2's parser, which is not recursive, unlike
 /// the loader of marked-yaml. Syntax errors other than indenting tabs are left to the loader, whose messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {

@@ -1,7 +1,9 @@
 //! Steps of an allocation: its default steps, merged with the templates that its requested traits name. Conflicts between templates are
 //! reported before the machine boots.
 
-pub(crate) mod enabled_templates;
+mod enabled_templates;
+
+pub use enabled_templates::check_enabled_templates;
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
 use crate::effective_allocation::with_effective_allocation;

@@ -3,13 +3,11 @@
 
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
-use crate::effective_allocation::{
-    EffectiveAllocation, effective_allocation, find_allocation_differences, with_effective_allocation,
-};
+use crate::effective_allocation::{EffectiveAllocation, effective_allocation, find_allocation_differences};
 use crate::image_visibility::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
 use crate::os_definition_state::DefinitionState;
-use crate::requested_steps::{self, AllocationSteps, enabled_templates};
+use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::sizes::MachineSize;
 use common::format::replace_hidden;
 use model::allocation::ApprovedPlan;
@@ -123,16 +121,6 @@ pub fn resolve_allocation(
         }
         _ => Ok(None),
     }
-}
-
-/// Checks that every template that the machine's traits enable can run on the machine.
-///
-/// # Errors
-/// All problems, one line each, with their positions in the machine's file.
-fn check_enabled_templates(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Result<(), String> {
-    let mut problems = enabled_templates::find_enabled_problems(&with_effective_allocation(machine, standing), known);
-    problems.extend(standing.unsupported.iter().cloned());
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
 /// Returns the reason why this machine must not use the allocation: a migration has barred it from this machine, or it is installed under

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation};
 use site::operator_files::{MachineSpec, suggest_name};
 use site::os_definition_state::DefinitionState;
+use site::requested_steps::check_enabled_templates;
 use site::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
@@ -301,6 +302,7 @@ pub(crate) fn is_reinstallable(
     if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &standing).problem) {
         return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE));
     }
+    check_enabled_templates(machine, &standing, known).map_err(invalid_reinstall)?;
     let marker = standing.marker.clone();
     let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
     let Some(assigned) = assigned else {

@@ -117,6 +117,7 @@ fn every_route_is_described_and_every_schema_is_one() {
         include_str!("../../../../docs/rest.md"),
         include_str!("../../../../docs/api.md"),
         include_str!("../../../../docs/templates.md"),
+        include_str!("../../../../docs/definitions.md"),
     ];
     for (path, calls) in openapi_document()["paths"].as_object().unwrap() {
         assert!(pages.iter().any(|page| page.contains(path.trim_end_matches("/{ident}"))), "{path} is in no page");

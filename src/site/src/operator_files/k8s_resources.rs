@@ -1,7 +1,7 @@
 //! Kubernetes resources: the list of volumes in a machine file, and the operator's file of resources that will be added to such a list. Each
 //! problem has the position of the field in which it was found, or of the innermost parent that exists.
 
-use super::yaml_node::{format_position, get_field, parse_document, to_json};
+use super::yaml_node::{format_position, get_field, parse_document_or_list, to_json};
 use common::diagnostic::Diagnostic;
 use marked_yaml::{Marker, Node};
 use model::k8s_volume;
@@ -24,7 +24,7 @@ pub(crate) fn find_problems(given: &Node) -> Vec<String> {
 /// # Errors
 /// All problems, one per line, with line and column in front. The messages name the resources.
 pub fn parse_resources(text: &str) -> Result<Value, String> {
-    let document = parse_document(text)?;
+    let document = parse_document_or_list(text)?;
     let resources: Vec<&Node> = match (&document, get_field(&document, "items")) {
         (_, Some(Node::Sequence(items))) | (Node::Sequence(items), _) => items.iter().collect(),
         _ => vec![&document],
@@ -85,7 +85,7 @@ mod tests {
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 2, "{said}");
         assert!(lines[0].starts_with("9:30: volumes[1].metadata.uid: must be a UUID"), "{said}");
-        assert!(lines[1].starts_with("10:76: volumes[1].spec.sparseLoopDevice.size: must be"), "{said}");
+        assert!(lines[1].starts_with("10:74: volumes[1].spec.sparseLoopDevice.size: must be"), "{said}");
     }
 
     #[test]
@@ -105,9 +105,9 @@ mod tests {
         let said = parse_resources(&format!("kind: List\nitems:\n{good}{bad}- {{kind: Pod}}\n")).unwrap_err();
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 3, "{said}");
-        assert!(lines[0].starts_with("24:10: Pod without a name (resource 3 of the list): kind: must be"), "{said}");
-        assert!(lines[1].starts_with("22:13: Volume db-2: spec.sparseLoopDevice.size: must be a whole"), "{said}");
-        assert!(lines[2].starts_with("23:11: Volume db-2: spec.mode: must be Filesystem or Block"), "{said}");
+        assert!(lines[0].starts_with("23:10: Pod without a name (resource 3 of the list): kind: must be"), "{said}");
+        assert!(lines[1].starts_with("21:13: Volume db-2: spec.sparseLoopDevice.size: must be a whole"), "{said}");
+        assert!(lines[2].starts_with("22:11: Volume db-2: spec.mode: must be Filesystem or Block"), "{said}");
         assert!(parse_resources("a: [").unwrap_err().contains("1:"), "not YAML");
         let said = parse_resources("[7]\n").unwrap_err();
         assert!(said.starts_with("1:2: Volume without a name (resource 1 of the list): metadata.name"), "{said}");

@@ -12,6 +12,22 @@ pub use common::yaml::to_json;
 pub fn parse_document(text: &str) -> Result<Node, String> {
     // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
+    read_without_nulls(text, options)
+}
+
+/// Parses a document whose top level is a mapping or a sequence.
+///
+/// # Errors
+/// Fails as [`parse_document`].
+pub fn parse_document_or_list(text: &str) -> Result<Node, String> {
+    if !yaml::is_sequence(text) {
+        return parse_document(text);
+    }
+    let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
+    read_without_nulls(text, options.toplevel_sequence())
+}
+
+fn read_without_nulls(text: &str, options: LoaderOptions) -> Result<Node, String> {
     let mut node = yaml::read_document(text, options)?;
     remove_nulls(&mut node);
     Ok(node)

@@ -2,14 +2,30 @@
 //! request this template: another allocation may.
 
 use super::{RequestedArrays, RequestedTemplate, find_arrays};
+use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
 use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::{CATALOGUE, StepList, merge_templates};
+use store::InstallState;
+
+/// Checks that every template that the machine's traits enable can run on the machine.
+///
+/// # Errors
+/// All problems, one line each, with their positions in the machine's file.
+pub fn check_enabled_templates(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<(), String> {
+    let mut problems = find_enabled_problems(&with_effective_allocation(machine, standing), known);
+    problems.extend(standing.unsupported.iter().cloned());
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
 
 /// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine's file
 /// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
-pub(crate) fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
+fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
     let problems = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(&enabled).err());
     problems.flatten().map(|why| add_reason(&why)).collect()
 }
