@@ -36,7 +36,7 @@ pub fn is_sequence(text: &str) -> bool {
     let mut parser = Parser::new(text.chars());
     loop {
         match parser.next_token() {
-            Ok((Event::StreamStart | Event::DocumentStart { .. }, _)) => {}
+            Ok((Event::StreamStart | Event::DocumentStart, _)) => {}
             other => return matches!(other, Ok((Event::SequenceStart(..), _))),
         }
     }

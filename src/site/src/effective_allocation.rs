@@ -125,8 +125,8 @@ fn compare_fields(
     let secrets = record.secret_names().chain(now.secrets.keys()).collect::<BTreeSet<_>>().into_iter();
     let secrets = secrets.filter(|name| !record.is_same_secret(name, now.secrets.get(*name).map(String::as_str)));
     let secrets = secrets.map(|name| {
-        let is_keepable = !record.has_secret(name) && !(had_os && name == OS_PARAMETERS);
-        (name.clone(), None, None, true, is_keepable)
+        let is_omitted = record.has_secret(name) || (had_os && name == OS_PARAMETERS);
+        (name.clone(), None, None, true, !is_omitted)
     });
     let all = plain.chain(secrets).map(|(field, installed, file, secret, is_keepable)| {
         let effect = match () {
