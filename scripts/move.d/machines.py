@@ -120,7 +120,7 @@ def whole(rack):
     judge(a, b, before, digests)
     took = time.monotonic() - began
     print(has_its_own_cards(a, b))
-    a.says("for the receiving machine, which has everything")
+    a.says("for the receiving machine: it has received everything")
     print(rack.cli("machine", "move", "a", "--finish"))
     a.says("this machine has no allocation")
     print(plan[plan.find("machine " + b.uuid):].partition("\nInstalling")[0])
