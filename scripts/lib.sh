@@ -28,6 +28,13 @@ need() {
 	done
 }
 
+# need_space DIRECTORY GIB: ends the script if less space is free. QEMU pauses a machine whose disks cannot grow, which looks like a hang.
+need_space() {
+	local free
+	free=$(df --output=avail -B1G "$1" | tail -n 1)
+	[ "$free" -ge "$2" ] || die "$1: $free GiB are free, and the disks of the test machines require $2: delete files, or set TMPDIR to a directory elsewhere"
+}
+
 # need_rust: installs a cargo that can build this workspace, if it is missing. Debian 12's cargo (1.63) is too old.
 need_rust() {
 	local wanted have
