@@ -170,11 +170,15 @@ impl MemberClaims<'_> {
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
             return Some("the member declares the number of segments of its sparse map twice".to_owned());
         }
-        let (size, real_size) = (self.records.get("GNU.sparse.size"), self.records.get("GNU.sparse.realsize"));
-        if matches!((size, real_size), (Some(size), Some(real_size)) if size != real_size) {
-            return Some("the member's records contain two different lengths of the sparse file".to_owned());
+        // Python reads any member with GNU.sparse.size as version 0, and ignores GNU.sparse.realsize there.
+        let (length, other) = match self.has("GNU.sparse.major") {
+            true => ("GNU.sparse.realsize", "GNU.sparse.size"),
+            false => ("GNU.sparse.size", "GNU.sparse.realsize"),
+        };
+        if self.has(other) {
+            return Some(format!("the member's record {other} belongs to another version of its sparse map"));
         }
-        if size.or(real_size).is_none() {
+        if !self.has(length) {
             return Some(
                 "the member is a sparse file without a record of its length, which is not supported".to_owned(),
             );

@@ -142,6 +142,11 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a sparse file with a size", sparse_1(&[b"size=1028"])),
         ("a sparse map without a length", Tar::new().pax(b'x', &[b"GNU.sparse.map=0,1"]).file("a", b"x")),
         ("two sparse lengths", sparse_1(&[b"GNU.sparse.size=8192"])),
+        ("the length of version 0 with a map before the data", sparse_1(&[b"GNU.sparse.size=8196"])),
+        (
+            "the length of version 1 with a map of version 0",
+            Tar::new().pax(b'x', &[b"GNU.sparse.realsize=8196", b"GNU.sparse.map=0,512,8192,4"]).file("s", &DATA),
+        ),
         (
             "two sparse maps",
             sparse_0(&[b"GNU.sparse.map=0,512,8192,4", b"GNU.sparse.offset=0", b"GNU.sparse.numbytes=516"]),

@@ -17,8 +17,7 @@ const MAKES: [(&str, Make); 9] = [
     ("long name", |tar, name| tar.raw("", b'L', format!("{name}\0").as_bytes(), |_| ()).file("x", b"x")),
     ("sparse", |tar, name| {
         let name = format!("GNU.sparse.name={name}");
-        let map: [&[u8]; 4] =
-            [b"comment=a", b"GNU.sparse.numblocks=1", b"GNU.sparse.realsize=1", b"GNU.sparse.map=0,1"];
+        let map: [&[u8]; 4] = [b"comment=a", b"GNU.sparse.numblocks=1", b"GNU.sparse.size=1", b"GNU.sparse.map=0,1"];
         tar.pax(b'x', &[&map[..], &[name.as_bytes()]].concat()).file("x", b"x")
     }),
 ];
