@@ -5,12 +5,14 @@
 mod catalogue;
 mod ironic_steps;
 mod merge;
+mod out_of_band;
 pub mod template;
 pub mod traits;
 
 pub use catalogue::{CATALOGUE, CatalogueStep, MAKE_THE_LAYOUT, StepArgument, StepKind, core_steps};
 pub use ironic_steps::{OFFERED, OfferedStep, steps_for_kind};
 pub use merge::{PlannedStep, StepProblem, TemplateStep, merge_templates};
+pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_step, is_same_value};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,10 @@ impl StepList {
         let mut steps = StepList { list: Vec::new(), wrong: Vec::new() };
         for wanted in list {
             match merge::parse_step(&CATALOGUE, wanted) {
+                Ok(step) if step.entry.out_of_band => steps.wrong.push(format!(
+                    "{} runs through the management controller, before the agent: the server must not send it",
+                    step.entry.name
+                )),
                 Ok(step) => steps.list.push(step),
                 Err(why) => steps.wrong.extend(why.into_iter().map(|(_, message)| message)),
             }

@@ -2,8 +2,10 @@
 //! reported before the machine boots.
 
 mod enabled_templates;
+mod out_of_band;
 
 pub use enabled_templates::check_enabled_templates;
+pub use out_of_band::{OutOfBandTemplate, find_out_of_band_templates};
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
 use crate::effective_allocation::with_effective_allocation;
@@ -11,7 +13,7 @@ use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
-use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, PlannedStep, StepList, TemplateStep, merge_templates};
+use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates};
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::Layout;
@@ -21,10 +23,12 @@ use store::{InstallState, ServerState};
 /// Result of merging the templates of an allocation.
 #[derive(Debug, Default)]
 pub(crate) struct AllocationSteps {
-    /// All steps to run; empty if no template is requested.
+    /// Steps that the agent runs; empty if no template is requested.
     pub steps: Vec<TemplateStep>,
     /// Arrays from which the layout is generated, if a template requests them.
     pub arrays: Option<RequestedArrays>,
+    /// Steps that the server runs through the management controller before the machine installs, in order.
+    pub out_of_band: Vec<OutOfBandStep>,
 }
 
 /// Arrays that a template requests, from which the layout is generated.
@@ -98,7 +102,8 @@ pub struct MachineArrays {
 impl MachineArrays {
     /// Returns the arrays of the machine's templates, or `None` if none of these templates generates a layout.
     pub fn find(machine: &MachineSpec, known: &SiteObjects) -> Option<MachineArrays> {
-        let requested = machine.allocation.as_ref().and_then(|allocation| find_requested_arrays(allocation, known));
+        let requested =
+            machine.allocation.as_ref().and_then(|allocation| find_requested_arrays(machine, allocation, known));
         let enabled = enabled_templates::find_enabled_arrays(machine, known);
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
@@ -130,8 +135,14 @@ pub fn add_results_blocking(
     })
 }
 
-fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Option<RequestedArrays> {
-    needs_inventory(allocation, known).then(|| merge_allocation_steps(allocation, known).ok()?.arrays).flatten()
+fn find_requested_arrays(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    known: &SiteObjects,
+) -> Option<RequestedArrays> {
+    needs_inventory(allocation, known)
+        .then(|| merge_allocation_steps(machine, allocation, known).ok()?.arrays)
+        .flatten()
 }
 
 /// Merges the templates of the allocation with its default steps.
@@ -139,6 +150,7 @@ fn find_requested_arrays(allocation: &AllocationSpec, known: &SiteObjects) -> Op
 /// # Errors
 /// All problems, one per line, with their positions in the machine's file and in the template's.
 pub(crate) fn merge_allocation_steps(
+    machine: &MachineSpec,
     allocation: &AllocationSpec,
     known: &SiteObjects,
 ) -> Result<AllocationSteps, String> {
@@ -154,7 +166,9 @@ pub(crate) fn merge_allocation_steps(
             .map(|wrong| asked[wrong.template].format_problem(Diagnostic::new(wrong.problem_path(), wrong.message)));
         said.collect::<Vec<_>>().join("\n")
     })?;
+    let (remote, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.entry.out_of_band);
     let mut problems = Vec::new();
+    let out_of_band = out_of_band::convert_steps(machine, &remote, &asked, &mut problems);
     let arrays = find_arrays(&steps, &asked, &mut problems);
     if let (Some(arrays), Some(layout)) = (&arrays, &allocation.filesystemlayout) {
         let name = &arrays.asked.stored.template.name;
@@ -168,7 +182,7 @@ pub(crate) fn merge_allocation_steps(
     problems
         .extend(plan::without_steps(&StepList::from(steps)).into_iter().map(|problem| format_at(by, &problem.message)));
     match problems.is_empty() {
-        true => Ok(AllocationSteps { steps: list, arrays }),
+        true => Ok(AllocationSteps { steps: list, arrays, out_of_band }),
         false => Err(problems.join("\n")),
     }
 }

@@ -11,7 +11,7 @@ use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::sizes::MachineSize;
 use common::format::replace_hidden;
 use model::allocation::ApprovedPlan;
-use model::deploy_steps::TemplateStep;
+use model::deploy_steps::{OutOfBandStep, TemplateStep};
 use model::layout::selection::LayoutSet;
 use model::layout::{Layout, read_json};
 use model::os_definition::OsSelector;
@@ -51,8 +51,10 @@ pub struct ResolvedAllocation {
     pub layout_id: String,
     /// Layout in metal-api's spelling.
     pub layout: Value,
-    /// Steps to run; empty if no template changes the default steps.
+    /// Steps that the agent runs; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
+    /// Steps that the server runs through the management controller before the machine receives its installation, in order.
+    pub out_of_band: Vec<OutOfBandStep>,
     /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
     /// Approval in force. The agent refuses to carry out any other plan.
@@ -96,7 +98,7 @@ pub fn resolve_allocation(
         Err(why) if installs => return Err(why),
         Err(_) => None,
     };
-    let (merged, unmerged) = match requested_steps::merge_allocation_steps(&allocation, known) {
+    let (merged, unmerged) = match requested_steps::merge_allocation_steps(machine, &allocation, known) {
         Ok(merged) => (merged, None),
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
@@ -116,8 +118,18 @@ pub fn resolve_allocation(
     match (image, layout) {
         _ if problems.iter().any(Option::is_some) => Err(problems.into_iter().flatten().collect::<Vec<_>>().join("\n")),
         (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
-            let steps = if installs { merged.steps } else { Vec::new() };
-            Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, installs, approved }))
+            let AllocationSteps { steps, out_of_band, .. } =
+                if installs { merged } else { AllocationSteps::default() };
+            Ok(Some(ResolvedAllocation {
+                allocation,
+                image,
+                layout_id,
+                layout,
+                steps,
+                out_of_band,
+                installs,
+                approved,
+            }))
         }
         _ => Ok(None),
     }

@@ -181,7 +181,7 @@ pub fn is_world_readable(path: &Path) -> bool {
 }
 
 /// Formats a problem of a file. Each line of it begins with the path of the file.
-pub(crate) fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
+pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), add_space(line))).collect();
     lines.join("\n") + consequence

@@ -13,6 +13,8 @@ pub struct CatalogueStep {
     pub priority: u32,
     /// Whether this is a core step, whose position is fixed. A template can set its arguments and can disable it, but cannot move it.
     pub core: bool,
+    /// Whether the server runs the step through the machine's management controller. The agent runs all other steps.
+    pub out_of_band: bool,
     pub arguments: &'static [StepArgument],
     pub kinds: &'static [StepKind],
 }
@@ -66,12 +68,29 @@ const DELETE_EXISTING: StepArgument =
 /// `deploy.apply_layout`.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
-pub static CATALOGUE: [CatalogueStep; 8] = [
+const fn argument(name: &'static str, about: &'static str) -> StepArgument {
+    StepArgument { name, about, values: &[] }
+}
+
+const SETTINGS: StepArgument = argument("settings", "BIOS attributes: a list of objects with name and value");
+const DEVICE: StepArgument = argument("device", "pxe, disk, cdrom, bios or uefihttp");
+const PERSISTENT: StepArgument = argument("persistent", "true: at every boot; false: at the next boot only");
+
+const fn out_of_band_step(
+    name: &'static str,
+    about: &'static str,
+    arguments: &'static [StepArgument],
+) -> CatalogueStep {
+    CatalogueStep { name, about, priority: 0, core: false, out_of_band: true, arguments, kinds: DEPLOY }
+}
+
+pub static CATALOGUE: [CatalogueStep; 14] = [
     CatalogueStep {
         name: "deploy.apply_layout",
         about: "wipes disks as the layout specifies, then creates partitions, arrays, volume groups and filesystems",
         priority: 90,
         core: true,
+        out_of_band: false,
         arguments: &[ERASE],
         kinds: DEPLOY,
     },
@@ -80,6 +99,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "streams the image to the mounted filesystems, or a raw image to its disk",
         priority: 80,
         core: true,
+        out_of_band: false,
         arguments: &[],
         kinds: DEPLOY,
     },
@@ -88,6 +108,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "writes install.yaml, user data and disk.json for the image's installer",
         priority: 70,
         core: true,
+        out_of_band: false,
         arguments: &[],
         kinds: DEPLOY,
     },
@@ -96,6 +117,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "runs the image's installer and writes fstab",
         priority: 65,
         core: true,
+        out_of_band: false,
         arguments: &[],
         kinds: DEPLOY,
     },
@@ -104,6 +126,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "writes the firmware's boot entries if the agent installs the boot loader, and loads the installed kernel",
         priority: 60,
         core: true,
+        out_of_band: false,
         arguments: &[],
         kinds: DEPLOY,
     },
@@ -112,6 +135,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "verifies preserved contents, writes the install marker, unmounts and flushes the disks",
         priority: 45,
         core: true,
+        out_of_band: false,
         arguments: &[],
         kinds: DEPLOY,
     },
@@ -120,6 +144,7 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "defines the layout by these arrays, in the format of Ironic's proposal for deploy templates",
         priority: 0,
         core: false,
+        out_of_band: false,
         arguments: &[LOGICAL_DISKS, DELETE_CONFIGURATION],
         kinds: DEPLOY,
     },
@@ -128,9 +153,20 @@ pub static CATALOGUE: [CatalogueStep; 8] = [
         about: "defines the layout by these arrays, in the format of current versions of Ironic",
         priority: 0,
         core: false,
+        out_of_band: false,
         arguments: &[RAID_CONFIG, DELETE_EXISTING],
         kinds: DEPLOY,
     },
+    out_of_band_step(
+        "bios.apply_configuration",
+        "sets BIOS attributes, restarts the machine, and verifies the values",
+        &[SETTINGS],
+    ),
+    out_of_band_step("bios.factory_reset", "resets the BIOS attributes to their defaults, and restarts the machine", &[]),
+    out_of_band_step("management.set_boot_device", "sets the device from which the machine boots", &[DEVICE, PERSISTENT]),
+    out_of_band_step("power.power_on", "switches the machine on", &[]),
+    out_of_band_step("power.power_off", "switches the machine off", &[]),
+    out_of_band_step("power.reboot", "restarts the machine", &[]),
 ];
 
 /// Returns the names of the core steps, in order.

@@ -7,7 +7,7 @@
 //! * Steps run by descending priority. If priorities are equal, default steps precede the steps of templates, which keep their order.
 //! * A step that is not a core step may be listed several times. It then runs several times.
 
-use super::CatalogueStep;
+use super::{CatalogueStep, OutOfBandStep};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -142,7 +142,7 @@ fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u3
 }
 
 /// Name of the invalid argument, and the message. The name is `None` if the problem does not concern an argument.
-type ArgumentProblem = (Option<String>, String);
+pub(super) type ArgumentProblem = (Option<String>, String);
 
 /// Parses one step.
 pub(super) fn parse_step(
@@ -156,7 +156,10 @@ pub(super) fn parse_step(
         return Err(vec![(None, format!("unknown step {name}; supported are {}", known.join(", ")))]);
     };
     let priority_is = check_priority(entry, *priority).map(|why| (None, why));
-    let wrong: Vec<ArgumentProblem> = priority_is.into_iter().chain(check_arguments(entry, args)).collect();
+    let mut wrong: Vec<ArgumentProblem> = priority_is.into_iter().chain(check_arguments(entry, args)).collect();
+    if entry.out_of_band && wrong.is_empty() {
+        wrong.extend(OutOfBandStep::parse(entry.name, args).err().unwrap_or_default());
+    }
     if !wrong.is_empty() {
         return Err(wrong);
     }
@@ -199,7 +202,7 @@ mod tests {
 
     const fn entry(name: &'static str, priority: u32, core: bool) -> CatalogueStep {
         const SIZE: StepArgument = StepArgument { name: "size", about: "", values: &[] };
-        CatalogueStep { name, about: "", priority, core, arguments: &[SIZE], kinds: &[StepKind::Deploy] }
+        CatalogueStep { name, about: "", priority, core, out_of_band: false, arguments: &[SIZE], kinds: &[StepKind::Deploy] }
     }
 
     static SMALL: [CatalogueStep; 4] = [
@@ -310,5 +313,24 @@ mod tests {
         assert_eq!(again.list.iter().map(PlannedStep::as_template_step).collect::<Vec<_>>(), told);
         let bad = StepList::from_received(&[wanted("deploy.later=7")]);
         assert!(bad.problems()[0].starts_with("unknown step deploy.later; supported are"), "{:?}", bad.problems());
+    }
+
+    #[test]
+    fn the_agent_refuses_steps_of_the_management_controller() {
+        let step = |interface: &str, step: &str, args: Value| TemplateStep {
+            interface: interface.to_owned(),
+            step: step.to_owned(),
+            args: args.as_object().cloned().unwrap_or_default(),
+            priority: Some(150),
+        };
+        let reboot = step("power", "reboot", json!({}));
+        let bad = step("bios", "apply_configuration", json!({"settings": 7}));
+        let received = StepList::from_received(std::slice::from_ref(&reboot));
+        assert!(received.problems()[0].contains("power.reboot runs through the management controller"), "{received:?}");
+        assert!(!received.includes_step("power.reboot"));
+        let merge = |step| merge_templates(&CATALOGUE, default_steps(&CATALOGUE), &[vec![step]]);
+        assert_eq!(merge(reboot).unwrap()[0].entry.name, "power.reboot");
+        let why = merge(bad).unwrap_err();
+        assert_eq!((why.len(), why[0].problem_path().as_str()), (1, "steps[0].args.settings"), "{why:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Templates that the traits of a machine enable. A machine is invalid if one of them cannot run on it, even if its allocation does not
 //! request this template: another allocation may.
 
-use super::{RequestedArrays, RequestedTemplate, find_arrays};
+use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
 use crate::resolve::SiteObjects;
@@ -26,13 +26,13 @@ pub fn check_enabled_templates(
 /// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine's file
 /// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
-    let problems = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(&enabled).err());
+    let problems = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());
     problems.flatten().map(|why| add_reason(&why)).collect()
 }
 
 /// Returns the arrays of the enabled templates. Requested and invalid templates are omitted.
 pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedArrays> {
-    let valid = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(&enabled).ok());
+    let valid = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).ok());
     valid.flatten().collect()
 }
 
@@ -45,7 +45,7 @@ pub(super) fn add_reason(problems: &str) -> String {
 }
 
 /// Returns the templates that the machine's traits enable, without those that its allocation requests.
-fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
+pub(super) fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
     let requested = machine.allocation.iter().flat_map(|allocation| &allocation.requested_traits);
     let requested: Vec<&str> = requested.map(|name| name.as_str()).collect();
     let unrequested = machine.traits.iter().filter(|name| !requested.contains(&name.as_str()));
@@ -58,14 +58,19 @@ fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Vec<Requested
 ///
 /// # Errors
 /// All problems of the template.
-fn check_template(enabled: &RequestedTemplate) -> Result<Option<RequestedArrays>, Vec<String>> {
+fn check_template(
+    machine: &MachineSpec,
+    enabled: &RequestedTemplate,
+) -> Result<Option<RequestedArrays>, Vec<String>> {
     let defaults = StepList::default().list().to_vec();
     let steps = merge_templates(&CATALOGUE, defaults, &[enabled.stored.template.template_steps()]);
     let steps = steps.map_err(|wrong| {
         let problems = wrong.into_iter().map(|wrong| Diagnostic::new(wrong.problem_path(), wrong.message));
         problems.map(|problem| enabled.format_problem(problem)).collect::<Vec<_>>()
     })?;
+    let (remote, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.entry.out_of_band);
     let mut problems = Vec::new();
+    out_of_band::convert_steps(machine, &remote, std::slice::from_ref(enabled), &mut problems);
     let arrays = find_arrays(&steps, std::slice::from_ref(enabled), &mut problems);
     let name = &enabled.stored.template.name;
     let missing = plan::without_steps(&StepList::from(steps)).into_iter();

@@ -15,7 +15,7 @@ pub(crate) fn template_schema() -> Value {
         "properties": {
             "interface": {
                 "enum": ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"],
-                "description": "Interface of the step. drophammer supports steps of deploy and raid.",
+                "description": "Interface of the step. drophammer supports steps of deploy, raid, bios, management and power.",
             },
             "step": {"type": "string", "minLength": 1, "description": "Name of the step.", "examples": known},
             "args": {"type": "object", "description": "Arguments of the step."},
