@@ -43,9 +43,15 @@ impl MachineBoot {
     }
 
     /// Returns whether this boot was requested after the time `other`.
-    pub(crate) fn is_newer_than(&self, other: &str) -> bool {
+    pub fn is_newer_than(&self, other: &str) -> bool {
         let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
         time(&self.created) > time(other)
+    }
+
+    /// Returns the time since the boot was requested; zero if that time is in the future.
+    pub fn age(&self) -> Duration {
+        let created = OffsetDateTime::parse(&self.created, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        (OffsetDateTime::now_utc() - created).try_into().unwrap_or(Duration::ZERO)
     }
 
     /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the duration depends on its
@@ -82,6 +88,12 @@ impl BootActivity {
         if at.len() > 16 << 10 {
             at.retain(|_, heard| heard.elapsed() < self.quiet);
         }
+    }
+
+    /// Returns whether the boot has called this server process recently and has not ended: the machine runs its ramdisk.
+    pub fn has_called_recently(&self, boot: &MachineBoot) -> bool {
+        let at = lock_mutex(&self.at);
+        boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.elapsed() < self.quiet)
     }
 
     pub fn time_since_call(&self, boot: &TokenHash) -> Duration {

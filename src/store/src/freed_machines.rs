@@ -1,6 +1,6 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on them.
 
-use super::{ServerState, now};
+use super::{ServerState, now, out_of_band};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
@@ -19,7 +19,11 @@ impl ServerState {
     /// The database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let machine = machine.to_owned();
-        self.run_durably(move |transaction| record_freed(transaction, &machine)).await
+        self.run_durably(move |transaction| {
+            out_of_band::delete_run(transaction, &machine)?;
+            record_freed(transaction, &machine)
+        })
+        .await
     }
 
     /// Returns whether the system of a previous tenant may still run on the machine, because the machine has not booted the ramdisk since

@@ -16,7 +16,7 @@
 //!   no longer boot after a migration, `approval` approved plans. `confirmation` withholds the installations and migrations of a restored
 //!   database until its records are confirmed, and `install_state` combines the state of an allocation.
 //! * **Decisions.** `success_proof` decides which success is valid, `first_install` handles the start of a first installation, `orders`
-//!   reinstalls, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides which `boot_target` a
+//!   reinstalls, `out_of_band` the steps of management controllers before an installation, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides which `boot_target` a
 //!   machine boots, `migration_boot` how migrations affect that, and `boot_registration` which boot is the current one. `machine_rename`
 //!   transfers records to a new id. `backup` and `restore_review` copy and restore the database.
 
@@ -53,6 +53,7 @@ mod migrations;
 mod next_boot;
 mod order_records;
 mod orders;
+mod out_of_band;
 pub mod promise_check;
 mod registrations;
 pub(crate) mod restore_review;
@@ -84,6 +85,7 @@ pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard};
 pub use next_boot::BootDecision;
 pub use order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};
 pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
+pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
 pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use success_proof::UnprovenReason;

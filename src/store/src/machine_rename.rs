@@ -1,6 +1,6 @@
 //! Renaming of machines whose id changes because of a new mainboard or new firmware. All records are transferred to the new id.
 
-use super::{ServerState, confirmation, migration_records};
+use super::{ServerState, confirmation, migration_records, out_of_band};
 use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -49,6 +49,7 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
     confirmation::rename_confirmation(transaction, old, new)?;
+    out_of_band::rename_run(transaction, old, new)?;
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;

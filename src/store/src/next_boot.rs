@@ -9,7 +9,7 @@ use super::install_attempt::ATTEMPTS;
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
-use super::{ServerState, now, unknown_machines};
+use super::{ServerState, now, out_of_band, unknown_machines};
 use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction};
 use std::time::Duration;
@@ -121,6 +121,9 @@ pub(crate) fn decide_boot(
         return Ok(BootTarget::Unconfirmed(order));
     }
     if is_attempt_counted(&order, quiet) && !order.given_up {
+        return Ok(BootTarget::Attempt(order));
+    }
+    if !order.given_up && out_of_band::is_unfinished(transaction, machine, &order.id)? {
         return Ok(BootTarget::Attempt(order));
     }
     if order.attempts < ATTEMPTS && !order.given_up {

@@ -42,6 +42,9 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS epoch (
         one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, sequence INTEGER NOT NULL CHECK (sequence >= 0),
         restored TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS out_of_band (
+        machine TEXT PRIMARY KEY, active INTEGER NOT NULL, document TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS out_of_band_active ON out_of_band (active);
     CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
 ";
 
@@ -53,8 +56,8 @@ const TABLES: &str = "
 /// that was counted and whose boot has not registered, and the fencing token. `machines`: the absence of a file, the time of the
 /// registration, whether the machine has started to erase since then, the last usable UUID that its firmware reported, and the time at
 /// which the operator freed it. `moves`: the whole record; its absence identifies a database from before there were migrations. `identity`:
-/// the time at which this database replaced a lost one.
-const LATER: [(&str, &str); 28] = [
+/// the time at which this database replaced a lost one. `out_of_band`: the run; its absence identifies a database from before there were runs.
+const LATER: [(&str, &str); 29] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -83,6 +86,7 @@ const LATER: [(&str, &str); 28] = [
     ("layouts", "fields"),
     ("allocations", "started_fields"),
     ("allocations", "fields"),
+    ("out_of_band", "document"),
 ];
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.

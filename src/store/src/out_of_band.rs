@@ -1,0 +1,263 @@
+//! Progress of the steps that run through a machine's management controller before its installation, and the decision whether a boot may
+//! receive the installation.
+//!
+//! Each machine has at most one run. A run belongs to one order, or to the first installation of one allocation, and completed steps are
+//! never repeated for it. The server records each change before it sends the request to the controller.
+
+use super::boot_activity::MachineBoot;
+use super::boots::current_boot;
+use super::database_file::Durability;
+use super::install_attempt::ATTEMPTS;
+use super::json_columns::{parse_column, to_json_column};
+use super::timestamp::now;
+use super::{ServerState, TokenHash};
+use common::error::Result;
+use model::deploy_steps::OutOfBandStep;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+/// Phase of the step that runs now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunPhase {
+    /// The step has not changed anything yet.
+    Ready,
+    /// The change of the step may have been requested.
+    Changing,
+    /// The change was accepted, and the restart that applies it may have been requested.
+    Restarting,
+    /// The controller has accepted the restart.
+    Booting,
+    /// The controller has accepted a change that needs no restart.
+    Settling,
+    /// All steps are completed and verified.
+    Done,
+    /// A step has failed, and nothing is installed.
+    Failed,
+}
+
+/// Installation for which steps must run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutOfBandRequest {
+    pub allocation: String,
+    /// Id of the order; empty for a first installation.
+    pub order: String,
+    /// Steps in the order in which they run.
+    pub steps: Vec<OutOfBandStep>,
+}
+
+/// Run of the steps of one installation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutOfBandRun {
+    pub machine: String,
+    pub allocation: String,
+    /// Id of the order; empty for a first installation.
+    pub order: String,
+    pub steps: Vec<OutOfBandStep>,
+    /// Number of completed steps.
+    pub completed: usize,
+    pub phase: RunPhase,
+    /// Time at which the phase began, in RFC 3339.
+    pub since: String,
+    /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested later.
+    pub restarted: String,
+    /// Number of restarts that the present step has requested.
+    pub restarts: u32,
+    /// Number of failures since the steps last changed.
+    pub failures: u32,
+    /// Reason of the last failure, or empty.
+    pub message: String,
+}
+
+/// Response to a boot that requests its installation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootAdmission {
+    /// The steps are completed, and the boot was requested after the last restart.
+    Admitted,
+    /// The boot must wait. Contains true if a run was started by this request.
+    Waits(bool),
+}
+
+/// Decision about a boot that requests its installation.
+#[derive(Debug, PartialEq)]
+enum AdmissionDecision {
+    Admit,
+    Wait,
+    Start(OutOfBandRun),
+}
+
+impl OutOfBandRun {
+    fn new(machine: &str, wanted: &OutOfBandRequest) -> OutOfBandRun {
+        let OutOfBandRequest { allocation, order, steps } = wanted.clone();
+        OutOfBandRun {
+            machine: machine.to_owned(),
+            allocation,
+            order,
+            steps,
+            completed: 0,
+            phase: RunPhase::Ready,
+            since: now(),
+            restarted: String::new(),
+            restarts: 0,
+            failures: 0,
+            message: String::new(),
+        }
+    }
+
+    /// Returns the run in another phase, which begins now.
+    pub fn with_phase(&self, phase: RunPhase) -> OutOfBandRun {
+        OutOfBandRun { phase, since: now(), ..self.clone() }
+    }
+
+    /// Step that runs now; `None` if all are completed.
+    pub fn current_step(&self) -> Option<&OutOfBandStep> {
+        self.steps.get(self.completed)
+    }
+
+    /// Returns whether the run belongs to this installation.
+    pub fn is_for(&self, allocation: &str, order: &str) -> bool {
+        self.allocation == allocation && self.order == order
+    }
+
+    /// Returns whether the server must continue the run.
+    fn is_active(&self) -> bool {
+        !matches!(self.phase, RunPhase::Done | RunPhase::Failed)
+    }
+}
+
+/// Decides whether the boot receives its installation.
+fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, boot: &MachineBoot) -> AdmissionDecision {
+    let new = OutOfBandRun::new(&boot.machine, wanted);
+    let Some(run) = stored.filter(|run| run.is_for(&wanted.allocation, &wanted.order)) else {
+        return AdmissionDecision::Start(new);
+    };
+    if run.steps != wanted.steps {
+        // Steps that were completed for this installation, and are the same as before, are not repeated.
+        let same = run.steps.iter().zip(&wanted.steps).take(run.completed).take_while(|(old, new)| old == new);
+        return AdmissionDecision::Start(OutOfBandRun {
+            completed: same.count(),
+            restarted: run.restarted.clone(),
+            ..new
+        });
+    }
+    let is_newer = |time: &str| time.is_empty() || boot.is_newer_than(time);
+    match run.phase {
+        RunPhase::Done if is_newer(&run.restarted) => AdmissionDecision::Admit,
+        RunPhase::Failed if run.failures < ATTEMPTS && is_newer(&run.since) => {
+            AdmissionDecision::Start(OutOfBandRun { restarts: 0, ..run.with_phase(RunPhase::Ready) })
+        }
+        _ => AdmissionDecision::Wait,
+    }
+}
+
+impl ServerState {
+    /// Decides whether the boot receives its installation, and starts the run of its steps if necessary.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
+        let boot = boot.clone();
+        self.run_as_durable_as_needed(move |transaction| {
+            let stored = read_run(transaction, &boot.machine)?;
+            // A delayed request of an earlier boot must not start anything.
+            let is_current = is_current(transaction, &boot.machine, boot.hash)?;
+            Ok(match decide_admission(stored.as_ref(), &wanted, &boot) {
+                AdmissionDecision::Admit => (BootAdmission::Admitted, Durability::Deferred),
+                AdmissionDecision::Start(run) if is_current => {
+                    store_run(transaction, &run)?;
+                    (BootAdmission::Waits(true), Durability::Synced)
+                }
+                AdmissionDecision::Wait | AdmissionDecision::Start(_) => {
+                    (BootAdmission::Waits(false), Durability::Deferred)
+                }
+            })
+        })
+        .await
+    }
+
+    /// Returns the runs that the server must continue, each with the current boot of its machine.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn list_active_runs(&self) -> Result<Vec<(OutOfBandRun, Option<MachineBoot>)>> {
+        self.run_job(|connection| {
+            let mut select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
+            let runs = select.query_map([], |row| parse_column(row, 0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            let with_boot = |run: OutOfBandRun| {
+                let boot = current_boot(connection, &run.machine)?;
+                Ok((run, boot))
+            };
+            runs.into_iter().flatten().map(with_boot).collect()
+        })
+        .await
+    }
+
+    /// Returns the last run of the machine.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn find_out_of_band_run(&self, machine: &str) -> Result<Option<OutOfBandRun>> {
+        let machine = machine.to_owned();
+        self.run_job(move |connection| read_run(connection, &machine)).await
+    }
+
+    /// Replaces the run, or deletes it, unless it has changed in the meantime. Returns whether it was unchanged. A restart ends the current
+    /// boot of the machine.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn replace_run(&self, old: &OutOfBandRun, new: Option<OutOfBandRun>) -> Result<bool> {
+        let old = old.clone();
+        self.run_durably(move |transaction| {
+            if read_run(transaction, &old.machine)?.as_ref() != Some(&old) {
+                return Ok(false);
+            }
+            match new {
+                Some(new) => {
+                    store_run(transaction, &new)?;
+                    if new.phase == RunPhase::Booting && old.phase != RunPhase::Booting {
+                        let end = "UPDATE boots SET over = 0 WHERE machine = ?1 AND over IS NULL AND begun = 0";
+                        transaction.execute(end, [&new.machine])?;
+                    }
+                }
+                None => drop(transaction.execute("DELETE FROM out_of_band WHERE machine = ?1", [&old.machine])?),
+            }
+            Ok(true)
+        })
+        .await
+    }
+}
+
+fn is_current(connection: &Connection, machine: &str, hash: TokenHash) -> rusqlite::Result<bool> {
+    Ok(current_boot(connection, machine)?.is_some_and(|boot| boot.hash == hash))
+}
+
+fn read_run(connection: &Connection, machine: &str) -> rusqlite::Result<Option<OutOfBandRun>> {
+    let select = "SELECT document FROM out_of_band WHERE machine = ?1";
+    connection.query_row(select, [machine], |row| parse_column(row, 0)).optional().map(Option::flatten)
+}
+
+fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<()> {
+    let insert = "INSERT OR REPLACE INTO out_of_band (machine, active, document) VALUES (?1, ?2, ?3)";
+    transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
+}
+
+/// Returns whether the steps of this order have started and are not completed. The boots that they cause are not attempts of the order.
+pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
+    Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
+}
+
+/// Transfers the run of a machine to its new id.
+pub(crate) fn rename_run(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+    let run = read_run(transaction, old)?;
+    transaction.execute("DELETE FROM out_of_band WHERE machine IN (?1, ?2)", [old, new])?;
+    run.map_or(Ok(()), |run| store_run(transaction, &OutOfBandRun { machine: new.to_owned(), ..run }))
+}
+
+/// Deletes the run of a freed machine, so that a later installation does not count its steps as completed.
+pub(crate) fn delete_run(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM out_of_band WHERE machine = ?1", [machine]).map(drop)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Which boots receive their installation, and when the steps of a management controller start, continue and end.
+
+use super::*;
+use crate::next_boot::decide_boot;
+use crate::order_records::{ReinstallOrder, read_order, store_order};
+use crate::{boots, schema};
+use model::deploy_steps::OutOfBandStep::{PowerOff, PowerOn, Reboot, ResetBios};
+use std::time::Duration;
+
+const EARLY: &str = "2026-11-27T10:00:00Z";
+const LATE: &str = "2026-11-27T11:00:00Z";
+
+fn boot(created: &str) -> MachineBoot {
+    MachineBoot {
+        machine: "m".to_owned(),
+        hash: [created.as_bytes()[12]; 32],
+        created: created.to_owned(),
+        while_active: false,
+        address: None,
+        begun: false,
+        over: None,
+    }
+}
+
+fn request(order: &str, steps: &[OutOfBandStep]) -> OutOfBandRequest {
+    OutOfBandRequest { allocation: "a".to_owned(), order: order.to_owned(), steps: steps.to_vec() }
+}
+
+fn run(phase: RunPhase, completed: usize, steps: &[OutOfBandStep]) -> OutOfBandRun {
+    let time = "2026-11-27T10:30:00Z".to_owned();
+    let new = OutOfBandRun::new("m", &request("o", steps));
+    OutOfBandRun { phase, completed, since: time.clone(), restarted: time, ..new }
+}
+
+/// Returns "admit", "wait", or the number of completed steps with which a run starts.
+fn decide(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, created: &str) -> String {
+    match decide_admission(stored, wanted, &boot(created)) {
+        AdmissionDecision::Admit => "admit".to_owned(),
+        AdmissionDecision::Wait => "wait".to_owned(),
+        AdmissionDecision::Start(run) => {
+            assert!(run.is_active() && run.is_for(&wanted.allocation, &wanted.order) && run.steps == wanted.steps);
+            format!("start at {}", run.completed)
+        }
+    }
+}
+
+#[test]
+fn only_a_boot_after_the_last_restart_receives_its_installation() {
+    let steps = [ResetBios, Reboot];
+    let wanted = request("o", &steps);
+    let done = run(RunPhase::Done, 2, &steps);
+    let failed = |failures| OutOfBandRun { failures, ..run(RunPhase::Failed, 1, &steps) };
+    let never_restarted = OutOfBandRun { restarted: String::new(), ..done.clone() };
+    for (stored, created, expected) in [
+        (None, EARLY, "start at 0"),
+        (Some(&done), LATE, "admit"),
+        (Some(&done), EARLY, "wait"),
+        (Some(&never_restarted), EARLY, "admit"),
+        (Some(&run(RunPhase::Ready, 0, &steps)), LATE, "wait"),
+        (Some(&run(RunPhase::Changing, 0, &steps)), LATE, "wait"),
+        (Some(&run(RunPhase::Restarting, 1, &steps)), LATE, "wait"),
+        (Some(&run(RunPhase::Booting, 1, &steps)), LATE, "wait"),
+        // A failure is retried by a later boot, from the step that failed, and not forever.
+        (Some(&failed(1)), EARLY, "wait"),
+        (Some(&failed(1)), LATE, "start at 1"),
+        (Some(&failed(ATTEMPTS)), LATE, "wait"),
+    ] {
+        assert_eq!(decide(stored, &wanted, created), expected, "{stored:?}");
+    }
+}
+
+#[test]
+fn completed_steps_are_neither_repeated_nor_counted_for_another_installation() {
+    let done = run(RunPhase::Done, 2, &[ResetBios, Reboot]);
+    let failed = OutOfBandRun { failures: ATTEMPTS, ..run(RunPhase::Failed, 1, &[ResetBios, Reboot]) };
+    for (stored, wanted, expected) in [
+        // Another order, and another allocation.
+        (&done, request("p", &[ResetBios, Reboot]), "start at 0"),
+        (&done, OutOfBandRequest { allocation: "b".to_owned(), ..request("o", &[ResetBios, Reboot]) }, "start at 0"),
+        // A corrected template: the factory reset that was completed is not repeated.
+        (&failed, request("o", &[ResetBios, PowerOff, PowerOn]), "start at 1"),
+        (&done, request("o", &[ResetBios, Reboot, PowerOn]), "start at 2"),
+        (&done, request("o", &[ResetBios]), "start at 1"),
+        (&done, request("o", &[Reboot, ResetBios]), "start at 0"),
+        (&failed, request("o", &[PowerOff, PowerOn]), "start at 0"),
+    ] {
+        assert_eq!(decide(Some(stored), &wanted, LATE), expected, "{wanted:?}");
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
+}
+
+/// Registers the boot as the current one.
+fn register(state: &ServerState, boot: &MachineBoot) {
+    let boot = boot.clone();
+    runtime()
+        .block_on(state.run_durably(move |transaction| boots::replace_boot(transaction, &boot, "10.0.0.1")))
+        .unwrap();
+}
+
+#[test]
+fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
+    let (state, runtime) = (open(), runtime());
+    let wanted = || request("", &[ResetBios]);
+    // A boot that is not the machine's current one starts nothing.
+    let early = boot(EARLY);
+    assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(false));
+    assert_eq!(runtime.block_on(state.list_active_runs()).unwrap(), []);
+    register(&state, &early);
+    assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(true));
+    assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(false));
+
+    runtime.block_on(state.close());
+    let state = open();
+    let (started, current) = runtime.block_on(state.list_active_runs()).unwrap().remove(0);
+    assert_eq!((started.phase, current.unwrap().hash), (RunPhase::Ready, early.hash));
+    let restarted = "2026-11-27T10:30:00Z".to_owned();
+    let booting = OutOfBandRun { restarted, ..started.with_phase(RunPhase::Booting) };
+    assert!(runtime.block_on(state.replace_run(&started, Some(booting.clone()))).unwrap());
+    // The restart has ended the boot, and a decision about an earlier state of the run changes nothing.
+    let current = runtime.block_on(state.list_active_runs()).unwrap().remove(0).1;
+    assert_eq!(current.unwrap().over, Some(false));
+    assert!(!runtime.block_on(state.replace_run(&started, None)).unwrap());
+
+    let done = OutOfBandRun { completed: 1, ..booting.with_phase(RunPhase::Done) };
+    assert!(runtime.block_on(state.replace_run(&booting, Some(done.clone()))).unwrap());
+    assert_eq!(runtime.block_on(state.list_active_runs()).unwrap(), []);
+    assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(false));
+    let late = boot(LATE);
+    register(&state, &late);
+    assert_eq!(runtime.block_on(state.admit_boot(&late, wanted())).unwrap(), BootAdmission::Admitted);
+
+    // The run follows the machine to its new id, and a freed machine starts over.
+    let renamed = state.run_durably(|transaction| rename_run(transaction, "m", "n"));
+    runtime.block_on(renamed).unwrap();
+    assert_eq!(runtime.block_on(state.find_out_of_band_run("m")).unwrap(), None);
+    let found = runtime.block_on(state.find_out_of_band_run("n")).unwrap();
+    assert_eq!(found, Some(OutOfBandRun { machine: "n".to_owned(), ..done }));
+    runtime.block_on(state.free_machine("n")).unwrap();
+    assert_eq!(runtime.block_on(state.find_out_of_band_run("n")).unwrap(), None);
+}
+
+#[test]
+fn boots_that_the_steps_cause_are_not_attempts_of_the_order() {
+    let mut connection = rusqlite::Connection::open_in_memory().unwrap();
+    schema::upgrade_schema(&mut connection).unwrap();
+    let transaction = connection.transaction().unwrap();
+    let insert = "INSERT INTO allocations (machine, id, created, succeeded) VALUES ('m', 'a', '', 1)";
+    transaction.execute(insert, []).unwrap();
+    let text = serde_json::json!({"id": "o", "image": "i", "created": "", "attempts": 1, "begun": false,
+        "without_marker": false, "given_up": false});
+    let order: ReinstallOrder = serde_json::from_value(text).unwrap();
+    store_order(&transaction, "m", "a", &order).unwrap();
+    let boots = |times: usize| {
+        (0..times).for_each(|_| drop(decide_boot(&transaction, "m", "a", Duration::ZERO).unwrap()));
+        read_order(&transaction, "m", "a").unwrap().map(|order| order.attempts)
+    };
+    store_run(&transaction, &run(RunPhase::Booting, 0, &[Reboot])).unwrap();
+    assert_eq!(boots(5), Some(1));
+    // The run of another order does not matter, and neither does one that is done.
+    store_run(&transaction, &OutOfBandRun { order: "p".to_owned(), ..run(RunPhase::Booting, 0, &[Reboot]) }).unwrap();
+    assert_eq!(boots(1), Some(2));
+    store_run(&transaction, &run(RunPhase::Done, 1, &[Reboot])).unwrap();
+    assert_eq!((boots(1), boots(1)), (Some(3), None));
+}
