@@ -36,7 +36,7 @@ use site::resolve::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{InstallState, InstalledAllocation, ServedInstall};
+use store::{InstallState, InstalledAllocation, MachineBoot, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
@@ -119,7 +119,7 @@ pub(crate) struct WaitQuery {
 /// watchers of the directory.
 pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
-    MachineCaller { id, .. }: MachineCaller,
+    MachineCaller { boot, .. }: MachineCaller,
     query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(WaitQuery { seconds }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -129,7 +129,7 @@ pub(crate) async fn wait_for_allocation(
     request_context::yield_turn(async {
         tokio::select! {
             biased;
-            result = until_allocated(&app, &id) => result.map(|()| Json(json!({})).into_response()),
+            result = until_allocated(&app, &boot) => result.map(|()| Json(json!({})).into_response()),
             _ = closing.wait_for(|closing| *closing) => Ok(StatusCode::NO_CONTENT.into_response()),
             () = patience => Ok(StatusCode::NO_CONTENT.into_response()),
         }
@@ -139,11 +139,11 @@ pub(crate) async fn wait_for_allocation(
 
 /// Returns as soon as the machine has an allocation that can be carried out. Every change of files or database publishes a new snapshot,
 /// which wakes this function.
-async fn until_allocated(app: &AppState, id: &str) -> Result<(), ApiError> {
+async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
         let now = directory.borrow_and_update().clone();
-        if machine_requests::find_assignment(app, &now, id).await?.is_some() {
+        if machine_requests::find_assignment(app, &now, boot).await?.is_some() {
             return Ok(());
         }
         if directory.changed().await.is_err() {
@@ -160,7 +160,7 @@ pub(crate) async fn get_machine(
 ) -> Result<Json<allocation::AssignedMachine>, ApiError> {
     let directory = app.directory();
     let described = directory.find_machine(&id);
-    let given = machine_requests::find_assignment(&app, &directory, &id).await?;
+    let given = machine_requests::find_assignment(&app, &directory, &boot).await?;
     if let Some(moving) =
         given.as_ref().and_then(|given| given.moving.as_ref()).filter(|is| is.part == MigrationSide::Send)
     {

@@ -1,7 +1,7 @@
 //! Power control and boot override through a machine's management controller (BMC), over Redfish or over IPMI with `ipmitool`.
 
 mod ipmi;
-mod redfish;
+pub(crate) mod redfish;
 
 use common::error::{Error, Phase, Result};
 use model::bmc::{Bmc, BmcAddress};

@@ -2,7 +2,7 @@
 //! a copy of the database. The directory is not written, and a server may be running in it.
 
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
-use super::{ServerConfig, listeners, pxe};
+use super::{ServerConfig, listeners, out_of_band, pxe};
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
@@ -10,6 +10,7 @@ use common::output::{print_text, to_json};
 use serde::Serialize;
 use site::loader::{SiteLoader, SiteScan};
 use site::os_definitions::{OsDefinitions, VerifyCache};
+use site::yaml_folder::format_problem;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,9 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
             // An empty database, as for a new directory.
             copy.open_empty()
         });
-        seen = Some(load_site(dir, state?)?);
+        let mut scan = load_site(dir, state?)?;
+        check_controllers(&mut scan);
+        seen = Some(scan);
     }
     let SiteScan { directory, problems, notes } = seen.unwrap_or_default();
     all.extend(problems);
@@ -107,6 +110,18 @@ fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
         seen = loader.rescan().unwrap_or(seen);
     }
     Ok(seen)
+}
+
+/// Checks the Redfish services of the machines whose templates have steps over Redfish. A service that cannot be reached is only noted,
+/// since the check may run on another host than the server.
+fn check_controllers(scan: &mut SiteScan) {
+    let SiteScan { directory, problems, notes } = scan;
+    for machine in directory.machines() {
+        let (unsupported, unreachable) = out_of_band::check_controller_blocking(machine, &directory.known);
+        let Some(path) = directory.machine_files.get(&machine.id) else { continue };
+        problems.extend(unsupported.iter().map(|why| format_problem(path, why, false)));
+        notes.extend(unreachable.map(|why| format_problem(path, &why, false)));
+    }
 }
 
 /// Temporary directory with a copy of the database.

@@ -17,7 +17,7 @@ use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::status_log::StatusLog;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migrations, pxe, request_context, web};
+use super::{AppState, metrics, migrations, out_of_band, pxe, request_context, web};
 use common::error::{Context, Error, Phase, Result};
 use hyper_util::server::graceful::GracefulShutdown;
 use site::loader::SiteLoader;
@@ -49,6 +49,8 @@ pub(super) struct ControlServer {
     pxe: Option<PxeServer>,
     /// Task that updates machine files when migrations have ended.
     files: tokio::task::JoinHandle<()>,
+    /// Task that continues the steps over Redfish.
+    runs: tokio::task::JoinHandle<()>,
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
@@ -92,9 +94,24 @@ impl ControlServer {
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
         let app = Arc::new(app);
         let fronts = listeners.build_fronts(&app);
-        let files = tokio::spawn(migrations::machine_file_update::keep_files_updated(app));
+        let files = tokio::spawn(migrations::machine_file_update::keep_files_updated(app.clone()));
+        let runs = tokio::spawn(out_of_band::continue_runs(app));
         let _lock = lock;
-        Ok(ControlServer { fronts, places, peers, alarms, planner, watch, closing, wake, state, pxe, files, _lock })
+        Ok(ControlServer {
+            fronts,
+            places,
+            peers,
+            alarms,
+            planner,
+            watch,
+            closing,
+            wake,
+            state,
+            pxe,
+            files,
+            runs,
+            _lock,
+        })
     }
 
     /// Accepts connections until the future `ended` completes, and then waits a short time for pending responses.
@@ -138,6 +155,7 @@ impl ControlServer {
         let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
         self.closing.send_replace(true);
         self.files.abort();
+        self.runs.abort();
         let _ = self.wake.send(ReloadEvent::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.close().await;
@@ -197,6 +215,8 @@ fn build_app_state(
         page: web::PageState::default(),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
         looks: migrations::cert_seen::CertificateChecks::default(),
+        runs: tokio::sync::Notify::new(),
+        run_interval: around.look_every.min(out_of_band::RUN_INTERVAL),
     })
 }
 

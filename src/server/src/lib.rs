@@ -8,7 +8,8 @@
 //! * State: the crate `store`.
 //! * Machines: `netboot` and `ipxe` boot them, `auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
-//!   `migrations` migrates them, `pxe` runs DHCP and TFTP.
+//!   `migrations` migrates them, `out_of_band` runs
+//!   the steps over Redfish that precede an installation, `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is their API, `metal_api` that of metal-api, `web` the web page, `routes` the table of all endpoints and
 //!   `openapi` its description, `create_machine` creates machine files, `power` and `free_machine` switch machines, `plan_input` and
 //!   `boot_digest` serve commands, `status_log` prints the log.
@@ -47,6 +48,7 @@ mod netboot;
 pub mod openapi;
 pub mod operator;
 mod options;
+pub mod out_of_band;
 pub mod plan_input;
 pub(crate) mod planner;
 pub mod power;
@@ -131,6 +133,10 @@ pub(crate) struct AppState {
     page: web::PageState,
     planner: PlannerPool,
     looks: migrations::cert_seen::CertificateChecks,
+    /// Wakes the task that continues the steps over Redfish.
+    runs: tokio::sync::Notify,
+    /// Interval at which that task continues unfinished runs.
+    run_interval: Duration,
 }
 
 impl AppState {

@@ -9,6 +9,7 @@ use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::auth::bearer_hash;
 use super::migrations::machine_migration::MachineMigration;
+use super::out_of_band::progress::OutOfBandProgress;
 use super::quotas::ClientAddress;
 use axum::Json;
 use axum::body::Body;
@@ -91,6 +92,10 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
     let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
     let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
     let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
+    let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+    let run = app.state.find_out_of_band_run(&machine.id).await?;
+    let run = run.filter(|run| run.is_for(allocation.as_deref().unwrap_or_default(), order));
+    let out_of_band = run.as_ref().and_then(OutOfBandProgress::from_run);
     let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
     Ok(MachineSummary {
         differences: differences.unwrap_or_default(),
@@ -110,6 +115,7 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
         not_clean: app.state.may_run_previous_system(&machine.id, allocation_id).await?,
         on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
         locked: machine.locked.clone(),
+        out_of_band,
         order: standing.order,
         moving,
         attempts: ATTEMPTS,

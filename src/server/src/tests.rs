@@ -37,6 +37,7 @@ mod moved_approval;
 mod moved_plan;
 mod openapi;
 mod operator;
+mod out_of_band;
 mod page;
 mod power;
 mod preview;

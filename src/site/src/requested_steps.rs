@@ -13,7 +13,9 @@ use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
 use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
-use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates};
+use model::deploy_steps::{
+    CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, StepList, TemplateStep, merge_templates,
+};
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::Layout;

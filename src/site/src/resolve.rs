@@ -118,8 +118,7 @@ pub fn resolve_allocation(
     match (image, layout) {
         _ if problems.iter().any(Option::is_some) => Err(problems.into_iter().flatten().collect::<Vec<_>>().join("\n")),
         (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
-            let AllocationSteps { steps, out_of_band, .. } =
-                if installs { merged } else { AllocationSteps::default() };
+            let AllocationSteps { steps, out_of_band, .. } = if installs { merged } else { AllocationSteps::default() };
             Ok(Some(ResolvedAllocation {
                 allocation,
                 image,

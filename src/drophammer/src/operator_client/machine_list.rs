@@ -1,6 +1,7 @@
 //! Table of the machines, as `drophammer machine list` prints it.
 
 use ::server::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
+use ::server::out_of_band::progress::OutOfBandProgress;
 use common::format;
 
 pub(super) fn format_machines(all: &[MachineSummary]) -> String {
@@ -35,6 +36,9 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} abandoned", order.image),
+        _ if machine.out_of_band.is_some() => {
+            machine.out_of_band.as_ref().map(OutOfBandProgress::describe).unwrap_or_default()
+        }
         (order, _) if machine.needs_confirmation => describe_unconfirmed(order.as_ref(), machine.on_disk.as_ref()),
         (Some(order), _) => {
             let begun = if order.begun { ", started" } else { "" };

@@ -162,8 +162,16 @@ pub static CATALOGUE: [CatalogueStep; 14] = [
         "sets BIOS attributes, restarts the machine, and verifies the values",
         &[SETTINGS],
     ),
-    out_of_band_step("bios.factory_reset", "resets the BIOS attributes to their defaults, and restarts the machine", &[]),
-    out_of_band_step("management.set_boot_device", "sets the device from which the machine boots", &[DEVICE, PERSISTENT]),
+    out_of_band_step(
+        "bios.factory_reset",
+        "resets the BIOS attributes to their defaults, and restarts the machine",
+        &[],
+    ),
+    out_of_band_step(
+        "management.set_boot_device",
+        "sets the device from which the machine boots",
+        &[DEVICE, PERSISTENT],
+    ),
     out_of_band_step("power.power_on", "switches the machine on", &[]),
     out_of_band_step("power.power_off", "switches the machine off", &[]),
     out_of_band_step("power.reboot", "restarts the machine", &[]),

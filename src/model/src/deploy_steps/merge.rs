@@ -202,7 +202,15 @@ mod tests {
 
     const fn entry(name: &'static str, priority: u32, core: bool) -> CatalogueStep {
         const SIZE: StepArgument = StepArgument { name: "size", about: "", values: &[] };
-        CatalogueStep { name, about: "", priority, core, out_of_band: false, arguments: &[SIZE], kinds: &[StepKind::Deploy] }
+        CatalogueStep {
+            name,
+            about: "",
+            priority,
+            core,
+            out_of_band: false,
+            arguments: &[SIZE],
+            kinds: &[StepKind::Deploy],
+        }
     }
 
     static SMALL: [CatalogueStep; 4] = [

@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn arguments_are_those_of_ironic() {
-        let settings = json!({"settings": [{"name": "ProcVirtualization", "value": "Enabled"}, {"name": "Cores", "value": 4}]});
+        let settings =
+            json!({"settings": [{"name": "ProcVirtualization", "value": "Enabled"}, {"name": "Cores", "value": 4}]});
         let step = parse("bios.apply_configuration", settings.clone()).unwrap();
         let OutOfBandStep::ApplyBios { settings: parsed } = &step else { panic!("{step:?}") };
         assert_eq!(json!(parsed), settings["settings"]);

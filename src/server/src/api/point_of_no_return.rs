@@ -8,6 +8,7 @@ use crate::approval_check;
 use crate::auth::MachineCaller;
 use crate::metrics::OrderEvent;
 use crate::migrations::machine_requests;
+use crate::out_of_band;
 use crate::status_log::MachineOrigin;
 use axum::Json;
 use axum::body::Body;
@@ -43,6 +44,9 @@ pub(crate) async fn pass_point_of_no_return(
     let what = (&*allocationuuid, order.is_some(), said.as_deref());
     if let Err(why) = check_still_wanted(&app, &directory, &id, what).await? {
         return changed(why);
+    }
+    if !out_of_band::is_admitted(&app, &boot).await? {
+        return changed("the steps over Redfish of this installation are not completed".to_owned());
     }
     let Some(order) = order else {
         let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {

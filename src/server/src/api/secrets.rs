@@ -29,7 +29,8 @@ pub(crate) async fn release_secrets(
         let message = format!("machine {id}: cannot send secrets of allocation {allocationuuid}: {reason}");
         Err(ApiError::new(StatusCode::CONFLICT, message))
     };
-    let given = machine_requests::find_assignment(&app, &directory, &id).await?.filter(|given| given.moving.is_none());
+    let given =
+        machine_requests::find_assignment(&app, &directory, &boot).await?.filter(|given| given.moving.is_none());
     let Some(assigned) = given.map(|given| given.assigned).filter(|assigned| assigned.installs) else {
         return refuse("the machine is not installing");
     };

@@ -1,5 +1,7 @@
 //! Redfish (DSP0266): systems, their reset types, and their boot override.
 
+pub(crate) mod bios;
+
 use super::{PowerAction, bmc_refusal};
 use common::error::{Context, Phase, Result};
 use common::format::untrusted_text;

@@ -9,6 +9,7 @@ use crate::base_url::BaseUrls;
 use crate::free_machine::end_previous_system;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
+use crate::out_of_band;
 use crate::plan_input::{PlanInput, get_preview};
 use crate::quotas::ClientAddress;
 use axum::Json;
@@ -207,6 +208,7 @@ pub(crate) async fn allocate_machine(
     }
     let id = choose_machine(app, &asked).await?;
     check_no_migration(app, &id).await?;
+    check_over_redfish(app, &id).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
     for (name, ours) in ASKED {
@@ -220,6 +222,14 @@ pub(crate) async fn allocate_machine(
     rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
     app.watch.log_note(format!("{}: {peer} added allocation {uuid}", app.directory().display_name(&id)));
     Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+/// Checks that the machine's Redfish service supports the steps of the templates that its traits enable.
+async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
+    let directory = app.directory();
+    let Some(machine) = directory.find_machine(id) else { return Ok(()) };
+    let checked = out_of_band::check_controller(machine, &directory.known).await;
+    checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
 }
 
 /// Returns the field of an allocation request from which the field of a machine's file is written; empty if the request lacks such a field.

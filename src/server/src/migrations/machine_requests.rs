@@ -10,6 +10,7 @@ use crate::api_error::ApiError;
 use crate::approval_check;
 use crate::auth::MachineCaller;
 use crate::full_install_state;
+use crate::out_of_band;
 use crate::quotas::ClientAddress;
 use crate::status_log::MachineOrigin;
 use axum::Json;
@@ -155,19 +156,24 @@ pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> St
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
-/// Returns the allocation that the machine receives now. If a migration affects the machine, it determines the allocation.
+/// Returns the allocation that the machine receives in this boot now. If a migration affects the machine, it determines the allocation. An
+/// installation is withheld until its steps over Redfish are completed.
 ///
 /// # Errors
 /// The database cannot be read or written.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
-    id: &str,
+    boot: &MachineBoot,
 ) -> Result<Option<Assignment>, ApiError> {
+    let id = &boot.machine;
     let moved = find_migration_response(app, directory, id).await?;
     let MigrationResponse::AsEver = moved else { return Ok(moved.into_assignment()) };
-    let assigned = wire_allocation::find_assignment(app, directory, id).await?;
-    Ok(assigned.map(|(assigned, standing)| Assignment { assigned, standing, moving: None }))
+    let Some((assigned, standing)) = wire_allocation::find_assignment(app, directory, id).await? else {
+        return Ok(None);
+    };
+    let is_admitted = out_of_band::admit(app, boot, &assigned, &standing).await?;
+    Ok(is_admitted.then_some(Assignment { assigned, standing, moving: None }))
 }
 
 /// Returns the allocation that the machine receives because of a migration, if one affects it.

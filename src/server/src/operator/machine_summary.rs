@@ -1,6 +1,7 @@
 //! Summary of a machine, as in the lists of the API and of the page.
 
 use crate::migrations::machine_migration::MachineMigration;
+use crate::out_of_band::progress::OutOfBandProgress;
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Serialize};
 use site::effective_allocation::AllocationDifference;
@@ -54,6 +55,9 @@ pub struct MachineSummary {
     /// Open migration of the machine, as source or target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MachineMigration>,
+    /// Progress of the steps that run over Redfish before the installation; absent if none is unfinished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_band: Option<OutOfBandProgress>,
     /// Maximum number of attempts of an order.
     pub attempts: u32,
     pub last_seen: Option<String>,

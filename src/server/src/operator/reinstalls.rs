@@ -6,7 +6,7 @@ use crate::api_error::ApiError;
 use crate::full_install_state;
 use crate::quotas::ClientAddress;
 use crate::status_log::MachineOrigin;
-use crate::{AppState, metrics};
+use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -16,7 +16,7 @@ use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation};
+use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation, with_effective_allocation};
 use site::operator_files::{MachineSpec, suggest_name};
 use site::os_definition_state::DefinitionState;
 use site::requested_steps::check_enabled_templates;
@@ -111,6 +111,7 @@ pub(crate) async fn place_order(
     asked: &ReinstallRequest,
 ) -> Result<MachineSummary, ApiError> {
     let OrderableReinstall { machine, allocation, words, .. } = check_orderable(app, asked).await?;
+    check_over_redfish(app, &machine, &allocation, &words).await?;
     let id = &machine.id;
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
         OrderOutcome::Placed(order) => {
@@ -126,6 +127,18 @@ pub(crate) async fn place_order(
         OrderOutcome::Begun(order) => Err(already_started(&order)),
         OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
+}
+
+/// Checks that the machine's Redfish service supports the steps of the order.
+async fn check_over_redfish(
+    app: &AppState,
+    machine: &MachineSpec,
+    allocation: &str,
+    words: &ReinstallOverrides,
+) -> Result<(), ApiError> {
+    let standing = state_for_order(app.state.read_install_state(&machine.id, allocation).await?, words);
+    let effective = with_effective_allocation(machine, &standing);
+    out_of_band::check_controller(&effective, &app.directory().known).await
 }
 
 /// Reinstall whose checks have succeeded.

@@ -237,6 +237,9 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
                 "The system of a previous tenant may still run on this machine: it has not booted the ramdisk since it was freed. Power it off, then boot it over PXE"
             }
         }
+        @if let Some(progress) = &listed.out_of_band {
+            p.problem[progress.failed] { "Before the installation, over Redfish: " (progress.describe()) }
+        }
         @if let Some(waits) = &listed.waits {
             p.problem {
                 "The machine waits with an install marker of its allocation (image " (waits.image) ", " (frame::show_time(&waits.time))

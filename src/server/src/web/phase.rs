@@ -74,6 +74,12 @@ impl DisplayPhase {
         if listed.needs_confirmation && has_work {
             return new_phase("needs confirmation", ObjectFate::Bad);
         }
+        if let Some(progress) = listed.out_of_band.as_ref().filter(|_| has_work) {
+            return match progress.failed {
+                true => new_phase("BIOS settings failed", ObjectFate::Bad),
+                false => new_phase("waits for BIOS settings", ObjectFate::Busy),
+            };
+        }
         if listed.waits.is_some() {
             return new_phase("waits for adoption", ObjectFate::Bad);
         }

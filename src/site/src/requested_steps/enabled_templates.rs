@@ -26,13 +26,15 @@ pub fn check_enabled_templates(
 /// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine's file
 /// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
-    let problems = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());
+    let problems =
+        find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());
     problems.flatten().map(|why| add_reason(&why)).collect()
 }
 
 /// Returns the arrays of the enabled templates. Requested and invalid templates are omitted.
 pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedArrays> {
-    let valid = find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).ok());
+    let valid =
+        find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).ok());
     valid.flatten().collect()
 }
 
@@ -58,10 +60,7 @@ pub(super) fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Ve
 ///
 /// # Errors
 /// All problems of the template.
-fn check_template(
-    machine: &MachineSpec,
-    enabled: &RequestedTemplate,
-) -> Result<Option<RequestedArrays>, Vec<String>> {
+fn check_template(machine: &MachineSpec, enabled: &RequestedTemplate) -> Result<Option<RequestedArrays>, Vec<String>> {
     let defaults = StepList::default().list().to_vec();
     let steps = merge_templates(&CATALOGUE, defaults, &[enabled.stored.template.template_steps()]);
     let steps = steps.map_err(|wrong| {

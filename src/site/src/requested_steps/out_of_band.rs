@@ -33,9 +33,8 @@ pub fn find_out_of_band_templates(machine: &MachineSpec, known: &SiteObjects) ->
         let mut steps = template.stored.template.template_steps();
         steps.retain(|step| step.priority != Some(0));
         steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
-        let parse = |step: &TemplateStep| {
-            OutOfBandStep::parse(&format!("{}.{}", step.interface, step.step), &step.args).ok()
-        };
+        let parse =
+            |step: &TemplateStep| OutOfBandStep::parse(&format!("{}.{}", step.interface, step.step), &step.args).ok();
         let steps: Vec<OutOfBandStep> = steps.iter().filter_map(parse).collect();
         (!steps.is_empty()).then_some(OutOfBandTemplate { template, steps })
     });
@@ -70,7 +69,9 @@ fn explain_unsupported_controller(bmc: Option<&Bmc>) -> Option<&'static str> {
         Some(BmcAddress::Ipmi { .. }) => Some(
             "this step requires Redfish, but the management controller of the machine is addressed over IPMI: give its https:// address in `bmc:`",
         ),
-        None => Some("this step requires Redfish, but the machine's file has no management controller: add `bmc:` with its https:// address"),
+        None => Some(
+            "this step requires Redfish, but the machine's file has no management controller: add `bmc:` with its https:// address",
+        ),
     }
 }
 

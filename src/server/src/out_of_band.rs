@@ -1,0 +1,354 @@
+//! Steps that run over Redfish before a machine installs: BIOS attributes, power and boot device.
+//!
+//! A run starts when a machine requests its installation from the ramdisk, so that no running system is ever restarted. `admit` withholds
+//! the installation until every step is completed and verified, and the machine has booted again after the last restart. `decision` decides
+//! the next action of a run, `support` checks the Redfish service before anything changes, and `progress` describes runs.
+
+mod decision;
+pub mod progress;
+mod support;
+
+use super::AppState;
+use super::api::wire_allocation;
+use super::api_error::ApiError;
+use super::bmc::PowerAction;
+use super::bmc::redfish::bios::{RedfishMachine, SystemState};
+use super::migrations::machine_requests::{MigrationResponse, find_migration_response};
+use axum::http::StatusCode;
+use common::error::Result;
+use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
+use model::bmc::Bmc;
+use model::deploy_steps::{BootDevice, OutOfBandStep};
+use site::operator_files::MachineSpec;
+use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
+use site::resolve::{ResolvedAllocation, SiteObjects};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase, now};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Interval at which unfinished runs are continued.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Maximum number of management controllers that are in use at the same time.
+const CONTROLLERS: usize = 16;
+/// Maximum number of actions of a run without a pause.
+const ACTIONS: usize = 16;
+
+/// Returns whether the boot may receive this installation. Otherwise, the run of its steps is started, if it has not started yet.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub(crate) async fn admit(
+    app: &AppState,
+    boot: &MachineBoot,
+    assigned: &ResolvedAllocation,
+    standing: &InstallState,
+) -> Result<bool, ApiError> {
+    // An installation that has started continues: its steps were completed before.
+    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
+    if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
+        return Ok(true);
+    }
+    let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
+    if admission == BootAdmission::Waits(true) {
+        app.watch.log_note(format!(
+            "{}: waits for BIOS settings: {} over Redfish before the installation",
+            app.directory().display_name(&boot.machine),
+            common::format::format_count(assigned.out_of_band.len(), "step", "steps"),
+        ));
+        app.runs.notify_one();
+    }
+    Ok(admission == BootAdmission::Admitted)
+}
+
+fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBandRequest {
+    OutOfBandRequest {
+        allocation: assigned.allocation.id.to_string(),
+        order: standing.order.as_ref().map(|order| order.id.clone()).unwrap_or_default(),
+        steps: assigned.out_of_band.clone(),
+    }
+}
+
+/// Returns whether the boot may pass its point of no return: no step of its installation is unfinished.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bool, ApiError> {
+    match wire_allocation::find_assignment(app, &app.directory(), &boot.machine).await? {
+        Some((assigned, standing)) => admit(app, boot, &assigned, &standing).await,
+        None => Ok(true),
+    }
+}
+
+/// Checks that the machine's Redfish service supports the steps of its templates. The controller is contacted only if there are any.
+///
+/// # Errors
+/// The service does not support a step, or cannot be reached.
+pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects) -> Result<(), ApiError> {
+    let templates = find_out_of_band_templates(machine, known);
+    let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
+    let uuid = firmware_uuid(machine);
+    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid)).await;
+    let failed =
+        |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed");
+    let state = read.map_err(failed)?.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let problems = format_unsupported(&templates, &state);
+    if problems.is_empty() { Ok(()) } else { Err(ApiError::bad_request(problems.join("\n"))) }
+}
+
+/// Returns the reasons why the service cannot run the templates, with positions.
+fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> Vec<String> {
+    let problems = |template: &OutOfBandTemplate| {
+        let all = support::find_unsupported(&template.steps, state);
+        all.iter().map(|why| template.format_problem(why)).collect::<Vec<_>>()
+    };
+    templates.iter().flat_map(problems).collect()
+}
+
+fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
+    RedfishMachine::connect(bmc, uuid)?.read_described_state()
+}
+
+/// Checks the Redfish service of a machine for `serve --check`. Returns problems, and the reason if the service cannot be reached.
+pub(crate) fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjects) -> (Vec<String>, Option<String>) {
+    let templates = find_out_of_band_templates(machine, known);
+    let Some(bmc) = machine.bmc.as_ref().filter(|_| !templates.is_empty()) else { return (Vec::new(), None) };
+    match read_capabilities(bmc, &firmware_uuid(machine)) {
+        Ok(state) => (format_unsupported(&templates, &state), None),
+        Err(error) => (Vec::new(), Some(format!("the steps over Redfish cannot be checked: {error}"))),
+    }
+}
+
+/// Returns the UUID that the controller reports, which differs from an invented id.
+fn firmware_uuid(machine: &MachineSpec) -> String {
+    machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
+}
+
+/// Continues all unfinished runs, also those of an earlier server process. Returns when the server ends.
+pub(crate) async fn continue_runs(app: Arc<AppState>) {
+    let places = Arc::new(Semaphore::new(CONTROLLERS));
+    let mut tasks: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
+    loop {
+        tasks.retain(|_, task| !task.is_finished());
+        let active = app.state.list_active_runs().await.unwrap_or_default();
+        let is_idle = active.is_empty() && tasks.is_empty();
+        for (run, _) in active {
+            let (app, places, id) = (app.clone(), places.clone(), run.machine.clone());
+            tasks.entry(run.machine).or_insert_with(|| {
+                tokio::spawn(async move {
+                    let _place = places.acquire().await;
+                    continue_run(&app, &id).await;
+                })
+            });
+        }
+        let pause = if is_idle { Duration::from_secs(3600) } else { app.run_interval };
+        let _ = tokio::time::timeout(pause, app.runs.notified()).await;
+    }
+}
+
+/// Interval of [`continue_runs`] outside of tests.
+pub(crate) const RUN_INTERVAL: Duration = CHECK_EVERY;
+
+/// Carries out the actions of a run until it must wait.
+async fn continue_run(app: &AppState, id: &str) {
+    for _ in 0..ACTIONS {
+        let active = app.state.list_active_runs().await.unwrap_or_default();
+        let Some((run, boot)) = active.into_iter().find(|(run, _)| run.machine == id) else { return };
+        match advance_run(app, run, boot).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                let name = app.directory().display_name(id).to_owned();
+                return app
+                    .log_rate_limited(format!("{name}: cannot continue its steps over Redfish: {}", error.parts().1));
+            }
+        }
+    }
+}
+
+/// Carries out one action of the run. Returns whether the next one can follow immediately.
+async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot>) -> Result<bool, ApiError> {
+    let directory = app.directory();
+    match find_authority(app, &run).await? {
+        RunAuthority::Withdrawn => {
+            let name = directory.display_name(&run.machine);
+            if app.state.replace_run(&run, None).await? {
+                app.watch.log_note(format!(
+                    "{name}: its steps over Redfish end, because its installation is no longer ordered"
+                ));
+                app.request_reload();
+            }
+            return Ok(false);
+        }
+        RunAuthority::Suspended => return Ok(false),
+        RunAuthority::InForce => {}
+    }
+    let machine = directory.find_machine(&run.machine);
+    let Some((machine, bmc)) = machine.and_then(|machine| Some((machine, machine.bmc.clone()?))) else {
+        return Ok(false);
+    };
+    let uuid = firmware_uuid(machine);
+    let is_new = run.phase == RunPhase::Ready;
+    let (to, target) = (bmc.clone(), uuid.clone());
+    let read = run_blocking(move || {
+        let machine = RedfishMachine::connect(&to, &target)?;
+        if is_new { machine.read_described_state() } else { machine.read_state() }
+    });
+    let system = match read.await {
+        Ok(system) => system,
+        Err(why) if time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
+        Err(why) => {
+            app.log_rate_limited(format!("{}: {why}", directory.display_name(&run.machine)));
+            return Ok(false);
+        }
+    };
+    let remaining = run.steps.get(run.completed..).unwrap_or_default();
+    let unsupported = if is_new { support::find_unsupported(remaining, &system) } else { Vec::new() };
+    if !unsupported.is_empty() {
+        return fail_run(app, &run, unsupported.join("; ")).await;
+    }
+    let is_after = |boot: &&MachineBoot| !run.restarted.is_empty() && boot.is_newer_than(&run.restarted);
+    let seen = RunObservation {
+        system: &system,
+        in_ramdisk: boot.as_ref().is_some_and(|boot| app.state.heard.has_called_recently(boot)),
+        booted: boot.as_ref().filter(is_after).map(MachineBoot::age),
+        phase_age: time_since(&run.since),
+    };
+    let action = decide_action(&run, &seen);
+    carry_out(app, run, action, (bmc, uuid), system).await
+}
+
+/// Whether the operator still wants the installation of a run.
+enum RunAuthority {
+    InForce,
+    /// The installation is no longer ordered.
+    Withdrawn,
+    /// The installation cannot be carried out now.
+    Suspended,
+}
+
+async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthority, ApiError> {
+    let directory = app.directory();
+    if !matches!(find_migration_response(app, &directory, &run.machine).await?, MigrationResponse::AsEver) {
+        return Ok(RunAuthority::Suspended);
+    }
+    let machine = directory.find_machine(&run.machine);
+    if machine.is_some_and(|machine| machine.allocation.is_none()) {
+        return Ok(RunAuthority::Withdrawn);
+    }
+    let Some((assigned, standing)) = wire_allocation::find_assignment(app, &directory, &run.machine).await? else {
+        return Ok(RunAuthority::Suspended);
+    };
+    let wanted = to_request(&assigned, &standing);
+    Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
+        false => RunAuthority::Withdrawn,
+        // The machine's next request starts the run of the changed steps.
+        true if wanted.steps != run.steps => RunAuthority::Suspended,
+        true => RunAuthority::InForce,
+    })
+}
+
+/// Carries out the action: each change is recorded before its request is sent.
+async fn carry_out(
+    app: &AppState,
+    run: OutOfBandRun,
+    action: RunAction,
+    (bmc, uuid): (Bmc, String),
+    system: SystemState,
+) -> Result<bool, ApiError> {
+    let name = app.directory().display_name(&run.machine).to_owned();
+    let (recorded, next) = match (&action, run.current_step()) {
+        (RunAction::Wait, _) => return Ok(false),
+        (RunAction::Fail(why), _) => return fail_run(app, &run, why.clone()).await,
+        (RunAction::Finish, _) => {
+            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
+                return Ok(false);
+            }
+            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation is served"));
+            app.request_reload();
+            return Ok(false);
+        }
+        (RunAction::Complete, step) => {
+            let message = progress::describe_completed(&run, step, &system);
+            let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
+            app.watch.log_note(format!("{name}: {message}"));
+            return Ok(app.state.replace_run(&run, Some(next)).await?);
+        }
+        (RunAction::Restart, _) => {
+            let restarting =
+                OutOfBandRun { restarts: run.restarts + 1, restarted: now(), ..run.with_phase(RunPhase::Restarting) };
+            (restarting, RunPhase::Booting)
+        }
+        (RunAction::Change, Some(step)) if step.needs_bios() => {
+            (run.with_phase(RunPhase::Changing), RunPhase::Restarting)
+        }
+        // Both requests can be repeated, so that they need no record.
+        (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
+    };
+    if recorded != run && !app.state.replace_run(&run, Some(recorded.clone())).await? {
+        return Ok(false);
+    }
+    let step = run.current_step().cloned();
+    app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
+    let sent = run_blocking(move || send_action(&action, step.as_ref(), (&bmc, &uuid), &system));
+    if let Err(why) = sent.await {
+        return fail_run(app, &recorded, why).await;
+    }
+    let restarted = if next == RunPhase::Restarting { now() } else { recorded.restarted.clone() };
+    let next = OutOfBandRun { restarted, ..recorded.with_phase(next) };
+    Ok(app.state.replace_run(&recorded, Some(next)).await?)
+}
+
+/// Sends the requests of an action.
+fn send_action(
+    action: &RunAction,
+    step: Option<&OutOfBandStep>,
+    (bmc, uuid): (&Bmc, &str),
+    system: &SystemState,
+) -> Result<()> {
+    let machine = RedfishMachine::connect(bmc, uuid)?;
+    match (action, step, &system.bios) {
+        (RunAction::Restart, ..) => {
+            machine.set_boot_device(BootDevice::Pxe, false)?;
+            machine.switch_power(PowerAction::Cycle)
+        }
+        (RunAction::SwitchOff, ..) => machine.switch_power(PowerAction::Off),
+        (_, Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => machine.set_attributes(bios, settings),
+        (_, Some(OutOfBandStep::ResetBios), Some(bios)) => machine.reset_attributes(bios),
+        (_, Some(OutOfBandStep::SetBootDevice { device, persistent }), _) => {
+            machine.set_boot_device(*device, *persistent)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Records the failure of the current step. Nothing is installed.
+async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<bool, ApiError> {
+    let failures = run.failures + 1;
+    let message = progress::describe_failure(run, &why);
+    let failed = OutOfBandRun { failures, message: message.clone(), ..run.with_phase(RunPhase::Failed) };
+    if app.state.replace_run(run, Some(failed)).await? {
+        let name = app.directory().display_name(&run.machine).to_owned();
+        app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
+        app.request_reload();
+    }
+    Ok(false)
+}
+
+/// Runs requests to a controller on a thread that may block. Errors never contain credentials.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("the request to the management controller failed".to_owned()),
+    }
+}
+
+/// Returns the time since this time in RFC 3339. The clock may have been set back in between.
+fn time_since(text: &str) -> Duration {
+    let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,158 @@
+//! Next action of a run, from its record and the state of the machine. Pure.
+
+use crate::bmc::redfish::bios::{BiosState, SystemState};
+use common::format::untrusted_text::sanitize_line;
+use model::deploy_steps::{BiosSetting, OutOfBandStep, is_same_value};
+use std::time::Duration;
+use store::{OutOfBandRun, RunPhase};
+
+/// Time within which a machine must boot the ramdisk after a restart.
+pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
+/// Time within which any other phase must end.
+pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Time after the boot within which the service must report the new values. Some controllers update them only when the firmware has ended.
+pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Maximum number of restarts that one step requests.
+const RESTARTS: u32 = 3;
+
+/// State of the machine, as far as decisions depend on it.
+#[derive(Debug, Clone)]
+pub(crate) struct RunObservation<'a> {
+    pub system: &'a SystemState,
+    /// Whether the machine runs its ramdisk, and has called recently.
+    pub in_ramdisk: bool,
+    /// Time since the request of the boot that followed the last restart; `None` if no such boot has registered.
+    pub booted: Option<Duration>,
+    /// Time since the phase began.
+    pub phase_age: Duration,
+}
+
+/// Next action of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RunAction {
+    Wait,
+    /// Send the change of the step: its attributes, the reset of the BIOS, or the boot device.
+    Change,
+    /// Switch the machine off.
+    SwitchOff,
+    /// Let the machine boot the ramdisk: restart it, or switch it on.
+    Restart,
+    /// The step is completed and verified.
+    Complete,
+    /// All steps are completed.
+    Finish,
+    Fail(String),
+}
+
+/// Decides the next action. Nothing is changed while the machine may run another system than the ramdisk.
+pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAction {
+    let Some(step) = run.current_step() else { return RunAction::Finish };
+    let wanted = match run.phase {
+        RunPhase::Done | RunPhase::Failed => return RunAction::Wait,
+        RunPhase::Ready => start_step(step, seen.system),
+        RunPhase::Changing => RunAction::Change,
+        // The restart may have been requested before the server ended.
+        RunPhase::Restarting if seen.booted.is_some() => verify_step(step, seen),
+        RunPhase::Restarting => RunAction::Restart,
+        RunPhase::Settling => await_change(step, seen),
+        RunPhase::Booting => verify_step(step, seen),
+    };
+    let is_safe = seen.in_ramdisk || seen.system.power.as_deref() == Some("Off");
+    match wanted {
+        RunAction::Restart if run.restarts >= RESTARTS => RunAction::Fail(format!(
+            "the machine was restarted {RESTARTS} times without a new boot of the ramdisk; see its console"
+        )),
+        RunAction::Change | RunAction::SwitchOff | RunAction::Restart if is_safe => wanted,
+        RunAction::Change | RunAction::SwitchOff | RunAction::Restart | RunAction::Wait => {
+            let timeout = if run.phase == RunPhase::Booting { BOOT_TIMEOUT } else { PHASE_TIMEOUT };
+            let reason = if run.phase == RunPhase::Booting {
+                "has not booted the ramdisk after its restart; see its console and its boot order"
+            } else {
+                "does not run the ramdisk, so that nothing may be changed; power-cycle it"
+            };
+            let minutes = timeout.as_secs() / 60;
+            match seen.phase_age > timeout {
+                true => RunAction::Fail(format!("for {minutes} minutes the machine {reason}")),
+                false => RunAction::Wait,
+            }
+        }
+        decided => decided,
+    }
+}
+
+/// Decides about a step that has not changed anything yet.
+fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
+    let is_off = system.power.as_deref() == Some("Off");
+    match (step, &system.bios) {
+        (OutOfBandStep::ApplyBios { settings }, Some(bios)) if is_in_force(settings, bios) => RunAction::Complete,
+        (OutOfBandStep::ApplyBios { .. } | OutOfBandStep::ResetBios, None) => {
+            RunAction::Fail("the Redfish service no longer offers a Bios resource".to_owned())
+        }
+        (OutOfBandStep::PowerOff, _) if is_off => RunAction::Complete,
+        (OutOfBandStep::PowerOff, _) => RunAction::SwitchOff,
+        (OutOfBandStep::PowerOn, _) if !is_off => RunAction::Complete,
+        (OutOfBandStep::PowerOn | OutOfBandStep::Reboot, _) => RunAction::Restart,
+        _ => RunAction::Change,
+    }
+}
+
+/// Returns whether all settings have their values, and no pending change will replace them at the next restart.
+fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
+    settings.iter().all(|setting| {
+        let has = |value: &serde_json::Value| is_same_value(value, &setting.value);
+        bios.current.get(&setting.name).is_some_and(has) && bios.pending.get(&setting.name).is_none_or(has)
+    })
+}
+
+/// Decides about a step whose change needs no restart.
+fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
+    let system = seen.system;
+    match step {
+        OutOfBandStep::PowerOff if system.power.as_deref() == Some("Off") => RunAction::Complete,
+        OutOfBandStep::SetBootDevice { device, .. }
+            if system.boot_target.as_deref() == Some(device.redfish_target()) =>
+        {
+            RunAction::Complete
+        }
+        _ if seen.phase_age > SETTLE_TIMEOUT => {
+            let (power, target) = (system.power.as_deref(), system.boot_target.as_deref());
+            let (power, target) = (power.unwrap_or("unknown"), target.unwrap_or("unknown"));
+            let why = format!("the service accepted the request, but reports power {power} and boot device {target}");
+            RunAction::Fail(sanitize_line(&why))
+        }
+        _ => RunAction::Wait,
+    }
+}
+
+/// Decides about a step after the restart that applies it.
+fn verify_step(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
+    let Some(booted) = seen.booted else { return RunAction::Wait };
+    let differences = match (step, &seen.system.bios) {
+        (OutOfBandStep::ApplyBios { settings }, Some(bios)) => find_differences(settings, bios),
+        (OutOfBandStep::ApplyBios { .. } | OutOfBandStep::ResetBios, None) => {
+            "the Redfish service no longer offers a Bios resource".to_owned()
+        }
+        _ => String::new(),
+    };
+    match booted > SETTLE_TIMEOUT {
+        _ if differences.is_empty() => RunAction::Complete,
+        true => RunAction::Fail(format!(
+            "after the restart, the machine does not have the requested values: {differences}; correct the template, or the \
+             settings on which these attributes depend"
+        )),
+        false => RunAction::Wait,
+    }
+}
+
+/// Describes the settings whose values are not in force.
+fn find_differences(settings: &[BiosSetting], bios: &BiosState) -> String {
+    let differing = settings.iter().filter_map(|BiosSetting { name, value }| match bios.current.get(name) {
+        Some(current) if is_same_value(current, value) => None,
+        Some(current) => Some(format!("{name} is {current}, not {value}")),
+        None => Some(format!("{name} is missing, not {value}")),
+    });
+    sanitize_line(&differing.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! Texts about runs, for the log and for operators.
+
+use super::decision::RunAction;
+use crate::bmc::redfish::bios::{BiosState, SystemState};
+use model::deploy_steps::{OutOfBandStep, is_same_value};
+use serde::{Deserialize, Serialize};
+use store::{OutOfBandRun, RunPhase};
+
+/// Progress of the steps that run over Redfish before the installation of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OutOfBandProgress {
+    /// True if a step has failed, so that nothing is installed.
+    pub failed: bool,
+    /// Step that runs now or has failed, such as `bios.apply_configuration`; empty if all are completed.
+    pub step: String,
+    /// Number of completed steps.
+    pub completed: usize,
+    /// Number of all steps.
+    pub steps: usize,
+    /// Reason of the failure, or what the step waits for.
+    pub message: String,
+}
+
+impl OutOfBandProgress {
+    /// Returns the progress of an unfinished run.
+    pub(crate) fn from_run(run: &OutOfBandRun) -> Option<OutOfBandProgress> {
+        let waits_for = match run.phase {
+            RunPhase::Done => return None,
+            RunPhase::Failed => run.message.as_str(),
+            RunPhase::Ready | RunPhase::Changing | RunPhase::Restarting | RunPhase::Settling => {
+                "waits for the management controller"
+            }
+            RunPhase::Booting => "waits for the machine to boot",
+        };
+        Some(OutOfBandProgress {
+            failed: run.phase == RunPhase::Failed,
+            step: run.current_step().map(|step| step.name().to_owned()).unwrap_or_default(),
+            completed: run.completed,
+            steps: run.steps.len(),
+            message: waits_for.to_owned(),
+        })
+    }
+
+    /// Returns one line for operators.
+    pub fn describe(&self) -> String {
+        match self.failed {
+            true => format!("BIOS settings failed: {}", self.message),
+            false => {
+                format!("waits for BIOS settings: {} ({} of {})", self.step, self.completed + 1, self.steps)
+            }
+        }
+    }
+}
+
+/// Describes an action before its request is sent.
+pub(super) fn describe_action(action: &RunAction, step: Option<&OutOfBandStep>) -> String {
+    let name = step.map(OutOfBandStep::name).unwrap_or_default();
+    match (action, step) {
+        (RunAction::Restart, _) => format!("{name}: restarts the machine, which boots over PXE"),
+        (RunAction::SwitchOff, _) => format!("{name}: switches the machine off"),
+        (_, Some(OutOfBandStep::ApplyBios { settings })) => {
+            let settings: Vec<String> = settings.iter().map(|one| format!("{}={}", one.name, one.value)).collect();
+            format!("{name}: requests {}", settings.join(", "))
+        }
+        _ => format!("{name}: sends its request"),
+    }
+}
+
+/// Describes a completed step, with the values that were read back.
+pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep>, system: &SystemState) -> String {
+    let name = step.map(OutOfBandStep::name).unwrap_or_default();
+    let was_unchanged = run.phase == RunPhase::Ready;
+    let what = match (step, &system.bios) {
+        (Some(OutOfBandStep::ApplyBios { .. }), _) if was_unchanged => "all values were in force already".to_owned(),
+        (Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => {
+            let read = settings.iter().filter_map(|one| Some(format!("{}={}", one.name, bios.current.get(&one.name)?)));
+            format!("verified after the restart: {}", read.collect::<Vec<_>>().join(", "))
+        }
+        (Some(OutOfBandStep::ResetBios), Some(bios)) => {
+            let (known, differing) = count_differing(bios);
+            format!("reset and restarted; {differing} of {known} attributes with a known default differ from it")
+        }
+        _ if was_unchanged => "already done".to_owned(),
+        _ => "done".to_owned(),
+    };
+    format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len())
+}
+
+/// Returns the number of attributes whose default is known, and the number of those that have another value.
+fn count_differing(bios: &BiosState) -> (usize, usize) {
+    let known = bios.registry.iter().filter_map(|(name, attribute)| {
+        let default = attribute.default_value.as_ref().filter(|value| !value.is_null())?;
+        Some(is_same_value(bios.current.get(name)?, default))
+    });
+    known.fold((0, 0), |(known, differing), is_default| (known + 1, differing + usize::from(!is_default)))
+}
+
+/// Describes the failure of the current step with its remedy.
+pub(super) fn describe_failure(run: &OutOfBandRun, why: &str) -> String {
+    let name = run.current_step().map(OutOfBandStep::name).unwrap_or_default();
+    // Reasons of checks begin with the name of the step.
+    let why = why.strip_prefix(name).map_or(why, |rest| rest.trim_start_matches(": "));
+    let remedy = match run.failures + 1 < store::ATTEMPTS {
+        true => "the step is retried when the machine boots again, or when the template changes",
+        false => "correct the template, or order the installation anew",
+    };
+    format!("{name} failed: {why}; {remedy}")
+}

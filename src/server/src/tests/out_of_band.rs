@@ -1,0 +1,235 @@
+//! Steps over Redfish before an installation: a machine with BIOS settings, from its first boot to its installation, and its refusals.
+
+use super::*;
+use testing::http::{Act, Request, Server as Controller};
+
+/// Redfish service of a machine, whose changes apply at the next restart.
+struct Service {
+    http: Controller,
+    /// Values in force, and pending values.
+    bios: Arc<Mutex<(Value, Value)>>,
+}
+
+impl Service {
+    fn start(has_bios: bool) -> Service {
+        let bios = Arc::new(Mutex::new((json!({"Vmx": "Off"}), json!({"Vmx": "Off"}))));
+        let state = bios.clone();
+        let http = Controller::start(Vec::new(), move |request: &Request| {
+            let mut state = state.lock().unwrap();
+            let link = has_bios.then(|| json!({"@odata.id": "/bios"}));
+            let document = match (request.method.as_str(), request.path.as_str()) {
+                _ if request.authorization.is_none() => return Act::says(401, ""),
+                ("GET", "/redfish/v1/Systems/1") => json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": {},
+                    "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}),
+                ("GET", "/bios") => {
+                    json!({"Attributes": state.0, "Actions": {"#Bios.ResetBios": {"target": "/reset-bios"}},
+                    "@Redfish.Settings": {"SettingsObject": {"@odata.id": "/settings"}}})
+                }
+                ("GET", "/settings") => json!({"Attributes": state.1}),
+                ("PATCH", "/settings") => {
+                    let body: Value = serde_json::from_str(&request.body).unwrap();
+                    state.1 = body["Attributes"].clone();
+                    return Act::says(204, "");
+                }
+                ("POST", "/reset") => {
+                    state.0 = state.1.clone();
+                    return Act::says(204, "");
+                }
+                ("GET", _) => return Act::says(404, "{}"),
+                _ => return Act::says(204, ""),
+            };
+            Act::says(200, &document.to_string())
+        });
+        Service { http, bios }
+    }
+
+    /// Field of a machine's file that names this service.
+    fn bmc(&self) -> String {
+        format!("bmc: {{url: '{}', username: admin, password: hunter2}}\n", self.http.url("redfish/v1/Systems/1"))
+    }
+
+    /// Requests that change something.
+    fn changes(&self) -> Vec<String> {
+        let all = self.http.requests();
+        all.iter().filter(|request| request.method != "GET").map(|request| request.line()).collect()
+    }
+}
+
+const RESET: [&str; 2] = ["PATCH /redfish/v1/Systems/1", "POST /reset"];
+
+fn apply(name: &str, value: &str) -> Value {
+    let settings = json!([{"name": name, "value": value}]);
+    json!({"interface": "bios", "step": "apply_configuration", "args": {"settings": settings}, "priority": 110})
+}
+
+fn step(interface: &str, step: &str, priority: u32) -> Value {
+    json!({"interface": interface, "step": step, "args": {}, "priority": priority})
+}
+
+fn template(steps: &[Value]) -> String {
+    json!({"name": "CUSTOM_A", "steps": steps}).to_string()
+}
+
+/// Directory of a machine that requests the template CUSTOM_A with these steps.
+fn with_template(bmc: &str, steps: &[Value]) -> TempDir {
+    let dir = reinstall::with_images();
+    std::fs::create_dir(dir.path().join("deploy-templates")).unwrap();
+    let requested = format!("  requested_traits: [CUSTOM_A]\n{bmc}");
+    let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &requested);
+    let file = file.replace("size: c1", "size: c1\ntraits: [CUSTOM_A]");
+    let path = dir.path().join("machines/one.yaml");
+    std::fs::write(&path, file).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    std::fs::write(dir.path().join("deploy-templates/a.yaml"), template(steps)).unwrap();
+    dir
+}
+
+/// Boots count as active for a minute.
+async fn start_in(dir: TempDir) -> Running {
+    let options = options(dir.path());
+    let around = HostEnvironment { quiet: Duration::from_secs(60), ..silent() };
+    Running::start_with(dir, &options, &around, 10_000).await
+}
+
+impl Running {
+    /// Status of a request for the installation: 200 if the machine receives one, 204 if it must wait.
+    async fn asks(&self, token: &str) -> u16 {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
+        if answer.status == 200 && answer.json()["allocation"].is_null() { 204 } else { answer.status }
+    }
+
+    /// Asks for the installation, as the agent does, until `is_so`.
+    async fn asks_until(&self, token: &str, is_so: impl Fn() -> bool, what: &str) {
+        let began = std::time::Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < PATIENCE, "never: {what}\n{}", self.heard.text());
+            self.asks(token).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn progress(&self) -> Value {
+        self.listed().await["out_of_band"].clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
+    let service = Service::start(true);
+    let steps = [step("bios", "factory_reset", 120), apply("Vmx", "On")];
+    let server = start_in(with_template(&service.bmc(), &steps)).await;
+    let first = server.token(ONE).await;
+    server.asks_until(&first, || service.changes().len() == 3, "the reset of the BIOS and the restart").await;
+    assert_eq!(service.changes(), [&["POST /reset-bios"], &RESET[..]].concat());
+    server.heard("waits for BIOS settings: 2 steps over Redfish before the installation").await;
+    // The boot that was restarted receives nothing, and may not erase anything.
+    assert_eq!((server.asks(&first).await, server.begins_first(ONE, &first, "a1").await), (204, 409));
+    assert_eq!(server.progress().await["step"], "bios.factory_reset");
+
+    // A restart of the server repeats nothing.
+    let server = start_in(server.stop().await).await;
+    assert_eq!(service.changes().len(), 3);
+    let second = server.token(ONE).await;
+    server.asks_until(&second, || service.changes().len() == 6, "the settings and the restart").await;
+    assert_eq!(service.changes()[3..], [&["PATCH /settings"], &RESET[..]].concat());
+    assert_eq!(server.asks(&second).await, 204);
+
+    let third = server.token(ONE).await;
+    let allocation = server.allocated(ONE, &third).await.allocation.unwrap();
+    server.heard("bios.apply_configuration: verified after the restart: Vmx=\\\"On\\\" (step 2 of 2)").await;
+    assert_eq!((server.asks(&second).await, server.asks(&third).await), (401, 200));
+    let bios = |step: &model::deploy_steps::TemplateStep| step.interface == "bios";
+    assert!(!allocation.steps.is_empty() && !allocation.steps.iter().any(bios), "{:?}", allocation.steps);
+    assert_eq!((server.progress().await, service.changes().len()), (Value::Null, 6));
+    assert_eq!(service.bios.lock().unwrap().0, json!({"Vmx": "On"}));
+    server.report(ONE, &third, "a1", true).await;
+
+    // A reinstall runs the steps again. Values that are in force need no restart.
+    server.write("deploy-templates/a.yaml", &template(&[apply("Vmx", "On")]));
+    let order = server.order("debian-13").await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    server.heard("all values were in force already").await;
+    assert_eq!((service.changes().len(), server.listed().await["order"]["attempts"].clone()), (6, json!(1)));
+    assert_eq!(server.begin(&token, &order).await, 200);
+    assert!(!server.heard.text().contains("hunter2"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
+    let service = Service::start(true);
+    let server =
+        start_in(with_template(&service.bmc(), &[step("bios", "factory_reset", 120), apply("Vmxx", "On")])).await;
+    let token = server.token(ONE).await;
+    let why = "Vmxx: the machine has no such BIOS attribute; did you mean";
+    server.asks_until(&token, || server.heard.text().contains(why), why).await;
+    assert_eq!((server.asks(&token).await, service.changes()), (204, Vec::new()));
+    assert_eq!(server.progress().await["failed"], true);
+    // A corrected template is tried at once, and a cancelled installation ends its steps.
+    server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
+    server.asks_until(&token, || service.changes() == RESET, "the restart").await;
+    let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());
+    server.write("machines/one.yaml", &file);
+    server.heard("its steps over Redfish end, because its installation is no longer ordered").await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+}
+
+#[test]
+fn machines_whose_controller_cannot_run_the_steps_are_refused() {
+    let (service, plain) = (Service::start(true), Service::start(false));
+    let (reset, ipmi) =
+        (step("bios", "factory_reset", 120), "bmc: {url: 'ipmi://10.0.0.9', username: a, password: b}\n");
+    for (bmc, steps, expected) in [
+        ("", vec![reset.clone()], "has no management controller: add `bmc:`"),
+        (
+            ipmi,
+            vec![reset.clone()],
+            "bios.factory_reset: this step requires Redfish, but the management controller of the machine is addressed over IPMI",
+        ),
+        (ipmi, vec![step("power", "reboot", 1)], "power.reboot: this step requires Redfish"),
+        (&*service.bmc(), vec![step("power", "power_off", 1)], "power.power_off leaves the machine off"),
+        (&*plain.bmc(), vec![reset.clone()], "the Redfish service offers no Bios resource"),
+        (&*service.bmc(), vec![apply("Other", "On")], "Other: the machine has no such BIOS attribute"),
+    ] {
+        let dir = with_template(bmc, &steps);
+        let report = check_site::find_problems(&options(dir.path())).unwrap();
+        let problems = format!("{:?}", report.problems);
+        assert!(!report.good && problems.contains(expected), "{expected}: {problems}");
+        assert!(problems.contains("machines/one.yaml") && !problems.contains("hunter2"), "{problems}");
+    }
+    // What only the service can tell is no problem while it cannot be reached.
+    let gone = "bmc: {url: 'https://127.0.0.1:1/redfish/v1/Systems/1', username: a, password: b}\n";
+    let dir = with_template(gone, std::slice::from_ref(&reset));
+    let report = check_site::find_problems(&options(dir.path())).unwrap();
+    let notes = format!("{:?}", report.notes);
+    assert!(report.good && notes.contains("the steps over Redfish cannot be checked"), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_is_refused_before_it_is_placed() {
+    let reset = step("bios", "factory_reset", 120);
+    let (good, plain) = (Service::start(true), Service::start(false));
+    let dir = with_template(&good.bmc(), &[step("power", "power_on", 1)]);
+    let server = start_in(dir).await;
+    server.installed().await;
+    let file = machine_file(
+        ONE,
+        "one",
+        "52:54:00:00:00:01",
+        "a1",
+        &format!("  requested_traits: [CUSTOM_A]\n{}", plain.bmc()),
+    );
+    server.write("machines/one.yaml", &file.replace("size: c1", "size: c1\ntraits: [CUSTOM_A]"));
+    server.write("deploy-templates/a.yaml", &template(&[reset]));
+    let began = std::time::Instant::now();
+    let answer = loop {
+        let answer = server.press(ONE, "debian-13", json!({})).await;
+        if answer.status != 200 || began.elapsed() > PATIENCE {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(answer.status == 400 && answer.text().contains("offers no Bios resource"), "{}", answer.text());
+    assert_eq!(plain.changes(), Vec::<String>::new());
+}
