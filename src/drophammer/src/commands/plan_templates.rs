@@ -4,7 +4,9 @@ use super::{format_located, read_text};
 use common::diagnostic::{self, Diagnostic};
 use common::error::Result;
 use model::deploy_steps::template::DeployTemplate;
-use model::deploy_steps::{CATALOGUE, MAKE_THE_LAYOUT, PlannedStep, TemplateStep, merge_templates};
+use model::deploy_steps::{
+    CATALOGUE, MAKE_THE_LAYOUT, OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step, merge_templates,
+};
 use model::inventory::Inventory;
 use model::ironic_raid::{self, RaidConfig};
 use model::layout::{self, ParsedLayout};
@@ -56,6 +58,7 @@ impl NamedTemplates {
                 wrong.into_iter().map(|wrong| self.format_problem(wrong.template, wrong.problem_path(), wrong.message));
             said.collect::<String>()
         })?;
+        self.check_out_of_band(&steps)?;
         let mut makers = steps.iter().filter(|step| MAKE_THE_LAYOUT.contains(&step.entry.name));
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
@@ -66,6 +69,18 @@ impl NamedTemplates {
             }
             None => Ok(MergedSteps { steps, arrays }),
         }
+    }
+
+    /// Refuses steps of the management controller that cannot run in their order.
+    fn check_out_of_band(&self, steps: &[PlannedStep]) -> std::result::Result<(), String> {
+        let remote: Vec<&PlannedStep> = steps.iter().filter(|step| step.entry.out_of_band).collect();
+        let parsed = remote.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
+        let misplaced = find_misplaced_step(&parsed.collect::<Vec<_>>());
+        let Some((step, why)) = misplaced.and_then(|(index, why)| Some((*remote.get(index)?, why))) else {
+            return Ok(());
+        };
+        let template = step.from.first().copied().unwrap_or_default();
+        Err(self.format_problem(template, self.step_path(template, step), why))
     }
 
     fn read_arrays(&self, step: &PlannedStep) -> std::result::Result<TemplateArrays, String> {

@@ -267,6 +267,22 @@ steps:
     }
 
     #[test]
+    fn the_example_templates_can_run() {
+        use crate::deploy_steps::{CATALOGUE, StepList, merge_templates};
+        for (name, text) in [
+            ("VMX_ON", include_str!("../../../../examples/deploy-templates/bios-vmx-on.yaml")),
+            ("VMX_OFF", include_str!("../../../../examples/deploy-templates/bios-vmx-off.yaml")),
+            ("TURBO_OFF", include_str!("../../../../examples/deploy-templates/bios-turbo-off.yaml")),
+        ] {
+            let template = DeployTemplate::parse_file(text).unwrap();
+            assert_eq!(template.name, format!("CUSTOM_BM_CONFIG_BIOS_{name}"));
+            let steps = StepList::default().list().to_vec();
+            let steps = merge_templates(&CATALOGUE, steps, &[template.template_steps()]).unwrap();
+            assert!(steps[0].entry.out_of_band, "{name}");
+        }
+    }
+
+    #[test]
     fn the_page_about_templates_has_a_good_one_and_all_steps() {
         let page = include_str!("../../../../docs/templates.md");
         let template = DeployTemplate::parse_file(&testing::docs::blocks(page, "yaml")[0]).unwrap();

@@ -19,7 +19,7 @@ use model::install_marker::attempt::is_secret_digest;
 use serde_json::{Value, json};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
-use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, OrderStart};
+use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, MachineBoot, OrderStart};
 
 /// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
 pub(crate) async fn pass_point_of_no_return(
@@ -42,11 +42,8 @@ pub(crate) async fn pass_point_of_no_return(
         return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
     }
     let what = (&*allocationuuid, order.is_some(), said.as_deref());
-    if let Err(why) = check_still_wanted(&app, &directory, &id, what).await? {
+    if let Err(why) = check_still_wanted(&app, &directory, &boot, what).await? {
         return changed(why);
-    }
-    if !out_of_band::is_admitted(&app, &boot).await? {
-        return changed("the steps over Redfish of this installation are not completed".to_owned());
     }
     let Some(order) = order else {
         let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {
@@ -81,9 +78,13 @@ pub(crate) async fn pass_point_of_no_return(
 async fn check_still_wanted(
     app: &AppState,
     directory: &SiteSnapshot,
-    id: &str,
+    boot: &MachineBoot,
     (allocation, is_ordered, approved): (&str, bool, Option<&str>),
 ) -> Result<Result<(), String>, ApiError> {
+    let id = boot.machine.as_str();
+    if !out_of_band::is_admitted(app, boot).await? {
+        return Ok(Err("the steps over Redfish of this installation are not completed".to_owned()));
+    }
     // A different allocation in the file replaces this one, whose installation must therefore not continue.
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     match current {
