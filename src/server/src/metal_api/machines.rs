@@ -1,6 +1,7 @@
 //! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
+use super::layouts::find_misfits;
 use super::machine_file::{check_templates, rewrite_machine_file};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -207,7 +208,6 @@ pub(crate) async fn allocate_machine(
         )));
     }
     let id = choose_machine(app, &asked).await?;
-    check_no_migration(app, &id).await?;
     check_over_redfish(app, &id).await?;
     let uuid = Uuid::new_v4().to_string();
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
@@ -276,7 +276,8 @@ async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
     is.map_or(Ok(()), |is| Err(ApiRefusal::conflict(explain_migration_block(id, &is))))
 }
 
-/// Returns the requested machine, or a free one of the requested size that has registered.
+/// Returns the requested machine, or a free one of the requested size that has registered. The layout must fit its disks, and it must not be
+/// part of a migration.
 async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
     let directory = app.directory();
     let text = |name: &str| asked.get(name).and_then(Value::as_str);
@@ -289,7 +290,10 @@ async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult
             (_, _, Some(size)) if machine.size.as_deref() != Some(size) => {
                 Err(ApiRefusal::unprocessable(format!("machine {id:?} does not have the requested size: {size}")))
             }
-            _ => Ok(id),
+            _ => {
+                check_no_migration(app, &id).await?;
+                check_layout_fit(app, &id, asked).await.map(|()| id)
+            }
         };
     }
     let none = || ApiRefusal::unprocessable("when no machine id is given, a size id must be specified");
@@ -299,16 +303,42 @@ async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult
     };
     let mut free: Vec<&MachineSpec> = directory.machines().filter(is_free).collect();
     free.sort_unstable_by_key(|machine| &machine.id);
+    let mut misfit = None;
     for machine in free {
         let id = &machine.id;
         if app.state.find_registration(id).await?.is_some()
             && app.state.find_live_migration(id).await?.is_none()
             && check_templates(app, machine, &directory.known).await?.is_ok()
         {
-            return Ok(id.clone());
+            match check_layout_fit(app, id, asked).await {
+                Ok(()) => return Ok(id.clone()),
+                Err(why) => drop(misfit.get_or_insert(why)),
+            }
         }
     }
-    Err(ApiRefusal::unprocessable("no machine available"))
+    Err(misfit.unwrap_or_else(|| ApiRefusal::unprocessable("no machine available")))
+}
+
+/// Checks that the requested layout, or the layout that the machine's size and the image select, fits the disks that the machine has
+/// registered. A layout that does not exist is reported with the other fields of the allocation.
+async fn check_layout_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
+    let directory = app.directory();
+    let known = &directory.known;
+    let text = |name: &str| asked.get(name).and_then(Value::as_str);
+    let selected = || {
+        let size = directory.find_machine(id)?.size.as_deref()?;
+        Some(known.set.select(size, text("imageid")?).ok()?.id.as_str())
+    };
+    let layout = text("filesystemlayoutid").or_else(selected).and_then(|layout| known.layouts.get(layout));
+    let (Some(layout), Some(inventory)) = (layout, app.read_inventory(id).await?) else { return Ok(()) };
+    let misfits = find_misfits(layout, &inventory);
+    if misfits.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<&str> = misfits.iter().map(|misfit| misfit.message.as_str()).collect();
+    let (layout, machine, words) = (&layout.id, directory.display_name(id), words.join("; "));
+    let why = format!("filesystemlayout {layout} does not fit the disks of machine {machine}: {words}");
+    Err(ApiRefusal::unprocessable(why).with_problems(misfits))
 }
 
 async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {

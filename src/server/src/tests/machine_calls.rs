@@ -1,6 +1,7 @@
 //! `/v1/machine` as an operator asks: list, find, allocate, free.
 
 use super::*;
+use control::api_types::RegisterRequest;
 
 const AT: &str = "/v1/machine";
 
@@ -138,6 +139,50 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     server.found(TWO, |two| two["state"]["value"] == "LOCKED").await;
     let locked = free().await;
     assert!(locked.status == 422 && locked.text().contains("machine is locked: repair"), "{}", locked.text());
+}
+
+/// As in metal-api, a layout that the machine cannot have is refused when it is allocated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
+    let server = Running::start().await;
+    let text = format!("id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\nsize: c2\n");
+    server.write("machines/two.yaml", &text);
+    server.found(TWO, |two| two["size"]["id"] == "c2").await;
+    let constraints = "constraints: {sizes: [c2], images: {debian: \"*\"}}\n";
+    for (file, id, disk, more) in [("other", "other", "/dev/sdb", constraints), ("large", "large", "/dev/sda", "")] {
+        let layout = LAYOUT.replace("id: default", &format!("id: {id}")).replace("/dev/sda", disk) + more;
+        server.write(&format!("layouts/{file}.yaml"), &layout.replace("size: 0", "size: 2000"));
+    }
+    server.shows("/v1/filesystemlayout/large", |answer| answer.status == 200).await;
+    server.shows("/v1/filesystemlayout/other", |answer| answer.status == 200).await;
+    let disk = model::inventory::InventoryDisk {
+        name: "sda".into(),
+        device: "/dev/sda".into(),
+        size_bytes: 1 << 30,
+        sector_bytes: 512,
+        ..Default::default()
+    };
+    let inventory = model::inventory::Inventory { disks: vec![disk], ..Default::default() };
+    let token = token_of(&server.boot(&format!("uuid={TWO}")).await.text());
+    let body = serde_json::to_value(RegisterRequest::new(TWO.to_owned(), inventory)).unwrap();
+    assert_eq!(server.call(&token, "POST", "/v1/machine/register", &body).await.status, 200);
+    let allocate = async |field: &str, value: &str, layout: &str| {
+        let wish = json!({"imageid": "debian-12", "filesystemlayoutid": layout, field: value});
+        server.v1("POST", &format!("{AT}/allocate"), &wish).await
+    };
+    let large = "device:/dev/sda is not big enough required:2000MiB, existing:1024MiB";
+    let other = "device:/dev/sdb does not exist on given hardware";
+    // Without a name, the size and the image select the layout.
+    for (layout, words) in [("large", large), ("other", other), ("", other)] {
+        for (field, value) in [("uuid", TWO), ("sizeid", "c2")] {
+            let answer = allocate(field, value, layout).await;
+            assert!(answer.status == 422 && answer.text().contains(words), "{layout}: {}", answer.text());
+            assert!(answer.text().contains("does not fit the disks of machine two: "), "{}", answer.text());
+        }
+    }
+    assert_eq!(server.file("machines/two.yaml"), text);
+    let answer = allocate("sizeid", "c2", "default").await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
 /// A person's edit of the file comes first.
