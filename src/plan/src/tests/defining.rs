@@ -4,7 +4,7 @@ use super::*;
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::os_definition::{DefinitionFile, SelectedDefinition};
-use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName};
+use operations::{CreateSystem, FindPrograms, Operation, PlanAssignment, SessionOp, StageName, WriteMarker};
 
 fn chosen(verify: bool) -> SelectedDefinition {
     let file = DefinitionFile { executable: true, text: "#!/bin/sh\n".to_owned() };
@@ -92,6 +92,28 @@ fn the_images_installer_is_told_what_a_create_is_told() {
     assert_eq!(disks, made);
     assert!(!environment.contains_key("INSTANCE_REINSTALL"));
     assert!(!environment["DISK_0_UUID"].is_empty() && environment["DISK_0_SIZE"].parse::<u64>().unwrap() > 0);
+}
+
+/// With the version, a later change of the definition is noticed.
+#[test]
+fn the_marker_records_the_definition_with_its_version() {
+    for (version, expected) in [(Some("3\nignored\n"), Some("3")), (None, None)] {
+        let mut definition = chosen(true);
+        let file = |text: &str| DefinitionFile { executable: false, text: text.to_owned() };
+        definition.files.extend(version.map(|text| ("os_version".to_owned(), file(text))));
+        let assigned = PlanAssignment { allocation: allocation(definition), consoles: Vec::new() };
+        let claim = Some(InstallClaim { order: None, ..super::installation_identity::claim() });
+        let (mode, steps, subject) = (InstallMode::Install, StepList::default(), subject());
+        let request = PlanRequest { mode, steps, subject, assigned, claim };
+        let plan = super::super::make_plan(&layout(), &machine(), request, &mut counting()).unwrap();
+        let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let marker = operations.find_map(|operation| match operation {
+            Operation::Run(SessionOp::WriteMarker(WriteMarker(marker))) => Some(marker),
+            _ => None,
+        });
+        let recorded = marker.unwrap().definition.as_ref().unwrap();
+        assert_eq!((recorded.os.as_str(), recorded.os_version.as_deref()), ("web+small", expected));
+    }
 }
 
 #[test]

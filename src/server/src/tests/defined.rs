@@ -187,3 +187,29 @@ async fn definitions_are_listed_and_their_parameters_changed() {
     }
     assert_eq!(change(site, &["-track"]).await.json(), json!({"os": "web", "parameters": []}));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_was_installed_with_another_version_is_reported() {
+    let dir = with_definition("track=testing");
+    write(dir.path(), "os_version", "1\n");
+    let server = Running::start_in(dir).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
+    let marker = json!({"machine": ONE, "allocation": "a1", "image": "debian-12", "layout": "default",
+        "definition": {"os": "web", "os_version": "1"}});
+    let report = json!({"success": true, "message": "m", "allocationuuid": "a1", "marker": marker});
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let shown = server.v1("GET", "/v1/os/web", &Value::Null).await.json();
+    let installed =
+        json!([{"id": ONE, "name": "one", "os": "web", "installed_os": "web", "installed_os_version": "1"}]);
+    assert_eq!((&shown["os_version"], &shown["machines"]), (&json!("1"), &installed));
+    assert!(!server.heard.text().contains("another os_version"));
+    write(server.dir.path(), "os_version", "2\n");
+    server
+        .heard("the machine was installed with another os_version of web: 1, now 2; a reinstall uses the present")
+        .await;
+    let shown = server.v1("GET", "/v1/os/web", &Value::Null).await.json();
+    assert_eq!((&shown["os_version"], &shown["machines"]), (&json!("2"), &installed));
+}

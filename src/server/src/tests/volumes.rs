@@ -71,6 +71,10 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Available"]);
+    let page = server.browser().await.text(&format!("/machines/{ONE}")).await;
+    for words in ["<h2>Kubernetes volumes</h2>", "<td>db-1</td>", "<td>Available</td>", path.as_str()] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
     let manifests = server.v1("GET", "/v1/volumes/manifests", &Value::Null).await;
     let text = manifests.text();
     let json: Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();

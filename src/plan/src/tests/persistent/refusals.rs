@@ -1,6 +1,7 @@
 //! What no volume of Kubernetes is prepared on.
 
 use super::*;
+use model::inventory::DiskPartition;
 
 #[test]
 fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
@@ -48,6 +49,14 @@ fn what_a_volume_cannot_lie_on_is_refused() {
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains(expected), "{said:?}");
     }
+    let mut parted = machine();
+    let part = DiskPartition { number: 1, device: "/dev/sdc1".into(), ..DiskPartition::default() };
+    parted.disks[2].table = Some(DiskTable { kind: "gpt".into(), partitions: vec![part], ..DiskTable::default() });
+    let of_unlisted = refused(&layout(), &parted, InstallMode::Install, &[raw("v", 1, "Block", "/dev/sdc1")]);
+    assert!(
+        of_unlisted[0].contains("names /dev/sdc1, which is neither a disk nor a device of the layout"),
+        "{of_unlisted:?}"
+    );
     let twice = [raw("a", 1, "Block", "/dev/sdc"), raw("b", 2, "Block", "/dev/sdc")];
     assert!(refused(&layout(), &machine(), InstallMode::Install, &twice)[0].contains("which another volume uses"));
     let mut elsewhere = raw("v", 1, "Block", "/dev/sdc");
