@@ -2,6 +2,7 @@
 
 mod links;
 mod messages;
+mod origins;
 
 use common::diagnostic::join_problems;
 use links::pages;
