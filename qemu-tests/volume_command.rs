@@ -3,7 +3,9 @@
 use crate::host::{Result, child, write};
 use crate::server::{Server, boot_script, call, put};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::path::Path;
+use std::process::Stdio;
 
 const MACHINE: &str = "00000000-0000-0000-0000-0000000000b1";
 const MAC: &str = "52:54:00:00:00:b1";
@@ -50,14 +52,44 @@ fn folder() -> tempfile::TempDir {
     dir
 }
 
-/// Returns exit code, output and error output.
-fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+/// Runs a command of the program with this standard input. Returns exit code, output and error output.
+fn run_command(port: u16, token: &Path, words: &[&str], input: Stdio) -> (Option<i32>, String, String) {
     let server = format!("http://127.0.0.1:{port}");
     let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
-    command.arg("volume").args(words).args(["--server", &server, "--token-file"]).arg(token);
-    let output = command.output().expect("drophammer volume");
+    command.args(words).args(["--server", &server, "--token-file"]).arg(token).stdin(input);
+    let output = command.output().expect("drophammer");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    run_command(port, token, &[&["volume"], words].concat(), Stdio::null())
+}
+
+/// Tests commands whose file is `-`. They read it from standard input, and their messages have its positions.
+fn test_standard_input(port: u16, token: &Path, folder: &Path) {
+    let run = |words: &[&str], text: &str| {
+        let path = folder.join("standard-input");
+        write(&path, text).expect("standard input");
+        run_command(port, token, words, File::open(&path).expect("standard input").into())
+    };
+    let layout = "id: piped\ndisks: [{device: /dev/sda, partitions: [{number: 1, size: 0}]}]\n\
+                  filesystems: [{path: /, device: /dev/sda1, format: ext4}]\n";
+    for (words, text, code, expected) in [
+        (&["layout", "create", "-"][..], layout, Some(0), "Layout piped was created."),
+        (&["layout", "apply", "-"], layout, Some(0), "Layout piped was updated from the file."),
+        (&["layout", "create", "-"], "id: piped\ndisks: 7\n", Some(2), "-:2:8: disks: "),
+        (&["volume", "add", "node", "-"], &listed(&[("db-1", UID)]), Some(0), "db-1"),
+        (
+            &["volume", "add", "node", "-"],
+            &listed(&[("db-1", "x")]),
+            Some(2),
+            "-:6:31: Volume db-1: metadata.uid: must be",
+        ),
+    ] {
+        let (exit, printed, said) = run(words, text);
+        assert!(exit == code && (printed + &said).contains(expected), "{words:?}: {exit:?} {said}");
+    }
 }
 
 /// Simulates an installation whose agent reports these volumes.
@@ -129,6 +161,7 @@ pub fn self_test() {
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
     assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
+    test_standard_input(port, &token, dir.path());
     let empty: Value = manifests(&good(&["list", "--manifests"]));
     assert_eq!(empty["items"], json!([]));
 
