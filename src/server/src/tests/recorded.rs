@@ -87,10 +87,16 @@ impl Running {
         self.normalized(&answer)
     }
 
-    /// Waits until the digest of the image below `images/` is known.
-    async fn wait_for_digest(&self) {
+    /// Waits until the digest of the image below `images/` is known, and the OS definition of a machine is verified.
+    async fn wait_for_site(&self) {
         let began = std::time::Instant::now();
-        while self.ask_operator("/v1/image/debian-12.0.20251101").await["ready"] != true {
+        loop {
+            let is_ready = self.ask_operator("/v1/image/debian-12.0.20251101").await["ready"] == true;
+            let machines = self.ask_operator("/v1/machine").await;
+            let of_definition = machines.as_array().unwrap().iter().find(|machine| machine["id"] == id(0x0a));
+            if is_ready && of_definition.unwrap()["withheld"].is_null() {
+                return;
+            }
             assert!(began.elapsed() < PATIENCE, "{}", self.heard.text());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -154,7 +160,7 @@ async fn operators_get_the_recorded_answers() {
     // Without the approval, which must be given again, the machine is installed as one that needs none.
     std::fs::remove_dir_all(dir.path().join("approved")).unwrap();
     let server = Running::start_in(dir).await;
-    server.wait_for_digest().await;
+    server.wait_for_site().await;
     let mut differences = Vec::new();
     for (path, recorded) in recorded_answers("answers.json") {
         compare(&path, &recorded, &server.ask_operator(&path).await, &mut differences);
