@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn every_step_has_stages_and_every_stage_a_step_of_the_catalogue() {
         let named: Vec<&str> = StageName::ALL.iter().copied().filter_map(step_of).collect();
-        let is_staged = |name: &str, out_of_band| !out_of_band && !MAKE_THE_LAYOUT.contains(&name);
+        let is_staged = |name: &str, out_of_band: bool| !out_of_band && !MAKE_THE_LAYOUT.contains(&name);
         for entry in CATALOGUE.iter().filter(|entry| is_staged(entry.name, entry.out_of_band)) {
             assert!(named.contains(&entry.name), "{}", entry.name);
         }
