@@ -9,18 +9,23 @@ use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use serde::Serialize;
 use site::loader::{SiteLoader, SiteScan};
+use site::operator_files::MachineSpec;
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::yaml_folder::format_problem;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
 /// Timeout for the result of a `verify`, longer than a `verify` may take.
 const VERIFY: Duration = Duration::from_secs(60);
+
+/// Maximum number of management controllers that are asked at the same time.
+const CONTROLLERS: usize = 16;
 
 /// Result of the check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -116,11 +121,18 @@ fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
 /// since the check may run on another host than the server.
 fn check_controllers(scan: &mut SiteScan) {
     let SiteScan { directory, problems, notes } = scan;
-    for machine in directory.machines() {
-        let (unsupported, unreachable) = out_of_band::check_controller_blocking(machine, &directory.known);
-        let Some(path) = directory.machine_files.get(&machine.id) else { continue };
-        problems.extend(unsupported.iter().map(|why| format_problem(path, why, false)));
-        notes.extend(unreachable.map(|why| format_problem(path, &why, false)));
+    let machines: Vec<&MachineSpec> = directory.machines().collect();
+    for machines in machines.chunks(CONTROLLERS) {
+        let check = |machine: &MachineSpec| out_of_band::check_controller_blocking(machine, &directory.known);
+        let results: Vec<_> = thread::scope(|scope| {
+            let started: Vec<_> = machines.iter().map(|machine| scope.spawn(|| check(machine))).collect();
+            started.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+        });
+        for (machine, (unsupported, unreachable)) in machines.iter().zip(results) {
+            let Some(path) = directory.machine_files.get(&machine.id) else { continue };
+            problems.extend(unsupported.iter().map(|why| format_problem(path, why, false)));
+            notes.extend(unreachable.map(|why| format_problem(path, &why, false)));
+        }
     }
 }
 

@@ -48,8 +48,9 @@ pub(crate) async fn admit(
     assigned: &ResolvedAllocation,
     standing: &InstallState,
 ) -> Result<bool, ApiError> {
-    // An installation that has started continues: its steps were completed before.
-    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
+    // An installation that has started continues: its steps were completed before. An order that replaces a started one has not started.
+    let is_started =
+        boot.begun || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
     if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
         return Ok(true);
     }

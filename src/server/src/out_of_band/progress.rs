@@ -2,6 +2,7 @@
 
 use super::decision::RunAction;
 use crate::bmc::redfish::bios::{BiosState, SystemState};
+use common::format::untrusted_text::sanitize_line;
 use model::deploy_steps::{OutOfBandStep, is_same_value};
 use serde::{Deserialize, Serialize};
 use store::{OutOfBandRun, RunPhase};
@@ -83,7 +84,7 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
         _ if was_unchanged => "already done".to_owned(),
         _ => "done".to_owned(),
     };
-    format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len())
+    sanitize_line(&format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len()))
 }
 
 /// Returns the number of attributes whose default is known, and the number of those that have another value.

@@ -112,6 +112,7 @@ impl DisplayPhase {
 mod tests {
     use super::*;
     use crate::operator::{ReinstallOrder, WaitingMarker};
+    use crate::out_of_band::progress::OutOfBandProgress;
 
     #[test]
     fn former_words_of_bookmarks_select_the_same_phases() {
@@ -140,6 +141,10 @@ mod tests {
         };
         let unconfirmed = |listed: &MachineSummary| MachineSummary { needs_confirmation: true, ..listed.clone() };
         let waits = MachineSummary { waits: Some(WaitingMarker::default()), ..new.clone() };
+        let remote = |failed| MachineSummary {
+            out_of_band: Some(OutOfBandProgress { failed, ..OutOfBandProgress::default() }),
+            ..new.clone()
+        };
         let adopted = MachineSummary { adopted: true, ..new.clone() };
         let event =
             |event| Some(ProgressEvent { event, message: String::new(), stage: None, seconds: None, progress: None });
@@ -158,6 +163,8 @@ mod tests {
             (&ordered(true, true), event(Installing), "abandoned"),
             (&waits, event(Installing), "waits for adoption"),
             (&adopted, None, "adopted"),
+            (&remote(false), event(Waiting), "waits for BIOS settings"),
+            (&remote(true), None, "BIOS settings failed"),
             (&unconfirmed(&installed), None, "installed"),
             (&unconfirmed(&new), event(Waiting), "needs confirmation"),
             (&unconfirmed(&ordered(false, false)), None, "needs confirmation"),
