@@ -294,6 +294,10 @@ pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
 /// Resizes the protective partition to cover the disk from LBA 1; the size 0xFFFFFFFF means "this many sectors or
 /// more". Other entries of a hybrid MBR are preserved.
 pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
+    // In a hybrid MBR, other entries follow the protective one, which must not overlap them.
+    if mbr[446..510].chunks_exact(16).filter(|entry| entry[4] != 0).count() != 1 {
+        return;
+    }
     for entry in mbr[446..510].chunks_exact_mut(16) {
         if entry[4] == PROTECTIVE && entry[8..12] == 1_u32.to_le_bytes() {
             write_bytes(entry, 12, &u32::try_from(last_lba).unwrap_or(u32::MAX).to_le_bytes());

@@ -71,3 +71,15 @@ fn of_mutated_tables_both_copies_are_read_or_refused() {
     println!("600 copies of mutated GPTs: {whole} whole, {refused} refused, {none} of them none any more");
     assert!(whole > 200 && refused > 50 && none > 20, "{whole} {refused} {none}");
 }
+
+#[test]
+fn a_hybrid_mbr_is_not_changed() {
+    let mut mbr = protective_mbr(100);
+    resize_protective_mbr(&mut mbr, 1000);
+    assert_eq!(mbr, protective_mbr(1000));
+    // The second entry is a partition of the hybrid MBR, which an enlarged protective entry would overlap.
+    mbr[446 + 16 + 4] = 0x83;
+    let before = mbr;
+    resize_protective_mbr(&mut mbr, 5000);
+    assert_eq!(mbr, before);
+}
