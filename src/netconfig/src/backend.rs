@@ -13,11 +13,40 @@ pub enum NetworkBackend {
 }
 
 /// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder` whose names have one
-/// of these endings.
+/// of these beginnings and endings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,
+    pub beginnings: &'static [&'static str],
     pub endings: &'static [&'static str],
+}
+
+impl DisplacedFiles {
+    pub fn matches(&self, name: &str) -> bool {
+        let is_loopback = self.folder == IFCFG.folder && name == "ifcfg-lo";
+        let fits = self.beginnings.iter().any(|beginning| name.starts_with(beginning))
+            && self.endings.iter().any(|ending| name.ends_with(ending));
+        fits && !name.starts_with('.') && !is_loopback
+    }
+}
+
+/// Files of initscripts, which NetworkManager also reads.
+const IFCFG: DisplacedFiles = DisplacedFiles {
+    folder: "/etc/sysconfig/network-scripts",
+    beginnings: &["ifcfg-", "route-", "route6-", "rule-", "rule6-"],
+    endings: &[""],
+};
+
+/// Network managers that are not supported, with their programs.
+const UNSUPPORTED: [(&str, &[&str]); 3] = [
+    ("wicked", &["/usr/sbin/wicked", "/usr/sbin/wickedd"]),
+    ("dhcpcd", &["/usr/sbin/dhcpcd", "/usr/bin/dhcpcd", "/sbin/dhcpcd"]),
+    ("connman", &["/usr/sbin/connmand", "/usr/bin/connmand"]),
+];
+
+/// Returns the name of an unsupported network manager of a tree.
+pub fn find_unsupported(has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
+    UNSUPPORTED.iter().find(|(_, programs)| programs.iter().any(|path| has(path))).map(|(name, _)| *name)
 }
 
 /// Supported network managers, in the order in which they are detected. netplan is first because it controls NetworkManager and networkd.
@@ -74,18 +103,32 @@ impl NetworkBackend {
         }
     }
 
+    /// Returns configuration files of other network managers, which would configure NICs as well.
+    pub fn displaced_files_of_others(self) -> impl Iterator<Item = DisplacedFiles> {
+        let others = ALL.into_iter().filter(move |other| *other != self && *other != NetworkBackend::Netplan);
+        others.flat_map(|other| other.displaced_files().iter().copied())
+    }
+
     /// Returns the configuration files of the image that must be moved aside.
     pub fn displaced_files(self) -> &'static [DisplacedFiles] {
         match self {
             NetworkBackend::CloudInit => &[],
-            NetworkBackend::Netplan => &[DisplacedFiles { folder: "/etc/netplan", endings: &[".yaml"] }],
-            NetworkBackend::NetworkManager => {
-                &[DisplacedFiles { folder: "/etc/NetworkManager/system-connections", endings: &[".nmconnection"] }]
+            NetworkBackend::Netplan => {
+                &[DisplacedFiles { folder: "/etc/netplan", beginnings: &[""], endings: &[".yaml"] }]
             }
-            NetworkBackend::Ifupdown => &[DisplacedFiles { folder: "/etc/network/interfaces.d", endings: &[""] }],
-            NetworkBackend::Networkd => {
-                &[DisplacedFiles { folder: "/etc/systemd/network", endings: &[".network", ".netdev"] }]
+            // NetworkManager reads keyfiles of any name.
+            NetworkBackend::NetworkManager => &[
+                DisplacedFiles { folder: "/etc/NetworkManager/system-connections", beginnings: &[""], endings: &[""] },
+                IFCFG,
+            ],
+            NetworkBackend::Ifupdown => {
+                &[DisplacedFiles { folder: "/etc/network/interfaces.d", beginnings: &[""], endings: &[""] }]
             }
+            NetworkBackend::Networkd => &[DisplacedFiles {
+                folder: "/etc/systemd/network",
+                beginnings: &[""],
+                endings: &[".network", ".netdev"],
+            }],
         }
     }
 

@@ -25,7 +25,7 @@ mod ramdisk_script;
 mod tests;
 mod validate;
 
-pub use backend::{DisplacedFiles, NetworkBackend};
+pub use backend::{DisplacedFiles, NetworkBackend, find_unsupported};
 pub(crate) use cidr::Cidr;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -111,6 +111,18 @@ pub struct RenderedFile {
     pub path: String,
     pub mode: u32,
     pub content: String,
+}
+
+impl RenderedFile {
+    /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores `PermanentMACAddress=`, and a section
+    /// without other conditions matches every NIC.
+    pub fn for_systemd(mut self, version: Option<u32>) -> RenderedFile {
+        let is_systemd = self.path.starts_with("/etc/systemd/network/");
+        if is_systemd && version.is_some_and(|version| version < 245) {
+            self.content = self.content.replace("\nPermanentMACAddress=", "\nMACAddress=");
+        }
+        self
+    }
 }
 
 /// Comment in the first line of each configuration file.

@@ -1,10 +1,11 @@
 //! Network configuration of the target, written for the network system that the image contains.
 
+use super::file_search::is_file;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
-use common::error::{Context, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
 use model::inventory::Nic;
-use netconfig::{NetworkBackend, NetworkConfig, RenderedFile};
+use netconfig::{DisplacedFiles, NetworkBackend, NetworkConfig, RenderedFile};
 use operations::RequestedNetwork;
 use std::time::Duration;
 
@@ -16,6 +17,13 @@ const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer do
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
+
+const SYSTEMD_LIBRARIES: [&str; 4] =
+    ["/usr/lib/systemd", "/lib/systemd", "/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib64/systemd"];
+
+const INTERFACES: &str = "/etc/network/interfaces";
+
+const SUPPORTED: &str = "netplan, NetworkManager, ifupdown, systemd-networkd or cloud-init";
 
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
@@ -36,9 +44,14 @@ pub(crate) fn write_network_config(
 ) -> Result<Option<EnableCommand>> {
     let has = |path: &str| root.path_exists(path);
     let Some(system) = NetworkBackend::detect(&has) else {
-        say(
-            "WARNING: the image does not contain a supported network system: netplan, NetworkManager, ifupdown, systemd-networkd or cloud-init",
-        );
+        if let (RequestedNetwork::Described(_), Some(name)) = (wanted, netconfig::find_unsupported(&has)) {
+            let what = format!(
+                "the image configures its network with {name}, for which drophammer cannot write `network` of the allocation: use an \
+                 image with {SUPPORTED}, or remove `network`"
+            );
+            return Err(Error::new(Phase::Target, what));
+        }
+        say(&format!("WARNING: the image does not contain a supported network system: {SUPPORTED}"));
         return Ok(None);
     };
     let Some(network) = choose_network(root, system, wanted, nics) else {
@@ -54,9 +67,12 @@ pub(crate) fn write_network_config(
     for file in list_image_files(root, system) {
         root.remove(&file)?;
     }
-    for RenderedFile { path, mode, content } in
-        network.render(system, nics).into_iter().chain(network.render_additional_files(system, &has))
-    {
+    if *wanted != RequestedNetwork::Unsaid {
+        remove_files_of_others(root, system, say)?;
+    }
+    let systemd = read_systemd_version(root);
+    let files = network.render(system, nics).into_iter().chain(network.render_additional_files(system, &has));
+    for RenderedFile { path, mode, content } in files.map(|file| file.for_systemd(systemd)) {
         root.write_file(&path, mode, content.as_bytes())?;
     }
     say(&format!("the network is configured by {}", system.name()));
@@ -105,11 +121,44 @@ fn choose_network(
 fn list_image_files(root: &NewRoot, system: NetworkBackend) -> Vec<String> {
     let mut files = Vec::new();
     for aside in system.displaced_files() {
-        let names = root.list_names(aside.folder).unwrap_or_default().into_iter().filter(|name| !name.starts_with('.'));
-        let counted = names.filter(|name| aside.endings.iter().any(|ending| name.ends_with(ending)));
-        files.extend(counted.map(|name| format!("{}/{name}", aside.folder)));
+        files.extend(list_displaced(root, aside));
     }
     files
+}
+
+fn list_displaced(root: &NewRoot, aside: &DisplacedFiles) -> Vec<String> {
+    let names = root.list_names(aside.folder).unwrap_or_default().into_iter().filter(|name| aside.matches(name));
+    names.map(|name| format!("{}/{name}", aside.folder)).filter(|path| is_file(root, path)).collect()
+}
+
+/// Removes configuration of network managers that are not used: if their services are enabled, they would configure the same NICs.
+fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
+    let files: Vec<String> =
+        system.displaced_files_of_others().flat_map(|aside| list_displaced(root, &aside)).collect();
+    files.iter().try_for_each(|file| root.remove(file))?;
+    if !files.is_empty() {
+        say(&format!("removed the image's configuration for other network systems: {}", files.join(", ")));
+    }
+    if system != NetworkBackend::Ifupdown && root.read_text(INTERFACES).is_ok_and(|text| configures_interfaces(&text)) {
+        say(&format!("WARNING: {INTERFACES} of the image also configures NICs, if ifupdown is enabled in it"));
+    }
+    Ok(())
+}
+
+/// Returns whether a file of ifupdown configures an interface other than the loopback interface.
+fn configures_interfaces(text: &str) -> bool {
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words.into_iter().any(|words| matches!(words.as_slice(), ["iface", name, ..] if *name != "lo"))
+}
+
+/// Reads the version of systemd from the name of its library, such as `libsystemd-shared-239.so`.
+fn read_systemd_version(root: &NewRoot) -> Option<u32> {
+    let names = SYSTEMD_LIBRARIES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
+    let versions = names.filter_map(|name| {
+        let rest = name.strip_prefix("libsystemd-shared-")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    });
+    versions.max()
 }
 
 #[cfg(test)]
@@ -190,5 +239,59 @@ mod tests {
         let (unit, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
         assert_eq!(unit.unwrap(), None);
         assert!(lines[0].starts_with("WARNING: the image does not contain a supported network system"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_link_file_has_a_condition_that_systemd_of_the_tree_understands() {
+        let ifupdown = [("sbin/ifup", ""), ("sbin/udevd", "")];
+        for (library, key) in [
+            ("usr/lib/systemd/libsystemd-shared-239.so", "\nMACAddress=52:54:00:00:00:01\n"),
+            ("lib/systemd/libsystemd-shared-237.so", "\nMACAddress="),
+            ("usr/lib/systemd/libsystemd-shared-245.so", "\nPermanentMACAddress="),
+            ("usr/lib/systemd/libsystemd-shared-255.4-1ubuntu8.so", "\nPermanentMACAddress="),
+            ("usr/lib/systemd/other", "\nPermanentMACAddress="),
+        ] {
+            let (_dir, root) = tree(&[ifupdown[0], ifupdown[1], (library, "")]);
+            said(|say| write_network_config(&root, &described(), &nics(), say)).0.unwrap();
+            let text = root.read_text("/etc/systemd/network/10-drophammer-lan.link").unwrap();
+            assert!(text.contains(key), "{library}: {text}");
+        }
+    }
+
+    #[test]
+    fn leftovers_of_the_image_do_not_configure_the_network() {
+        let scripts = "etc/sysconfig/network-scripts";
+        let ifcfg = (format!("{scripts}/ifcfg-eth0"), format!("{scripts}/ifcfg-lo"));
+        let keyfiles = "etc/NetworkManager/system-connections";
+        let keyfile = (format!("{keyfiles}/eth0"), format!("{keyfiles}/default.nmconnection"));
+        let (_dir, root) = tree(&[
+            ("usr/sbin/NetworkManager", ""),
+            (&ifcfg.0, "DEVICE=eth0\n"),
+            (&ifcfg.1, "DEVICE=lo\n"),
+            (&keyfile.0, "[connection]\n"),
+            (&keyfile.1, "[connection]\n"),
+            ("etc/network/interfaces", "auto lo\niface lo inet loopback\niface eth0 inet dhcp\n"),
+            NETWORKD,
+            OWN,
+        ]);
+        let (done, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
+        done.unwrap();
+        for removed in [&ifcfg.0, &keyfile.0, &keyfile.1, "etc/systemd/network/80-own.network"] {
+            assert!(!root.path_exists(&format!("/{removed}")), "{removed}");
+        }
+        assert!(root.path_exists(&format!("/{}", ifcfg.1)));
+        assert!(lines.iter().any(|line| line.contains("80-own.network")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("WARNING: /etc/network/interfaces")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_described_network_is_refused_if_the_image_cannot_have_it() {
+        for (program, name) in [("usr/sbin/wicked", "wicked"), ("usr/sbin/dhcpcd", "dhcpcd")] {
+            let (_dir, root) = tree(&[(program, "")]);
+            let error = said(|say| write_network_config(&root, &described(), &nics(), say)).0.unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+            let (done, lines) = said(|say| write_network_config(&root, &RequestedNetwork::Unsaid, &nics(), say));
+            assert!(done.unwrap().is_none() && lines[0].starts_with("WARNING: "), "{lines:?}");
+        }
     }
 }
