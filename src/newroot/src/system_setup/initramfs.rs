@@ -99,6 +99,8 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
+const UNREADABLE: &str = "the image's initramfs cannot be read";
+
 /// Maximum size in bytes of a list of modules that is read; most have about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
@@ -154,10 +156,16 @@ pub(crate) fn ensure_initramfs(
             why => format!("the image's initramfs {why}"),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the image does not contain one".to_owned(),
-        Err(error) => format!("the image's initramfs cannot be read: {error}"),
+        Err(error) => format!("{UNREADABLE}: {error}"),
     };
     let maker = MAKERS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
+    let is_unreadable = why.starts_with(UNREADABLE);
     let Some((maker, program)) = maker else {
+        if is_unreadable {
+            say(&format!("WARNING: {why}, and the image contains no tool to build another one: it is used as it is"));
+            // The arguments for dracut have no effect on other initramfs images.
+            return Ok(true);
+        }
         let tools = MAKERS.map(|maker| maker.program).join(", ");
         let what = format!(
             "cannot build the initramfs {}: the image contains none of {tools}; it must be built because {why}",
@@ -180,8 +188,13 @@ pub(crate) fn ensure_initramfs(
     let what = || format!("build the initramfs of {} with {}", kernel.version, maker.name);
     run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;
     say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
-    let content =
-        read_content(root, &kernel.initrd).context(Phase::Target, || format!("read {} again", kernel.initrd))?;
+    let content = match read_content(root, &kernel.initrd) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            say(&format!("WARNING: the contents of {} cannot be verified: {error}", kernel.initrd));
+            return Ok(maker.name == "dracut");
+        }
+        content => content.context(Phase::Target, || format!("read {} again", kernel.initrd))?,
+    };
     match describe_missing(&needs, &content) {
         still if still.is_empty() => Ok(content.is_dracut),
         still => Err(Error::new(Phase::Target, format!("the initramfs built by {} {still}", maker.name))),

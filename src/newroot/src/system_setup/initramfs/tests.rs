@@ -190,3 +190,24 @@ fn drivers_that_are_built_in_or_unknown_are_not_needed() {
         ["virtio_x", "ext4"].map(|name| InitramfsRequirement::Module(name.into()))
     );
 }
+
+/// Compressed formats that are not read, by their magic numbers.
+#[test]
+fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
+    let lz4 = [0x02, 0x21, 0x4c, 0x18, 1, 2, 3, 4];
+    let lzo = [0x89, b'L', b'Z', b'O', 0, 13, 10, 26, 10];
+    let lzma = [0x5d, 0, 0, 0x80, 0, 0xff, 0xff, 0xff, 0xff];
+    for format in [&lz4[..], b"BZh91AY&SY", &lzma, &lzo, b"no known format"] {
+        let (_dir, root) = tree(&[DEP]);
+        root.write_file("/boot/initrd.img-6.1", 0o600, format).unwrap();
+        let (result, ran, said) = ensured(&root, &on_array(), None);
+        assert!(result.unwrap() && ran.is_empty(), "{ran:?}");
+        assert!(said[0].starts_with("WARNING: the image's initramfs cannot be read") && said.len() == 1, "{said:?}");
+
+        let (_dir, root) = tree(&[DEP, ("usr/bin/dracut", ""), ("sbin/mdadm", "")]);
+        root.write_file("/boot/initrd.img-6.1", 0o600, format).unwrap();
+        let (result, ran, said) = ensured(&root, &on_array(), Some(format.to_vec()));
+        assert!(result.unwrap() && ran.len() == 1, "{ran:?}");
+        assert!(said.last().unwrap().contains("cannot be verified"), "{said:?}");
+    }
+}
