@@ -10,6 +10,7 @@ pub mod injected_files;
 pub mod k8s_volumes;
 pub mod marker_file;
 pub mod metal_files;
+mod replaced_attributes;
 mod restricted_dev;
 mod root_dir;
 pub mod system_setup;

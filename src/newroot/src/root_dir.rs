@@ -1,6 +1,7 @@
 //! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
 //! lead to the target's `/dev`, and not to that of the ramdisk.
 
+use crate::replaced_attributes::ReplacedAttributes;
 use common::error::{Context, Phase, Result};
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
@@ -62,11 +63,13 @@ impl NewRoot {
     fn replace_file(&self, path: &str, mode: u32, content: &mut dyn Read) -> io::Result<()> {
         let (parent, name) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
+        let attributes = ReplacedAttributes::read(&parent, name)?;
         unlink_in(&parent, name)?;
         // O_EXCL: no symlink, FIFO or device of the image is followed or written to.
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-        // Set explicitly, regardless of the umask.
+        attributes.set_on_file(&file)?;
+        // Set explicitly, regardless of the umask. This also limits the rights that an ACL grants.
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         io::copy(content, &mut file)?;
         file.sync_all()
@@ -81,6 +84,7 @@ impl NewRoot {
         let parent = self.open_or_create_directory(parent)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        ReplacedAttributes::read(&parent, name)?.set_on_file(&file)?;
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         Ok(file)
     }
@@ -103,8 +107,10 @@ impl NewRoot {
         let link = || {
             let (parent, name) = split_path(path)?;
             let parent = self.open_or_create_directory(parent)?;
+            let attributes = ReplacedAttributes::read(&parent, name)?;
             unlink_in(&parent, name)?;
-            Ok(symlinkat(to, &parent, name)?)
+            symlinkat(to, &parent, name)?;
+            attributes.set_by_name(&parent, name)
         };
         let linked: io::Result<()> = link();
         linked.context(Phase::Target, || format!("link {path} in the target"))
@@ -230,7 +236,9 @@ impl NewRoot {
             // Resolved from the root each time, because symlinks are relative to it.
             let resolved = match self.open_resolved(&sofar, flags) {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
+                    let attributes = ReplacedAttributes::read(&dir, name)?;
                     mkdirat(&dir, name, Mode::from_bits_truncate(0o755))?;
+                    attributes.set_by_name(&dir, name)?;
                     self.open_resolved(&sofar, flags)
                 }
                 resolved => resolved,
