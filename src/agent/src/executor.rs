@@ -69,6 +69,8 @@ pub(crate) struct PlanExecutor {
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
+    /// Known boot parameters of a system that is booted through the firmware, because only its boot loader can determine the others.
+    firmware_boot: Option<BootInfo>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
     undo: Vec<UndoOperation>,
@@ -125,6 +127,7 @@ impl PlanExecutor {
             brought_root_uuid: None,
             brought_seed: None,
             entries_wanted: Vec::new(),
+            firmware_boot: None,
             facts: RunFacts::default(),
             undo: Vec::new(),
         }

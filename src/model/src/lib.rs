@@ -19,6 +19,7 @@ pub mod install_report;
 pub mod inventory;
 pub mod ironic_raid;
 pub mod k8s_volume;
+pub mod kernel_command_line;
 pub mod layout;
 pub mod machine_identity;
 pub mod migration;

@@ -13,7 +13,9 @@ mod command_line;
 pub(crate) mod distribution;
 mod esp;
 mod file_search;
+pub(crate) mod grub_variables;
 mod host_identity;
+mod image_arguments;
 mod initramfs;
 mod loader_context;
 mod log_sink;
@@ -26,6 +28,8 @@ mod os_installer_settings;
 mod owner_login;
 #[cfg(test)]
 mod recorded;
+pub mod selinux;
+pub(crate) mod shell_reader;
 mod stale_crypttab;
 #[cfg(test)]
 mod testing;
@@ -48,11 +52,6 @@ use os_installer_settings::{OsInstallerSettings, task};
 use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
-
-/// SELinux configuration. If SELinux is enabled, the system must relabel files, because those written here have no
-/// security labels.
-const SELINUX: &str = "/etc/selinux/config";
-const RELABEL: &str = "/.autorelabel";
 
 /// Component that finishes the image: its own installer, drophammer, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,7 +247,12 @@ fn apply_settings(
         false => None,
     };
     cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
-    if boots.is_none() && ignition.is_none() && !needs_keys && script.is_none() && enabling.is_none() {
+    let policy = selinux::find_policy(root);
+    let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
+    if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {
+        if policy.is_some() {
+            selinux::request_relabeling(root, selinux::NO_SETFILES, say)?;
+        }
         return Ok(None);
     }
     let chroot = Chroot::open(root, &finishing.devices, say)?;
@@ -271,6 +275,7 @@ fn apply_settings(
     let run = || {
         let booting = made?;
         script.iter().try_for_each(|script| script.run_script(image_installer::DEADLINE, &chroot))?;
+        policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &chroot, say))?;
         Ok(booting)
     };
     let ran = run();
@@ -306,17 +311,7 @@ fn apply_file_settings(
     if overrides.is_task_enabled(task::USER_DATA) {
         user_data::write_cloud_init_seed(root, files, user_data, &|line| say(line))?;
     }
-    if has_selinux(root) {
-        root.write_file(RELABEL, 0o644, b"")?;
-        say("SELinux relabels all files at the first boot, which takes a while and reboots once");
-    }
     Ok(())
-}
-
-fn has_selinux(root: &NewRoot) -> bool {
-    let text = root.read_text(SELINUX).unwrap_or_default();
-    let mode = text.lines().find_map(|line| line.trim().strip_prefix("SELINUX="));
-    mode.is_some_and(|mode| ["enforcing", "permissive"].contains(&mode.trim()))
 }
 
 #[cfg(test)]

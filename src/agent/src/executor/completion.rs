@@ -1,7 +1,7 @@
 //! Verification, report, and end of a run.
 
 use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
-use common::error::{Error, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
 use linux::console::print_line;
 use linux::probe::{self, ProbeDepth};
 use linux::storage::rehearsal::{self, RehearsalResult};
@@ -9,6 +9,7 @@ use linux::storage::{mount, wipe};
 use model::device::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
+use nix::sys::reboot::{RebootMode, reboot};
 use operations::{FailureState, FinalReport, PreservedObject, Rehearsal, UndoOperation};
 use std::time::Instant;
 
@@ -87,6 +88,10 @@ impl PlanExecutor {
         self.undo.retain(|undo| *undo != UndoOperation::UnloadKernel);
         self.leave_session(FailureState::Complete);
         self.undo.push(UndoOperation::UnloadKernel);
+        if self.firmware_boot.is_some() {
+            nix::unistd::sync();
+            match reboot(RebootMode::RB_AUTOBOOT).context(Phase::Boot, || "reboot into the installed system")? {}
+        }
         match kexec::boot_loaded_kernel()? {}
     }
 }

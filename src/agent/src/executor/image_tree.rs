@@ -11,8 +11,10 @@ use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, HiddenFiles};
 use model::os_definition::SelectedDefinition;
 use newroot::NewRoot;
+use newroot::boot::boot_discovery::BootSource;
 use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::{boot_discovery, efi, kexec};
+use newroot::system_setup::selinux;
 use newroot::system_setup::{self, BootRecord};
 use operations::{BootEntries, BurnDisk, FinishInputs, ImageNeeds, MachineFiles, RemoveVariables};
 use std::path::Path;
@@ -166,13 +168,34 @@ impl PlanExecutor {
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            BootRecord::Unsaid => self.describe_boot(&root),
+            BootRecord::Unsaid => match self.describe_boot(&root)? {
+                None => Ok(()),
+                // The files of an image do not include an installed boot loader.
+                Some(reason) => Err(Error::new(Phase::Boot, reason)),
+            },
         }
     }
 
-    pub(super) fn describe_boot(&self, root: &NewRoot) -> Result<()> {
-        if let Some(from) = boot_discovery::write_missing_boot_info(root)? {
-            self.print_line(&format!("boot parameters are taken from {from}"));
+    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the reason; the machine is
+    /// then booted through its firmware.
+    pub(super) fn describe_boot(&mut self, root: &NewRoot) -> Result<Option<String>> {
+        match boot_discovery::write_missing_boot_info(root)? {
+            BootSource::BootInfo => Ok(None),
+            BootSource::Config(from) => {
+                self.print_line(&format!("boot parameters are taken from {from}"));
+                Ok(None)
+            }
+            BootSource::Firmware { known, reason } => {
+                self.firmware_boot = Some(known);
+                Ok(Some(reason))
+            }
+        }
+    }
+
+    /// Finds the boot parameters of a system with its own boot loader.
+    pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
+        if let Some(reason) = self.describe_boot(root)? {
+            self.print_line(&format!("WARNING: {reason}: the machine reboots through its firmware instead of kexec"));
         }
         Ok(())
     }
@@ -205,10 +228,16 @@ impl PlanExecutor {
     }
 
     pub(super) fn load_kernel(&mut self) -> Result<()> {
+        if let Some(boot) = &self.firmware_boot {
+            self.print_line("no kernel is loaded: the boot loader of the image starts the system");
+            self.facts.boot = Some(boot.clone());
+            return Ok(());
+        }
         let root = self.open_root()?;
         let boot = read_boot_info(&root)?;
-        self.print_line(&format!("{} {}", boot.kernel, boot.cmdline));
-        kexec::load_from_root(&root, &boot)?;
+        let first = selinux::add_relabeling_arguments(&root, &boot);
+        self.print_line(&format!("{} {}", first.kernel, first.cmdline));
+        kexec::load_from_root(&root, &first)?;
         self.facts.boot = Some(boot);
         Ok(())
     }

@@ -64,7 +64,8 @@ impl PlanExecutor {
         newroot::marker_file::remove_marker(&root)?;
         let came = self.find_received_loader(finishing);
         let with = MigratedBoot { loader: came.is_some(), info: read_boot_info(&root).is_ok() };
-        let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
+        let root_uuid = self.root_uuid(&finishing.files).to_owned();
+        let (reporter, root_uuid) = (&*self.reporter, root_uuid.as_str());
         let adapted =
             system_setup::adapt_migrated_system(&root, finishing, root_uuid, with, &|line| reporter.print_line(line))?;
         let info = self.updated_boot_info(&root, &adapted, root_uuid)?;
@@ -93,11 +94,19 @@ impl PlanExecutor {
     }
 
     /// Returns the boot parameters for this machine if they differ from those stored in the received system.
-    fn updated_boot_info(&self, root: &NewRoot, adapted: &AdaptedBoot, root_uuid: &str) -> Result<Option<BootInfo>> {
+    fn updated_boot_info(
+        &mut self,
+        root: &NewRoot,
+        adapted: &AdaptedBoot,
+        root_uuid: &str,
+    ) -> Result<Option<BootInfo>> {
         if let Some(info) = &adapted.info {
             return Ok(Some(info.clone()));
         }
-        self.describe_boot(root)?;
+        self.describe_boot_with_loader(root)?;
+        if self.firmware_boot.is_some() {
+            return Ok(None);
+        }
         let before = read_boot_info(root)?;
         let mut info = before.clone();
         if let Some((kernel, initrd)) = &adapted.newest

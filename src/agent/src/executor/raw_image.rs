@@ -91,7 +91,7 @@ impl PlanExecutor {
         system_setup::finish_raw_image(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| {
             reporter.print_line(line)
         })?;
-        self.describe_boot(&root)
+        self.describe_boot_with_loader(&root)
     }
 }
 

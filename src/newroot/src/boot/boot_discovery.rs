@@ -4,31 +4,47 @@
 use super::BootInfo;
 use super::boot_info::{PATH, write_boot_info};
 use crate::NewRoot;
-use crate::system_setup::bls::{self, BlsEntry, parse_options};
+use crate::system_setup::bls::{self, BlsEntry};
+use crate::system_setup::grub_variables::{MOUNT_POINTS, read_grub_variables};
+use crate::system_setup::shell_reader::{ShellReader, ShellSyntax, ShellVariables};
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;
+use model::kernel_command_line::parameter_name;
 
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Prefixes that are tried for paths in a boot loader's configuration. These paths are relative to the filesystem that
-/// the boot loader reads, and the mount point of this filesystem is unknown.
-const BEGINNINGS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
+/// Origin of the boot parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootSource {
+    /// boot-info.yaml already exists.
+    BootInfo,
+    /// The boot parameters were taken from this file, and boot-info.yaml was written.
+    Config(String),
+    /// Only the image's boot loader can determine the boot parameters.
+    Firmware {
+        /// Boot parameters that could be determined.
+        known: BootInfo,
+        reason: String,
+    },
+}
 
-/// Writes boot-info.yaml, as an installer would, unless it exists. Returns the file from which the boot parameters were taken.
+/// Writes boot-info.yaml, as an installer would, unless it exists.
 ///
 /// # Errors
 /// Fails if the image contains no supported boot loader configuration, or if the configuration refers to missing files.
-pub fn write_missing_boot_info(root: &NewRoot) -> Result<Option<String>> {
+pub fn write_missing_boot_info(root: &NewRoot) -> Result<BootSource> {
     if root.open_file(PATH).is_ok() {
-        return Ok(None);
+        return Ok(BootSource::BootInfo);
     }
-    let (from, boot) = find_boot_config(root)?;
-    write_boot_info(&boot, root)?;
-    Ok(Some(from))
+    let (source, boot) = find_boot_config(root)?;
+    if matches!(source, BootSource::Config(_)) {
+        write_boot_info(&boot, root)?;
+    }
+    Ok(source)
 }
 
-fn find_boot_config(root: &NewRoot) -> Result<(String, BootInfo)> {
+fn find_boot_config(root: &NewRoot) -> Result<(BootSource, BootInfo)> {
     for directory in ENTRIES {
         // The entry of the newest kernel usually has the last name. The specification's own order also depends on the
         // contents of the entries.
@@ -51,12 +67,18 @@ fn find_boot_config(root: &NewRoot) -> Result<(String, BootInfo)> {
     Err(Error::new(Phase::Boot, what))
 }
 
-fn read_boot_config(root: &NewRoot, from: String, parse: fn(&str) -> Option<BlsEntry>) -> Result<(String, BootInfo)> {
+fn read_boot_config(
+    root: &NewRoot,
+    from: String,
+    parse: fn(&str, &ShellVariables) -> Option<BlsEntry>,
+) -> Result<(BootSource, BootInfo)> {
     let text = root.read_text(&from).context(Phase::Boot, || format!("{from} of the image"))?;
     let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image does not specify a kernel"));
-    let BlsEntry { kernel, initrd, words } = parse(&text).ok_or_else(no_kernel)?;
+    let entry = parse(&text, &read_grub_variables(root)).ok_or_else(no_kernel)?;
+    let reason = describe_missing_values(&entry, &from);
+    let BlsEntry { kernel, initrd, words, .. } = entry;
     let place = |path: &str| {
-        let found = BEGINNINGS.iter().map(|beginning| format!("{beginning}{path}"));
+        let found = MOUNT_POINTS.iter().map(|mount_point| format!("{mount_point}{path}"));
         found.into_iter().find(|path| root.open_file(path).is_ok()).ok_or_else(|| {
             Error::new(
                 Phase::Boot,
@@ -67,9 +89,25 @@ fn read_boot_config(root: &NewRoot, from: String, parse: fn(&str) -> Option<BlsE
             )
         })
     };
+    let (cmdline, bootloader_id) = (words.join(" "), read_os_id(root));
+    if let Some(reason) = reason {
+        let known = BootInfo { kernel: place(&kernel).unwrap_or(kernel), initrd, cmdline, bootloader_id };
+        return Ok((BootSource::Firmware { known: known.clone(), reason }, known));
+    }
     let initrd = if initrd.is_empty() { String::new() } else { place(&initrd)? };
-    let boot = BootInfo { kernel: place(&kernel)?, initrd, cmdline: words.join(" "), bootloader_id: read_os_id(root) };
-    Ok((from, boot))
+    let boot = BootInfo { kernel: place(&kernel)?, initrd, cmdline, bootloader_id };
+    Ok((BootSource::Config(from), boot))
+}
+
+/// Returns why a system cannot be booted without its boot loader: variables are unset, and the entry lacks a path, the root filesystem or
+/// the first boot of Ignition without them.
+fn describe_missing_values(entry: &BlsEntry, from: &str) -> Option<String> {
+    let has_root = entry.words.iter().any(|word| parameter_name(word) == "root");
+    let needs_loader =
+        entry.has_unknown_path || !has_root || entry.unset.iter().any(|name| name.starts_with("ignition_"));
+    let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
+    (needs_loader && !names.is_empty())
+        .then(|| format!("{from} of the image uses {}, which is not set", names.join(", ")))
 }
 
 /// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if it is missing.
@@ -82,23 +120,32 @@ fn read_os_id(root: &NewRoot) -> String {
 }
 
 /// Returns the first entry of a grub.cfg: its first `linux` command and the `initrd` command after it.
-fn parse_grub_menu(text: &str) -> Option<BlsEntry> {
-    let is = |line: &str, command: &str| {
-        let word = line.split_whitespace().next().unwrap_or_default();
-        word.strip_prefix(command).is_some_and(|rest| matches!(rest, "" | "16" | "efi"))
-    };
-    let mut lines = text.lines().map(str::trim).skip_while(|line| !is(line, "linux"));
-    let linux = lines.next()?;
-    let initrd = lines.take_while(|line| !line.starts_with('}') && !is(line, "linux")).find(|line| is(line, "initrd"));
-    let kernel = linux.split_whitespace().nth(1)?;
-    let words = linux.split_once(kernel).map(|(_, words)| parse_options(words).collect()).unwrap_or_default();
-    let initrd = initrd.and_then(|line| line.split_whitespace().skip(1).last()).unwrap_or_default();
-    Some(BlsEntry { kernel: strip_grub_device(kernel), initrd: strip_grub_device(initrd), words })
-}
-
-/// Removes GRUB's device from a path, such as `($root)/boot/vmlinuz`.
-fn strip_grub_device(path: &str) -> String {
-    path.split_once(')').map_or(path, |(_, path)| path).trim_matches(['"', '\'']).to_owned()
+fn parse_grub_menu(text: &str, variables: &ShellVariables) -> Option<BlsEntry> {
+    let is =
+        |word: &str, command: &str| word.strip_prefix(command).is_some_and(|rest| matches!(rest, "" | "16" | "efi"));
+    let mut entry: Option<BlsEntry> = None;
+    let mut reader = ShellReader::new(text, ShellSyntax::Grub);
+    while let Some(words) = reader.read_command(variables) {
+        let unset = std::mem::take(&mut reader.unset);
+        let Some((command, arguments)) = words.split_first() else { continue };
+        let command = command.text.as_str();
+        match &mut entry {
+            None if is(command, "linux") => {
+                let mut found = BlsEntry::default();
+                found.set_linux(arguments);
+                found.add_unset(unset);
+                entry = Some(found);
+            }
+            Some(found) if is(command, "initrd") => {
+                found.set_initrd(arguments);
+                found.add_unset(unset);
+                break;
+            }
+            Some(_) if command.starts_with('}') || is(command, "linux") => break,
+            _ => {}
+        }
+    }
+    entry.filter(|entry| !entry.kernel.is_empty())
 }
 
 #[cfg(test)]
@@ -122,6 +169,8 @@ mod tests {
             kernel: "/boot/vmlinuz-6.1".into(),
             initrd: "/boot/initrd.img-6.1".into(),
             words: words("root=UUID=1-2 ro console=ttyS0 quiet"),
+            unset: vec!["extra".into()],
+            has_unknown_path: false,
         };
         let plain = BlsEntry { kernel: "/vmlinuz".into(), words: words("a=b"), ..BlsEntry::default() };
         let cases = [
@@ -132,7 +181,7 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(parse_grub_menu(text), expected, "{text}");
+            assert_eq!(parse_grub_menu(text, &ShellVariables::new()), expected, "{text}");
         }
     }
 
@@ -152,7 +201,7 @@ mod tests {
         let own = ("etc/os-release", "NAME=x\nID=\"debian\"\n");
         let grub = ("boot/grub/grub.cfg", DEBIAN);
         let (_dir, root) = tree(&[own, grub, ("boot/vmlinuz-6.1", "k"), ("boot/initrd.img-6.1", "i")]);
-        assert_eq!(write_missing_boot_info(&root).unwrap().as_deref(), Some("/boot/grub/grub.cfg"));
+        assert_eq!(write_missing_boot_info(&root).unwrap(), BootSource::Config("/boot/grub/grub.cfg".into()));
         let expected = BootInfo {
             kernel: "/boot/vmlinuz-6.1".into(),
             initrd: "/boot/initrd.img-6.1".into(),
@@ -161,7 +210,7 @@ mod tests {
         };
         assert_eq!(read_boot_info(&root).unwrap(), expected);
         // An existing file is preserved.
-        assert_eq!(write_missing_boot_info(&root).unwrap(), None);
+        assert_eq!(write_missing_boot_info(&root).unwrap(), BootSource::BootInfo);
 
         let entry = |version: u32| format!("linux /vmlinuz-{version}\noptions root=LABEL=r\n");
         let (older, newer) = (entry(5), entry(6));
@@ -198,6 +247,43 @@ mod tests {
                 tree(&[&files[..], &[("boot/vmlinuz", "k"), ("boot/loader/entries/z.old", "")]].concat());
             write_missing_boot_info(&root).unwrap();
             assert_eq!(read_boot_info(&root).unwrap().cmdline, format!("name={newest}"));
+        }
+    }
+
+    const EL8: &str = "title RHEL\nversion 4.18\nlinux /vmlinuz-4.18\ninitrd /initramfs-4.18.img $tuned_initrd\n\
+        options $kernelopts $tuned_params\nid rhel-1\n";
+
+    #[test]
+    fn variables_of_grub_are_resolved_or_left_to_the_firmware() {
+        let base = [("boot/vmlinuz-4.18", "k"), ("boot/initramfs-4.18.img", "i")];
+        let el8 = ("boot/loader/entries/a-4.18.conf", EL8);
+        let block = "# GRUB Environment Block\nsaved_entry=1\nkernelopts=root=UUID=1232991f ro crashkernel=auto \n####";
+        let block = ("boot/grub2/grubenv", block);
+        let config = ("boot/grub2/grub.cfg", "set kernelopts=\"root=UUID=2 ro\"\n");
+        let path = "boot/loader/entries/a.conf";
+        let coreos = (path, "linux /vmlinuz-4.18\noptions $ignition_firstboot root=LABEL=root\n");
+        let unknown_initrd = (path, "linux /vmlinuz-4.18\ninitrd $own\noptions root=LABEL=root\n");
+        let first = ("boot/grub2/grub.cfg", "set ignition_firstboot=\"ignition.firstboot\"\n");
+        let ok = [
+            (&[el8, block][..], "root=UUID=1232991f ro crashkernel=auto"),
+            (&[el8, block, config], "root=UUID=1232991f ro crashkernel=auto"),
+            (&[el8, config], "root=UUID=2 ro"),
+            (&[coreos, first], "ignition.firstboot root=LABEL=root"),
+        ];
+        for (files, cmdline) in ok {
+            let (_dir, root) = tree(&[&base[..], files].concat());
+            assert!(matches!(write_missing_boot_info(&root).unwrap(), BootSource::Config(_)), "{files:?}");
+            assert_eq!(read_boot_info(&root).unwrap().cmdline, cmdline);
+            let initrd = if files[0] == el8 { "/boot/initramfs-4.18.img" } else { "" };
+            assert_eq!(read_boot_info(&root).unwrap().initrd, initrd);
+        }
+        let unresolved = [(el8, "$kernelopts"), (coreos, "$ignition_firstboot"), (unknown_initrd, "$own")];
+        for (file, name) in unresolved {
+            let (_dir, root) = tree(&[&base[..], &[file]].concat());
+            let source = write_missing_boot_info(&root).unwrap();
+            let BootSource::Firmware { known, reason } = source else { panic!("{source:?}") };
+            assert!(known.kernel == "/boot/vmlinuz-4.18" && reason.contains(name), "{reason}");
+            assert!(root.open_file(PATH).is_err());
         }
     }
 

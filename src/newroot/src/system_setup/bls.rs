@@ -1,5 +1,12 @@
 //! Boot Loader Specification entries: files in `loader/entries`.
 
+use super::grub_variables::{strip_grub_device, to_kernel_words};
+use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
+use std::collections::BTreeSet;
+
+/// Variables without which the system boots as usual: those of tuned, and the device of paths, which GRUB sets itself.
+const OPTIONAL_VARIABLES: [&str; 3] = ["tuned_params", "tuned_initrd", "root"];
+
 /// Boot entry. Its paths are relative to the filesystem that the boot loader reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlsEntry {
@@ -7,26 +14,55 @@ pub(crate) struct BlsEntry {
     /// Last initrd of the entry; earlier ones contain microcode.
     pub initrd: String,
     pub words: Vec<String>,
+    /// Names of variables that are not set in the image, and may be required to boot.
+    pub unset: Vec<String>,
+    /// Whether kernel or initrd depend on a variable that is not set.
+    pub has_unknown_path: bool,
 }
 
-/// Parses an entry; `None` if it has no kernel.
-pub(crate) fn parse_entry(text: &str) -> Option<BlsEntry> {
+impl BlsEntry {
+    /// Sets kernel and options to the arguments of GRUB's `linux` command.
+    pub(crate) fn set_linux(&mut self, arguments: &[ShellWord]) {
+        self.set_kernel(arguments.first());
+        self.words = to_kernel_words(arguments.get(1..).unwrap_or_default());
+    }
+
+    fn set_kernel(&mut self, path: Option<&ShellWord>) {
+        let path = path.map(|word| strip_grub_device(&word.text)).unwrap_or_default();
+        self.has_unknown_path |= path.contains(UNKNOWN);
+        self.kernel = path.to_owned();
+    }
+
+    /// Sets the initrd to the last argument of an `initrd` command. Files named by variables only supplement the initramfs.
+    pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
+        let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
+        let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();
+        let last = known.iter().rfind(|(_, is_expanded)| !is_expanded).or_else(|| known.last());
+        self.has_unknown_path |= last.is_none() && !arguments.is_empty();
+        self.initrd = last.map(|(path, _)| (*path).to_owned()).unwrap_or_default();
+    }
+
+    pub(crate) fn add_unset(&mut self, names: BTreeSet<String>) {
+        self.unset.extend(names.into_iter().filter(|name| !OPTIONAL_VARIABLES.contains(&name.as_str())));
+    }
+}
+
+/// Parses an entry, in which GRUB replaces variables; `None` if it has no kernel.
+pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsEntry> {
     let mut entry = BlsEntry::default();
-    for line in text.lines().map(str::trim) {
-        match line.split_once(char::is_whitespace) {
-            Some(("linux", path)) => entry.kernel = path.trim().to_owned(),
-            Some(("initrd", path)) => entry.initrd = path.trim().to_owned(),
-            Some(("options", words)) => entry.words.extend(parse_options(words)),
-            _ => {}
+    for line in text.lines() {
+        let mut reader = ShellReader::new(line, ShellSyntax::Grub);
+        let words = reader.read_command(variables).unwrap_or_default();
+        let Some((key, arguments)) = words.split_first() else { continue };
+        match key.text.as_str() {
+            "linux" => entry.set_kernel(arguments.first()),
+            "initrd" => entry.set_initrd(arguments),
+            "options" => entry.words.extend(to_kernel_words(arguments)),
+            _ => continue,
         }
+        entry.add_unset(reader.unset);
     }
     (!entry.kernel.is_empty()).then_some(entry)
-}
-
-/// Splits a kernel command line into words. Words with variables are dropped, because only the boot loader can expand
-/// variables.
-pub(crate) fn parse_options(words: &str) -> impl Iterator<Item = String> {
-    words.split_whitespace().filter(|word| !word.contains('$')).map(|word| word.trim_matches(['"', '\'']).to_owned())
 }
 
 /// Formats an entry.
@@ -38,16 +74,50 @@ pub(crate) fn format_entry(title: &str, version: &str, kernel: &str, initrd: &st
 mod tests {
     use super::*;
 
+    const EL8: &str = "title Red Hat Enterprise Linux (4.18.0-80.el8.x86_64) 8.0 (Ootpa)\n\
+        version 4.18.0-80.el8.x86_64\nlinux /vmlinuz-4.18.0-80.el8.x86_64\n\
+        initrd /initramfs-4.18.0-80.el8.x86_64.img $tuned_initrd\noptions $kernelopts $tuned_params\n\
+        id rhel-1\ngrub_users $grub_users\ngrub_arg --unrestricted\ngrub_class kernel\n";
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
     #[test]
     fn an_entry_is_read() {
-        let text =
-            "title x\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned\noptions ro\n";
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        let text = "title x's\nlinux /vmlinuz-6\ninitrd /ucode\ninitrd /initrd-6\noptions root=UUID=1 $tuned_params a=\"b c\"\noptions ro\n";
+        let options = ["root=UUID=1", "a=\"b c\"", "ro"].map(str::to_owned).to_vec();
         let expected =
-            BlsEntry { kernel: "/vmlinuz-6".into(), initrd: "/initrd-6".into(), words: words("root=UUID=1 ro") };
-        assert_eq!(parse_entry(text), Some(expected));
-        assert_eq!(parse_entry("title x\noptions ro\n"), None);
-        let written = parse_entry(&format_entry("x", "6", "/vmlinuz-6", "/initrd-6", "root=UUID=1 ro")).unwrap();
+            BlsEntry { kernel: "/vmlinuz-6".into(), initrd: "/initrd-6".into(), words: options, ..BlsEntry::default() };
+        assert_eq!(parse_entry(text, &ShellVariables::new()), Some(expected));
+        assert_eq!(parse_entry("title x\noptions ro\n", &ShellVariables::new()), None);
+        let written = format_entry("x", "6", "/vmlinuz-6", "/initrd-6", "root=UUID=1 ro");
+        let written = parse_entry(&written, &ShellVariables::new()).unwrap();
         assert_eq!((written.kernel.as_str(), written.words.len()), ("/vmlinuz-6", 2));
+    }
+
+    #[test]
+    fn variables_of_an_entry_are_replaced() {
+        let set = |pairs: &[(&str, &str)]| -> ShellVariables {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let options = ("kernelopts", "root=UUID=1232991f ro crashkernel=auto ");
+        for (variables, line, unset) in [
+            (set(&[options]), "root=UUID=1232991f ro crashkernel=auto", &[][..]),
+            (
+                set(&[options, ("tuned_params", "isolcpus=1"), ("tuned_initrd", "/tuned.img")]),
+                "root=UUID=1232991f ro crashkernel=auto isolcpus=1",
+                &[],
+            ),
+            (set(&[]), "", &["kernelopts"]),
+        ] {
+            let entry = parse_entry(EL8, &variables).unwrap();
+            assert_eq!(entry.initrd, "/initramfs-4.18.0-80.el8.x86_64.img");
+            assert_eq!(entry.words, if line.is_empty() { Vec::new() } else { words(line) });
+            assert_eq!(entry.unset, unset);
+        }
+        // An initrd that is only named by a variable is used.
+        let entry = parse_entry("linux /k\ninitrd $i\n", &set(&[("i", "/initrd")])).unwrap();
+        assert_eq!(entry.initrd, "/initrd");
     }
 }

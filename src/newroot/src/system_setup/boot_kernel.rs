@@ -2,6 +2,7 @@
 
 use super::bls;
 use super::file_search::{find_matching, is_directory, is_file};
+use super::grub_variables::read_grub_variables;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use common::format::natural_sort_key;
@@ -178,8 +179,11 @@ impl KernelCandidate {
 /// Adds path and options of the kernel's boot entry in the target, if there is one.
 fn add_boot_entry(root: &NewRoot, kernel: BootKernel) -> BootKernel {
     let name = kernel.image.rsplit('/').next().unwrap_or_default().to_owned();
+    let variables = read_grub_variables(root);
     for path in ENTRIES.iter().flat_map(|pattern| find_matching(root, pattern)) {
-        let Some(entry) = root.read_text(&path).ok().and_then(|text| bls::parse_entry(&text)) else { continue };
+        let Some(entry) = root.read_text(&path).ok().and_then(|text| bls::parse_entry(&text, &variables)) else {
+            continue;
+        };
         let is_its =
             entry.kernel.ends_with(&format!("/{name}")) || entry.kernel.contains(&format!("/{}/", kernel.version));
         if is_its {

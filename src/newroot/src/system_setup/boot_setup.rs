@@ -55,7 +55,7 @@ pub(crate) fn make_bootable(
 ) -> Result<BootSetup> {
     array_config::write_array_config(root, wants)?;
     let is_dracut = initramfs::ensure_initramfs(root, wants, &kernel, run, say)?;
-    let line = command_line::build_command_line(root, wants, &kernel, is_dracut)?;
+    let line = command_line::build_command_line(root, wants, &kernel, is_dracut, say)?;
     let (whole, own) = (line.to_full_line(), line.to_line_without_root());
     let start = LoaderContext { root, wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let entries = loader.map(|loader| boot_loader::install_loader(loader, &start)).transpose()?.unwrap_or_default();

@@ -1,39 +1,15 @@
 //! Kernel command line, composed of the image's arguments and those required by this machine.
 
+use super::array_config;
 use super::boot_kernel::BootKernel;
 use super::boot_requirements::BootRequirements;
-use super::file_search::{find_matching, find_program};
-use super::{array_config, bls};
+use super::file_search::find_program;
+use super::grub_variables::format_grub_line;
+use super::image_arguments::{GRUB_DEFAULTS, KERNEL_INSTALL, find_removal_reason, read_image_arguments};
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
+use model::kernel_command_line::{parameter_name, parameter_value};
 use std::collections::BTreeMap;
-
-/// Files from which kernel-install(8) takes the command line; it reads only the first existing one.
-const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
-
-const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
-
-/// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
-const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
-
-/// Names of arguments that are not taken from the image, because they are specific to the machine on which it was
-/// built, or are set here.
-const NOT_KEPT: [&str; 14] = [
-    "root",
-    "rootfstype",
-    "rootflags",
-    "resume",
-    "BOOT_IMAGE",
-    "initrd",
-    "ro",
-    "rw",
-    "rd.md.uuid",
-    "rd.lvm.vg",
-    "rd.lvm.lv",
-    "rd.luks.uuid",
-    "rd.luks.name",
-    "systemd.machine_id",
-];
 
 /// Tools whose initramfs mounts the root filesystem only if the command line contains the type of this filesystem.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
@@ -56,7 +32,8 @@ impl KernelCommandLine {
     }
 }
 
-/// Composes the command line.
+/// Composes the command line: arguments of the image, of this machine, and of the allocation. Order and repetition are preserved, because
+/// some parameters depend on them. Arguments of this machine are omitted if the image or the allocation already contains them.
 ///
 /// # Errors
 /// An argument of the allocation contains a control character.
@@ -65,25 +42,48 @@ pub(crate) fn build_command_line(
     wants: &BootRequirements,
     kernel: &BootKernel,
     is_dracut: bool,
+    say: &dyn Fn(&str),
 ) -> Result<KernelCommandLine> {
     if let Some(bad) = wants.arguments.iter().find(|argument| argument.contains(char::is_control)) {
         return Err(Error::new(Phase::Target, format!("the kernel argument {bad:?} contains a control character")));
     }
-    let mut own: Vec<String> = Vec::new();
-    let kept =
-        read_image_arguments(root, kernel).into_iter().filter(|word| is_preserved(word, !wants.consoles.is_empty()));
-    let consoles = wants.consoles.iter().map(|console| format!("console={console}"));
-    let needed = if is_dracut { dracut_arguments(wants) } else { Vec::new() };
-    for word in kept.chain(needed).chain(consoles).chain(wants.arguments.iter().cloned()) {
-        if !own.contains(&word) {
+    let mut own = select_image_arguments(read_image_arguments(root, kernel), wants, say);
+    let given = |own: &[String], word: &str| own.iter().chain(&wants.arguments).any(|other| other == word);
+    let arrays_and_groups = if is_dracut { dracut_arguments(wants) } else { Vec::new() };
+    for word in arrays_and_groups.into_iter().chain(fips_argument(&own, wants)) {
+        if !given(&own, &word) {
             own.push(word);
         }
     }
+    let consoles = wants.consoles.iter().map(|console| format!("console={console}"));
+    own.extend(consoles.filter(|word| !wants.arguments.iter().any(|other| is_same_console(word, other))));
+    own.extend(wants.arguments.iter().cloned());
     let mut words = vec![format!("root=UUID={}", wants.root.uuid), "ro".to_owned()];
     if find_program(root, &WANTS_TYPE).is_some() {
         words.push(format!("rootfstype={}", wants.root.format.name()));
     }
     Ok(KernelCommandLine { root: words, own })
+}
+
+/// Selects arguments of the image, and logs the others with the reason.
+fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say: &dyn Fn(&str)) -> Vec<String> {
+    // A migrated system already contains the arguments of the allocation.
+    if words.ends_with(&wants.arguments) {
+        words.truncate(words.len() - wants.arguments.len());
+    }
+    let mut removed: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut kept = Vec::new();
+    for word in &words {
+        match find_removal_reason(word) {
+            Some(reason) => removed.entry(reason).or_default().push(word),
+            None if !wants.consoles.is_empty() && parameter_name(word) == "console" => {}
+            None => kept.push(word.clone()),
+        }
+    }
+    for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
+        say(&format!("kernel arguments of the image are omitted: {}: {reason}", words.join(" ")));
+    }
+    kept
 }
 
 /// Returns arguments for dracut, which starts only the arrays and groups that the command line lists.
@@ -93,61 +93,28 @@ fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
     arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
 }
 
-fn is_preserved(word: &str, has_consoles: bool) -> bool {
-    let name = word.split('=').next().unwrap_or_default();
-    let is_given_anew = NOT_KEPT.contains(&name) || (has_consoles && name == "console");
-    !is_given_anew
+/// Returns the argument that names a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel in it.
+fn fips_argument(own: &[String], wants: &BootRequirements) -> Option<String> {
+    let words = || own.iter().chain(&wants.arguments);
+    let fips = words().rfind(|word| parameter_name(word) == "fips").and_then(|word| parameter_value(word));
+    let is_given = words().any(|word| parameter_name(word) == "boot");
+    let boot = wants.boot.as_ref().filter(|_| fips.as_deref() == Some("1") && !is_given)?;
+    Some(format!("boot=UUID={}", boot.uuid))
 }
 
-/// Returns the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the
-/// kernel's boot entry.
-fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
-    for path in KERNEL_INSTALL {
-        if let Ok(text) = root.read_text(path) {
-            return bls::parse_options(&text).collect();
-        }
-    }
-    let files = GRUB_DEFAULTS.iter().flat_map(|pattern| find_matching(root, pattern));
-    let texts: Vec<String> = files.filter_map(|path| root.read_text(&path).ok()).collect();
-    if texts.is_empty() { kernel.words.clone() } else { parse_grub_defaults(&texts.concat()) }
-}
-
-/// Evaluates the assignments of GRUB's variables and returns their words. Other shell code is ignored: all known
-/// distributions use plain assignments.
-fn parse_grub_defaults(text: &str) -> Vec<String> {
-    let mut values: BTreeMap<&str, String> = BTreeMap::new();
-    for line in text.lines() {
-        let Some((name, value)) = line.trim().trim_start_matches("export ").split_once('=') else { continue };
-        let name = name.trim_end_matches('+');
-        if !GRUB_VARIABLES.contains(&name) {
-            continue;
-        }
-        let before = values.get(name).cloned().unwrap_or_default();
-        let mut value = unquote_value(value);
-        for variable in GRUB_VARIABLES.iter().rev() {
-            let now = values.get(variable).cloned().unwrap_or_default();
-            value = value.replace(&format!("${{{variable}}}"), &now).replace(&format!("${variable}"), &now);
-        }
-        let adds = line.trim().split('=').next().is_some_and(|left| left.ends_with('+'));
-        values.insert(name, if adds { before + &value } else { value });
-    }
-    let words = GRUB_VARIABLES.iter().filter_map(|name| values.get(name)).flat_map(|value| bls::parse_options(value));
-    words.filter(|word| !word.contains('`')).collect()
-}
-
-/// Returns the value of an assignment: a quoted string, or up to the first blank.
-fn unquote_value(value: &str) -> String {
-    let value = value.trim_start();
-    match value.chars().next() {
-        Some(quote @ ('"' | '\'')) => value[1..].split(quote).next().unwrap_or_default().to_owned(),
-        _ => value.split_whitespace().next().unwrap_or_default().to_owned(),
-    }
+/// Returns whether both arguments name the same console. Linux ignores the options of the second one.
+fn is_same_console(one: &str, other: &str) -> bool {
+    let device = |word: &str| {
+        let value = parameter_value(word).filter(|_| parameter_name(word) == "console")?;
+        value.split(',').next().map(str::to_owned)
+    };
+    device(one).is_some() && device(one) == device(other)
 }
 
 /// Configures grub-mkconfig in the target to use the same arguments for later kernels.
 pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
-    let quoted = own.replace(['"', '\\', '$', '`'], "");
-    let lines = format!("GRUB_CMDLINE_LINUX=\"{quoted}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
+    let text = format_grub_line(own).replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$").replace('`', "\\`");
+    let lines = format!("GRUB_CMDLINE_LINUX=\"{text}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
     let reads_directory = find_program(root, &["grub-mkconfig", "grub2-mkconfig"])
         .and_then(|script| root.read_text(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
@@ -172,9 +139,12 @@ pub(crate) fn persist_for_kernel_install(root: &NewRoot, whole: &str) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use super::super::boot_requirements::FilesystemByUuid;
     use super::super::boot_setup::tests::wants;
     use super::super::file_search::tests::tree;
+    use super::super::image_arguments::read_grub_arguments;
     use super::*;
+    use model::layout::FilesystemFormat;
 
     fn kernel(words: &str) -> BootKernel {
         let words = words.split_whitespace().map(str::to_owned).collect();
@@ -198,7 +168,8 @@ mod tests {
         ];
         for (files, own) in cases {
             let (_dir, root) = tree(files);
-            let line = build_command_line(&root, &wants(), &kernel("of=entry root=LABEL=x ro"), false).unwrap();
+            let line =
+                build_command_line(&root, &wants(), &kernel("of=entry root=LABEL=x ro"), false, &|_| ()).unwrap();
             let expected = [own, "console=tty0", "console=ttyS0,115200n8", "last=1"].join(" ");
             assert_eq!(line.to_line_without_root(), expected.trim(), "{files:?}");
             assert_eq!(line.to_full_line(), format!("root=UUID=r-uuid ro {}", line.to_line_without_root()));
@@ -212,7 +183,7 @@ mod tests {
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
         wants.arrays = vec![array_config::tests::array("root", true), array_config::tests::array("efi", false)];
         wants.group = Some(super::super::boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
-        let line = build_command_line(&root, &wants, &kernel(""), true).unwrap();
+        let line = build_command_line(&root, &wants, &kernel(""), true, &|_| ()).unwrap();
         assert_eq!(line.to_line_without_root(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
         assert!(
             line.to_full_line().starts_with("root=UUID=r-uuid ro rootfstype=ext4 rd.md"),
@@ -221,29 +192,87 @@ mod tests {
         );
         // The image's console is preserved if no console is requested.
         assert_eq!(
-            build_command_line(&root, &wants, &kernel("console=ttyS1"), false).unwrap().to_line_without_root(),
+            build_command_line(&root, &wants, &kernel("console=ttyS1"), false, &|_| ()).unwrap().to_line_without_root(),
             "console=ttyS1"
         );
         wants.arguments = vec!["a\nb".into()];
         assert!(
-            build_command_line(&root, &wants, &kernel(""), false)
+            build_command_line(&root, &wants, &kernel(""), false, &|_| ())
                 .unwrap_err()
                 .to_string()
                 .contains("control character")
         );
     }
 
+    /// Composes the line for these arguments of image and allocation, without the arguments for the root filesystem.
+    fn compose(settings: &str, consoles: &[&str], arguments: &[&str], boot: bool) -> (String, Vec<String>) {
+        let (_dir, root) = tree(&[("etc/default/grub", settings)]);
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let boot = boot.then(|| FilesystemByUuid { uuid: "b-uuid".into(), format: FilesystemFormat::Ext4 });
+        let wants = BootRequirements { consoles: texts(consoles), arguments: texts(arguments), boot, ..wants() };
+        let said = std::cell::RefCell::new(Vec::new());
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let line = build_command_line(&root, &wants, &kernel(""), true, &say).unwrap();
+        (line.to_line_without_root(), said.into_inner())
+    }
+
+    #[test]
+    fn order_and_repetition_of_kernel_arguments_are_preserved() {
+        let pair = "GRUB_CMDLINE_LINUX=\"hugepagesz=1G hugepages=4\"\n";
+        let both = "hugepagesz=1G hugepages=4 hugepagesz=2M hugepages=4";
+        for (settings, consoles, arguments, line) in [
+            ("", &[][..], both, both),
+            (pair, &[], "hugepagesz=2M hugepages=4", both),
+            ("", &["tty0", "ttyS0"], "console=tty0", "console=ttyS0 console=tty0"),
+            ("", &["tty0", "ttyS0,115200n8"], "console=ttyS0,9600", "console=tty0 console=ttyS0,9600"),
+            (
+                "GRUB_CMDLINE_LINUX=\"memmap=1M@1M isolcpus=1\"\n",
+                &[],
+                "memmap=2M@8M isolcpus=1",
+                "memmap=1M@1M isolcpus=1 memmap=2M@8M isolcpus=1",
+            ),
+            // A migrated system contains the arguments of its allocation.
+            ("GRUB_CMDLINE_LINUX=\"quiet pci=a pci=a\"\n", &[], "pci=a pci=a", "quiet pci=a pci=a"),
+        ] {
+            let arguments: Vec<&str> = arguments.split(' ').collect();
+            assert_eq!(compose(settings, consoles, &arguments, false).0, line, "{settings} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn boot_filesystem_is_named_only_for_fips_with_a_separate_boot() {
+        let image = "GRUB_CMDLINE_LINUX=\"fips=1 boot=UUID=dead-beef crashkernel=auto resume=/dev/mapper/rhel-swap rd.lvm.lv=rhel/root\"\n";
+        for (settings, arguments, boot, line) in [
+            (image, &[][..], true, "fips=1 crashkernel=auto boot=UUID=b-uuid"),
+            (image, &[], false, "fips=1 crashkernel=auto"),
+            ("GRUB_CMDLINE_LINUX=\"boot=UUID=dead-beef\"\n", &[], true, ""),
+            ("GRUB_CMDLINE_LINUX=fips=0\n", &[], true, "fips=0"),
+            ("", &["fips=1"], true, "boot=UUID=b-uuid fips=1"),
+            (image, &["fips=0"], true, "fips=1 crashkernel=auto fips=0"),
+            (image, &["boot=LABEL=b"], true, "fips=1 crashkernel=auto boot=LABEL=b"),
+        ] {
+            let (composed, said) = compose(settings, &[], arguments, boot);
+            assert_eq!(composed, line, "{settings} {arguments:?}");
+            assert_eq!(
+                said.len(),
+                if settings == image { 3 } else { usize::from(settings.contains("dead-beef")) },
+                "{said:?}"
+            );
+        }
+    }
+
     #[test]
     fn later_kernels_get_the_same_arguments() {
         let debian = ("usr/sbin/grub-mkconfig", "for x in ${sysconfdir}/default/grub.d/*.cfg ; do");
         let (_dir, root) = tree(&[debian]);
-        persist_for_grub(&root, "a=$b c").unwrap();
-        assert!(
-            root.read_text("/etc/default/grub.d/zz-drophammer.cfg").unwrap().contains("GRUB_CMDLINE_LINUX=\"a=b c\"")
-        );
+        let line = "a=$b c dyndbg=\"file x +p\"";
+        persist_for_grub(&root, line).unwrap();
+        let text = root.read_text("/etc/default/grub.d/zz-drophammer.cfg").unwrap();
+        assert!(text.contains("GRUB_CMDLINE_LINUX=\"a=\\\\\\$b c dyndbg=\\\"file x +p\\\"\"\n"), "{text}");
+        assert_eq!(read_grub_arguments(&root, &text).join(" "), line);
         let (_dir, root) = tree(&[("usr/sbin/grub2-mkconfig", ""), ("etc/default/grub", "GRUB_CMDLINE_LINUX=old")]);
         persist_for_grub(&root, "a b").unwrap();
         let text = root.read_text("/etc/default/grub").unwrap();
-        assert_eq!(parse_grub_defaults(&text), ["a", "b"]);
+        assert_eq!(read_grub_arguments(&root, &text), ["a", "b"]);
     }
 }

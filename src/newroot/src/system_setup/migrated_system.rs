@@ -10,7 +10,7 @@ use super::boot_requirements::BootRequirements;
 use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, RELABEL, boot_requirements, command_line, has_selinux, initramfs};
+use super::{Finisher, boot_requirements, command_line, initramfs, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
@@ -72,11 +72,10 @@ fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInpu
         say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of the previous machine"));
     }
     mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
-    if has_selinux(root) {
-        root.write_file(RELABEL, 0o644, b"")?;
-        say("SELinux relabels all files at the first boot, which takes a while and reboots once");
+    match selinux::find_policy(root) {
+        Some(_) => selinux::request_relabeling(root, "files were adapted to this machine", say),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn adapt_boot(
@@ -104,7 +103,7 @@ fn adapt_boot(
     if !is_ours && !has_grub {
         return Ok(boot_unchanged(Some(kernel), finishing, came.loader, say));
     }
-    let line = command_line::build_command_line(root, &wants, &kernel, is_dracut)?;
+    let line = command_line::build_command_line(root, &wants, &kernel, is_dracut, say)?;
     let (whole, own) = (line.to_full_line(), line.to_line_without_root());
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));

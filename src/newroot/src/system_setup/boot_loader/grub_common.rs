@@ -3,6 +3,7 @@
 use super::super::boot_requirements::FilesystemByUuid;
 
 use super::super::file_search::{find_first, find_program, is_directory};
+use super::super::grub_variables::format_grub_line;
 use super::super::loader_context::LoaderContext;
 use super::super::{bls, command_line};
 use crate::NewRoot;
@@ -106,7 +107,7 @@ fn format_menu(
     reads_entries: bool,
 ) -> String {
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
-    let line: Vec<String> = start.line.split(' ').map(quote_word).collect();
+    let line = format_grub_line(start.line);
     // The image's boot entries precede this menu entry, so that later kernels are booted without a new menu.
     let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
     let system = &start.wants.system;
@@ -116,7 +117,7 @@ fn format_menu(
          menuentry {} {{\n\tlinux {kernel} {}\n\tinitrd {initrd}\n}}\n",
         home.filesystem.uuid,
         quote_word(&format!("{system} {}", start.kernel.version)),
-        line.join(" ")
+        line
     )
 }
 
@@ -132,7 +133,13 @@ fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool
     let Some(path) = own.filter(|_| reads_entries) else { return Ok(reads_entries) };
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let version = &start.kernel.version;
-    let entry = bls::format_entry(&format!("{} {version}", start.wants.system), version, kernel, initrd, start.line);
+    let entry = bls::format_entry(
+        &format!("{} {version}", start.wants.system),
+        version,
+        kernel,
+        initrd,
+        &format_grub_line(start.line),
+    );
     start.root.write_file(path, 0o644, entry.as_bytes()).map(|()| true)
 }
 

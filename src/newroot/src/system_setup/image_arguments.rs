@@ -1,0 +1,260 @@
+//! Kernel arguments of an image, without those that describe the machine on which the image was built.
+
+use super::boot_kernel::BootKernel;
+use super::file_search::find_matching;
+use super::grub_variables::{read_grub_variables, to_kernel_words};
+use super::shell_reader::{ShellReader, ShellSyntax, read_assignments};
+use crate::NewRoot;
+use model::kernel_command_line::{is_same_name, parameter_name, parameter_value, split_words};
+
+/// Files from which kernel-install(8) takes the command line; it reads only the first existing one.
+pub(crate) const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
+
+pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
+
+/// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
+const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
+
+/// Parameters that are not taken from the image, with the reason. A name that ends with `*` stands for all names that start with it.
+const REMOVED: [(&str, &[&str]); 11] = [
+    ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
+    ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
+    ("names the boot filesystem of another machine", &["boot"]),
+    (
+        "names the hibernation data of another machine",
+        &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
+    ),
+    ("restricts or names the arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
+    (
+        "restricts or names the volumes of another machine",
+        &[
+            "rd.lvm",
+            "rd.lvm.*",
+            "rd_LVM_*",
+            "rd_NO_LVM*",
+            "lvmwait",
+            "rd.dm",
+            "rd.dm.*",
+            "rd_DM_*",
+            "rd_NO_DM",
+            "nodmraid",
+        ],
+    ),
+    ("creates device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
+    (
+        "names an encrypted device of another machine",
+        &[
+            "cryptdevice",
+            "cryptkey",
+            "cryptopts",
+            "crypto",
+            "cryptroot",
+            "cryptdm",
+            "crypt_root",
+            "crypt_swap",
+            "luks",
+            "luks.*",
+            "rd.luks",
+            "rd.luks.*",
+            "rd_LUKS_*",
+            "rd_NO_LUKS",
+        ],
+    ),
+    (
+        "names a filesystem or hash tree of another machine",
+        &[
+            "mount.usr",
+            "mount.usrfstype",
+            "mount.usrflags",
+            "usrhash",
+            "roothash",
+            "verity.*",
+            "systemd.verity",
+            "systemd.verity_*",
+            "zfs",
+            "bootfs",
+        ],
+    ),
+    (
+        "names a NIC of another machine",
+        &[
+            "ifname",
+            "BOOTIF",
+            "bootdev",
+            "ksdevice",
+            "bond",
+            "bridge",
+            "team",
+            "vlan",
+            "rd.route",
+            "nameserver",
+            "nfsaddrs",
+        ],
+    ),
+    (
+        "names network storage of another machine",
+        &[
+            "netroot",
+            "nfsroot",
+            "iscsi_*",
+            "rd.iscsi.*",
+            "fcoe",
+            "rd.fcoe",
+            "rd.fcoe.*",
+            "rd.nvmf.*",
+            "nbdroot",
+            "rd.zfcp",
+            "rd.dasd",
+            "rd.znet",
+        ],
+    ),
+];
+
+/// Reads the image's kernel arguments from the first existing source: kernel-install's file, GRUB's settings, the kernel's boot entry.
+pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<String> {
+    for path in KERNEL_INSTALL {
+        if let Ok(text) = root.read_text(path) {
+            return split_words(&text.replace("\\$", "$")).map(str::to_owned).collect();
+        }
+    }
+    let files = GRUB_DEFAULTS.iter().flat_map(|pattern| find_matching(root, pattern));
+    let texts: Vec<String> = files.filter_map(|path| root.read_text(&path).ok()).collect();
+    if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n")) }
+}
+
+/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies their text to GRUB's configuration, in which GRUB evaluates it.
+pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
+    let settings = read_assignments(settings);
+    let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();
+    // grub-mkconfig removes newlines.
+    let text = values.join(" ").replace('\n', " ");
+    let words = ShellReader::new(&text, ShellSyntax::Grub).read_command(&read_grub_variables(root));
+    to_kernel_words(&words.unwrap_or_default())
+}
+
+/// Returns the reason why a word is not taken from an image; `None` if it is taken.
+pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
+    let name = parameter_name(word);
+    let matches = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => is_same_name(name, pattern),
+    };
+    if name == "ip" {
+        return parameter_value(word)
+            .filter(|value| !is_automatic(value))
+            .map(|_| "configures a NIC of another machine");
+    }
+    REMOVED.iter().find(|(_, patterns)| patterns.iter().any(|pattern| matches(&pattern))).map(|(reason, _)| *reason)
+}
+
+/// Returns whether a value of `ip=` is a method such as `dhcp`, which suits any machine.
+fn is_automatic(value: &str) -> bool {
+    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-,".contains(&byte))
+        && !value.starts_with(|c: char| c.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file_search::tests::tree;
+    use super::*;
+
+    fn kernel(words: &str) -> BootKernel {
+        let words = words.split_whitespace().map(str::to_owned).collect();
+        let (version, image) = ("6.1".into(), "/boot/vmlinuz-6.1".into());
+        BootKernel { version, image, initrd: "/boot/initrd.img-6.1".into(), words, entry: None }
+    }
+
+    #[test]
+    fn arguments_about_the_machine_that_built_the_image_are_removed() {
+        for removed in [
+            "boot=UUID=dead-beef",
+            "resume=/dev/mapper/rhel-swap",
+            "resume_offset=34816",
+            "cryptdevice=UUID=1:root",
+            "mount.usr=/dev/sda2",
+            "usrhash=00",
+            "roothash=00",
+            "luks.uuid=1",
+            "rd.luks.uuid=1",
+            "rd.luks.name=1=root",
+            "real_root=/dev/sda1",
+            "zfs=tank/root",
+            "rd.dm.uuid=x",
+            "rd.dm=0",
+            "rd.lvm=0",
+            "rd.md=0",
+            "rd.luks=0",
+            "rd.md.imsm=0",
+            "rd.lvm.lv=rhel/root",
+            "rd_NO_MD",
+            "rd_LVM_LV=a/b",
+            "ip=10.0.0.5::10.0.0.1:24:h:eth0:none",
+            "ip=eth0:dhcp",
+            "ip=10.0.0.5",
+            "ip=[2001:db8::1]::[2001:db8::2]:64::eth0:none",
+            "ifname=lan0:52:54:00:00:00:01",
+            "BOOTIF=01-52-54-00-00-00-01",
+            "\"root=LABEL=a b\"",
+            "ro",
+            "dm-mod.create=x",
+            "dm_mod.create=x",
+            "nameserver=10.0.0.1",
+            "vlan=eth0.5:eth0",
+            "rd.iscsi.initiator=iqn.x",
+            "systemd.verity_root_hash=x",
+        ] {
+            assert!(find_removal_reason(removed).is_some(), "{removed}");
+        }
+        for kept in [
+            "quiet",
+            "fips=1",
+            "crashkernel=auto",
+            "ip=dhcp",
+            "ip=dhcp,dhcp6",
+            "ip=single-dhcp",
+            "ip",
+            "net.ifnames=0",
+            "biosdevname=0",
+            "rd.neednet=1",
+            "noresume",
+            "boot_delay=5",
+            "boot.shell_on_fail",
+            "zfs.zfs_arc_max=1",
+            "dm_mod.use_blk_mq=1",
+            "rd.driver.blacklist=x",
+            "rd.shell=0",
+            "memmap=2M$1M",
+            "hugepages=4",
+            "pci=nomsi",
+            "console=ttyS0",
+            "mdadm=x",
+            "ignition.firstboot",
+            "root_delay=1",
+            "rootwait",
+        ] {
+            assert_eq!(find_removal_reason(kept), None, "{kept}");
+        }
+    }
+
+    #[test]
+    fn grub_settings_are_read_as_sh_and_grub_read_them() {
+        let tuned = ("boot/grub2/grub.cfg", "set tuned_params=\"isolcpus=1 nohz=on\"\n");
+        for (settings, words) in [
+            ("GRUB_CMDLINE_LINUX=\"a=b \\\n  c=d\"\n", &["a=b", "c=d"][..]),
+            ("GRUB_CMDLINE_LINUX=\"a=b \\\n  c=d\" # x\nGRUB_CMDLINE_LINUX_DEFAULT=quiet\n", &["a=b", "c=d", "quiet"]),
+            ("GRUB_CMDLINE_LINUX=\"dyndbg=\\\"file x.c +p\\\" a\"\n", &["dyndbg=\"file x.c +p\"", "a"]),
+            ("GRUB_CMDLINE_LINUX='dyndbg=\"file x.c +p\" a'\n", &["dyndbg=\"file x.c +p\"", "a"]),
+            ("GRUB_CMDLINE_LINUX=\"memmap=2M\\\\\\$1M\"\n", &["memmap=2M$1M"]),
+            ("GRUB_CMDLINE_LINUX=\"a\nb\"\n", &["a", "b"]),
+            ("X=\"a b\"\nGRUB_CMDLINE_LINUX=\"$X c\"\n", &["a", "b", "c"]),
+            (
+                "GRUB_CMDLINE_LINUX_DEFAULT=q\nGRUB_CMDLINE_LINUX_DEFAULT=\"${GRUB_CMDLINE_LINUX_DEFAULT:+$GRUB_CMDLINE_LINUX_DEFAULT }\\$tuned_params\"\n",
+                &["q", "isolcpus=1", "nohz=on"],
+            ),
+            ("GRUB_DISTRIBUTOR=`lsb_release -i -s 2> /dev/null || echo Debian`\nGRUB_CMDLINE_LINUX=\"a\"\n", &["a"]),
+        ] {
+            let (_dir, root) = tree(&[("etc/default/grub", settings), tuned]);
+            assert_eq!(read_image_arguments(&root, &kernel("")), words, "{settings}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files. An enforcing system
+//! could not read them otherwise, and would not reach its own relabeling.
+
+use super::file_search::find_program;
+use super::log_sink::LogSink;
+use crate::NewRoot;
+use crate::chroot::TargetRunner;
+use common::error::Result;
+use model::install_report::BootInfo;
+use model::kernel_command_line::{parameter_name, split_words};
+use std::time::Duration;
+
+const CONFIG: &str = "/etc/selinux/config";
+
+/// File that makes the system label all its files at the next boot.
+const RELABEL: &str = "/.autorelabel";
+
+/// Reason for labeling at the first boot.
+pub(crate) const NO_SETFILES: &str = "the image does not contain setfiles";
+
+const DEADLINE: Duration = Duration::from_secs(30 * 60);
+
+/// Filesystems of the chroot, which are not part of the system.
+const EXCLUDED: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+
+/// Returns the name of the policy of a system that uses SELinux.
+pub(crate) fn find_policy(root: &NewRoot) -> Option<String> {
+    let text = root.read_text(CONFIG).ok()?;
+    let value = |key: &str| {
+        let values = text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
+        values.last().map(|value| value.trim().to_ascii_lowercase())
+    };
+    let is_enabled = value("SELINUX").is_some_and(|mode| ["enforcing", "permissive"].contains(&mode.as_str()));
+    let name = value("SELINUXTYPE").unwrap_or_else(|| "targeted".to_owned());
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    (is_enabled && is_name).then_some(name)
+}
+
+/// Returns whether the system labels its files at its next boot.
+pub(crate) fn is_relabeling_pending(root: &NewRoot) -> bool {
+    root.path_exists(RELABEL)
+}
+
+/// Returns the boot information for the next boot: an enforcing system cannot read files without labels, so the boot in which it labels
+/// them is permissive.
+pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
+    let is_set = split_words(&boot.cmdline).any(|word| parameter_name(word) == "enforcing");
+    if is_set || !is_relabeling_pending(root) {
+        return boot.clone();
+    }
+    BootInfo { cmdline: format!("{} enforcing=0", boot.cmdline), ..boot.clone() }
+}
+
+/// Labels all files of a system with this policy. If its programs cannot, the system does so at its first boot.
+///
+/// # Errors
+/// The file that requests the labeling cannot be written or removed.
+pub(crate) fn label_files(root: &NewRoot, policy: &str, run: &dyn TargetRunner, say: LogSink) -> Result<()> {
+    let contexts = contexts_path(policy);
+    let Some(program) = find_setfiles(root, policy) else { return request_relabeling(root, NO_SETFILES, say) };
+    let mut args = vec!["-F", "-m"];
+    args.extend(EXCLUDED.iter().flat_map(|path| ["-e", path]));
+    args.extend([contexts.as_str(), "/"]);
+    match run.run_program(&program, &args, DEADLINE) {
+        Ok(_) => {
+            say("SELinux: all files were labeled by setfiles of the image");
+            root.remove(RELABEL)
+        }
+        Err(error) => request_relabeling(root, &format!("WARNING: setfiles of the image failed: {error}"), say),
+    }
+}
+
+fn contexts_path(policy: &str) -> String {
+    format!("/etc/selinux/{policy}/contexts/files/file_contexts")
+}
+
+fn find_setfiles(root: &NewRoot, policy: &str) -> Option<String> {
+    find_program(root, &["setfiles"]).filter(|_| root.open_file(&contexts_path(policy)).is_ok())
+}
+
+/// Returns whether the image can label files of this policy.
+pub(crate) fn has_setfiles(root: &NewRoot, policy: &str) -> bool {
+    find_setfiles(root, policy).is_some()
+}
+
+/// Makes the system label all files at its next boot.
+///
+/// # Errors
+/// The file that requests it cannot be written.
+pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Result<()> {
+    root.write_file(RELABEL, 0o644, b"-F\n")?;
+    say(&format!("SELinux: {why}; all files are labeled at the first boot, which takes a while and reboots once"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Programs, said, tree};
+    use super::*;
+
+    const ENFORCING: (&str, &str) = ("etc/selinux/config", "# SELINUX=\nSELINUX=enforcing\nSELINUXTYPE=targeted\n");
+    const CONTEXTS: (&str, &str) = ("etc/selinux/targeted/contexts/files/file_contexts", "");
+
+    #[test]
+    fn the_policy_is_that_of_the_configuration() {
+        for (text, policy) in [
+            ("SELINUX=enforcing\nSELINUXTYPE=mls\n", Some("mls")),
+            ("SELINUX=Permissive\n", Some("targeted")),
+            ("SELINUX=disabled\nSELINUXTYPE=targeted\n", None),
+            ("SELINUX=enforcing\nSELINUXTYPE=../../x\n", None),
+            ("", None),
+        ] {
+            assert_eq!(find_policy(&tree(&[("etc/selinux/config", text)]).1).as_deref(), policy, "{text}");
+        }
+        assert_eq!(find_policy(&tree(&[]).1), None);
+    }
+
+    #[test]
+    fn files_are_labeled_before_the_first_boot_by_the_images_setfiles() {
+        let (_dir, root) = tree(&[ENFORCING, CONTEXTS, ("usr/sbin/setfiles", ""), (".autorelabel", "")]);
+        let programs = Programs::saying("");
+        said(|say| label_files(&root, "targeted", &programs, say)).0.unwrap();
+        let command = "/usr/sbin/setfiles -F -m -e /proc -e /sys -e /dev -e /run \
+                       /etc/selinux/targeted/contexts/files/file_contexts /";
+        assert_eq!(programs.ran(), [command]);
+        assert!(!is_relabeling_pending(&root));
+    }
+
+    #[test]
+    fn without_setfiles_files_are_labeled_at_the_first_boot() {
+        let setfiles = ("usr/sbin/setfiles", "");
+        for files in [&[ENFORCING][..], &[ENFORCING, setfiles], &[ENFORCING, CONTEXTS, setfiles]] {
+            let (_dir, root) = tree(files);
+            let (done, lines) = said(|say| label_files(&root, "targeted", &Programs::failing(), say));
+            done.unwrap();
+            assert!(lines[0].starts_with("SELinux: ") && lines[0].contains("at the first boot"), "{lines:?}");
+            assert_eq!(root.read_text(RELABEL).unwrap(), "-F\n");
+            for (line, first) in [("root=UUID=1 ro", "root=UUID=1 ro enforcing=0"), ("enforcing=1", "enforcing=1")] {
+                let boot = BootInfo {
+                    kernel: "/k".into(),
+                    initrd: String::new(),
+                    cmdline: line.into(),
+                    bootloader_id: String::new(),
+                };
+                assert_eq!(add_relabeling_arguments(&root, &boot).cmdline, first);
+                assert_eq!(add_relabeling_arguments(&tree(&[]).1, &boot), boot);
+            }
+        }
+    }
+}
