@@ -12,6 +12,7 @@
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
+use std::io;
 use tar::Header;
 
 /// Maximum size that fits into the octal digits of a header.
@@ -235,10 +236,16 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
+/// Returns the number in a numeric field of a header. Writers such as .NET's leave the field of a zero empty, and all tar readers read it as
+/// zero.
+pub(crate) fn read_number(field: &[u8], parse: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
+    if field.iter().all(|byte| matches!(byte, 0 | b' ')) { Ok(0) } else { parse() }
+}
+
 /// Returns whether all tar readers parse this numeric field of a header alike. It must consist of optional spaces,
-/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 are accepted too.
+/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 and a field of NUL bytes are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
-    if field[0] & 0x80 != 0 {
+    if field[0] & 0x80 != 0 || field.iter().all(|byte| *byte == 0) {
         return true;
     }
     let after_blanks = field.iter().position(|byte| *byte != b' ').unwrap_or(field.len());

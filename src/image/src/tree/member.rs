@@ -1,5 +1,6 @@
 //! Member of a tar archive: path, type and attributes.
 
+use super::ambiguity::read_number;
 use super::pax::PaxRecords;
 use super::sparse::SparseMap;
 use std::ffi::OsString;
@@ -68,14 +69,16 @@ impl MemberAttributes {
                 )
             })
         };
+        let fields = header.as_old();
+        let mode = read_number(&fields.mode, || header.mode().map(u64::from))?;
         Ok(MemberAttributes {
-            mode: header.mode()? & 0o7777,
-            uid: id("uid", header.uid())?,
-            gid: id("gid", header.gid())?,
+            mode: u32::try_from(mode & 0o7777).unwrap_or_default(),
+            uid: id("uid", read_number(&fields.uid, || header.uid()))?,
+            gid: id("gid", read_number(&fields.gid, || header.gid()))?,
             mtime: match records.time_value("mtime")? {
                 Some(time) => time,
                 // Times before 1970 are stored as negative numbers in base 256.
-                None => (header.mtime()?.cast_signed(), 0),
+                None => (read_number(&fields.mtime, || header.mtime())?.cast_signed(), 0),
             },
             xattrs: records.xattrs()?,
         })

@@ -7,7 +7,7 @@
 mod member_kind;
 
 use super::acl;
-use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number};
+use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number, read_number};
 use super::header_budget::too_much_message;
 use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
@@ -58,6 +58,12 @@ struct ExtendedHeaders {
     records: Option<PaxRecords>,
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
+}
+
+impl ExtendedHeaders {
+    fn is_empty(&self) -> bool {
+        self.records.is_none() && self.path.is_none() && self.link.is_none()
+    }
 }
 
 impl<'a> TarParser<'a> {
@@ -122,7 +128,7 @@ impl<'a> TarParser<'a> {
         let mut extensions = ExtendedHeaders::default();
         loop {
             let Some(header) = self.read_header()? else {
-                if extensions.records.is_some() || extensions.path.is_some() || extensions.link.is_some() {
+                if !extensions.is_empty() {
                     return Err(self.malformed_error("an extended header is not followed by a member"));
                 }
                 self.expect_only_zeros()?;
@@ -153,6 +159,8 @@ impl<'a> TarParser<'a> {
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
                     return Err(self.malformed_error("a member has two extended headers of one type"));
                 }
+                // The label of a volume (`tar --label`), which is not unpacked.
+                kind if kind.as_byte() == b'V' && extensions.is_empty() && self.parse_size(&header)? == 0 => {}
                 _ => return self.parse_member(&header, extensions).map(Some),
             }
         }
@@ -237,7 +245,7 @@ impl<'a> TarParser<'a> {
         if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
             return Err(self.malformed_error("the member's size is larger than any file"));
         }
-        header.entry_size()
+        read_number(&size, || header.entry_size())
     }
 
     fn read_extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {

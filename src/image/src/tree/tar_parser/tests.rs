@@ -124,7 +124,8 @@ fn what_is_malformed_is_refused() {
         (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "larger than any file"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "not supported"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "not supported"),
-        (as_type(b'V'), "a: the tar is malformed before byte 512: the member's type 'V' is not supported"),
+        (as_type(b'N'), "a: the tar is malformed before byte 512: the member's type 'N' is not supported"),
+        (Tar::new().raw("a", b'V', b"content", |_| ()), "the member's type 'V' is not supported"),
         (as_type(b'M'), "the member's type 'M' is not supported"),
         (Tar::new().raw("a", b'2', b"content", |_| ()), "not a file, but has 7 bytes"),
         (Tar::new().raw("a", b'1', b"content", |_| ()), "not a file, but has 7 bytes"),
@@ -160,4 +161,29 @@ fn sizes_that_others_would_read_otherwise_are_refused() {
     }
     let tar = Tar::new().raw("a", b'x', b"+13 size=100\n", |_| ()).file("b", b"").end();
     assert!(error(&tar).contains("malformed record"), "{}", error(&tar));
+}
+
+#[test]
+fn empty_numbers_are_zero() {
+    let nul = |header: &mut Header| {
+        let fields = header.as_old_mut();
+        (fields.uid, fields.gid, fields.mode, fields.mtime) = ([0; 8], [0; 8], [0; 8], [0; 12]);
+    };
+    let blank = |header: &mut Header| {
+        let fields = header.as_old_mut();
+        (fields.uid, fields.gid, fields.mtime) = (*b"       \0", *b"        ", [b' '; 12]);
+    };
+    let empty_size = |header: &mut Header| header.as_old_mut().size = [0; 12];
+    let tar = Tar::new().raw("label", b'V', b"", nul).raw("d/", b'5', b"", empty_size).raw("a", b'0', b"x", nul);
+    let tar = tar.raw("l", b'2', b"", nul).raw("b", b'0', b"y", blank).raw("empty", b'0', b"", empty_size);
+    let members = list(&tar.end()).unwrap();
+    let names: Vec<&str> = members.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names, ["d/", "a", "l", "b", "empty"]);
+    for (name, _, MemberAttributes { uid, gid, mtime, .. }) in &members[1..4] {
+        assert_eq!((*uid, *gid, *mtime), (0, 0, (0, 0)), "{name}");
+    }
+    assert_eq!(members[1].2.mode, 0);
+    // A size of blanks is not read alike by all readers.
+    let blank_size = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = [b' '; 12]).end();
+    assert!(error(&blank_size).contains("parse differently"), "{}", error(&blank_size));
 }
