@@ -16,7 +16,7 @@ use super::retry::FetchRetryPolicy;
 use super::{ImagePart, ImageSource, ResolvedImage};
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Context, Error, Phase, Result};
-use document::{OciDescriptor, OciDocument, OciLayers};
+use document::{OciDescriptor, OciDocument, OciLayers, check_config_platform};
 use model::registry_auth;
 use registry::RegistryRepository;
 use reqwest::Url;
@@ -44,14 +44,15 @@ pub(crate) fn resolve_reference(
     }
     let mut registry = RegistryRepository::new(client, reference, secret, pace);
     let named = registry.fetch_manifest(&reference.manifest_name(), reference.digest.as_ref(), None)?;
-    let (manifest, digest) = match OciDocument::parse(&named.bytes).map_err(fail)? {
-        OciDocument::Manifest(layers) => (layers, named.digest.clone()),
+    let (manifest, digest, declares_platform) = match OciDocument::parse(&named.bytes).map_err(fail)? {
+        OciDocument::Manifest(layers) => (layers, named.digest.clone(), false),
         OciDocument::Index(index) => {
-            let OciDescriptor { digest, size, .. } = index.select_platform().map_err(fail)?;
+            let entry = index.select_platform().map_err(fail)?;
+            let OciDescriptor { digest, size, .. } = entry;
             let digest = parse_strong_digest(digest).map_err(fail)?;
             let inner = registry.fetch_manifest(&digest.to_string(), Some(&digest), Some(*size))?;
             match OciDocument::parse(&inner.bytes).map_err(fail)? {
-                OciDocument::Manifest(layers) => (layers, inner.digest),
+                OciDocument::Manifest(layers) => (layers, inner.digest, entry.declares_platform()),
                 OciDocument::Index(_) => return Err(fail("the index contains another index".to_owned())),
             }
         }
@@ -64,9 +65,25 @@ pub(crate) fn resolve_reference(
     let mut digests = vec![&named.digest, &digest];
     digests.dedup();
     let signed = verify_signature(&mut registry, source, &digests)?;
+    if !declares_platform {
+        check_platform(&mut registry, &manifest)
+            .map_err(|why| Error::refusal(Phase::Image, format!("{}: {why}", reference.url)))?;
+    }
     let parts = resolve_layers(&mut registry, &manifest, fail)?;
     let (signed_by, signed_as) = signed.map(|signed| (Some(signed.by), signed.named)).unwrap_or_default();
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
+}
+
+/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image without one is accepted.
+fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> std::result::Result<(), String> {
+    let Some(config) = manifest.image_config() else { return Ok(()) };
+    match registry.fetch_small_blob(&parse_strong_digest(&config.digest)?, config.size) {
+        Ok(config) => check_config_platform(&config),
+        Err(error) => {
+            tracing::warn!("the platform of the image is not checked: {error}");
+            Ok(())
+        }
+    }
 }
 
 /// Parses a digest received from a registry. Rejects md5, which can be forged, because the digest authenticates the

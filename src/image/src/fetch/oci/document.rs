@@ -11,6 +11,12 @@ const INDEXES: [&str; 2] =
 const MANIFESTS: [&str; 2] =
     ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
 
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
+/// Maximum size of a configuration, in bytes.
+const CONFIG_BYTES: u64 = 4 << 20;
+
 const LAYERS: [&str; 6] = [
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -47,7 +53,11 @@ pub(crate) struct OciIndex(Vec<OciDescriptor>);
 
 /// Layers of a manifest, not yet checked; see [`Self::checked_layers`].
 #[derive(Debug)]
-pub(crate) struct OciLayers(Vec<OciDescriptor>);
+pub(crate) struct OciLayers {
+    layers: Vec<OciDescriptor>,
+    /// Configuration of the image, which declares its platform.
+    config: Option<OciDescriptor>,
+}
 
 #[derive(Deserialize)]
 struct RawDocument {
@@ -55,6 +65,7 @@ struct RawDocument {
     media_type: String,
     manifests: Option<Vec<OciDescriptor>>,
     layers: Option<Vec<OciDescriptor>>,
+    config: Option<OciDescriptor>,
 }
 
 /// Reference to a blob or another document.
@@ -67,10 +78,28 @@ pub(crate) struct OciDescriptor {
     platform: Option<OciPlatform>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Platform of an entry or image. Entries of attestations and other documents leave it empty.
+#[derive(Debug, Default, Deserialize)]
 struct OciPlatform {
-    os: String,
-    architecture: String,
+    os: Option<String>,
+    architecture: Option<String>,
+}
+
+impl OciPlatform {
+    /// Returns operating system and architecture, in the names of Go; `None` if one is missing.
+    fn names(&self) -> Option<(&str, &str)> {
+        let known = |name: &&str| !name.is_empty();
+        let architecture = match self.architecture.as_deref().filter(known)? {
+            "x86_64" | "x86-64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        Some((self.os.as_deref().filter(known)?, architecture))
+    }
+
+    fn is_own(&self) -> bool {
+        self.names() == Some(("linux", ARCHITECTURE))
+    }
 }
 
 impl OciDocument {
@@ -84,7 +113,9 @@ impl OciDocument {
         let is = |known: [&str; 2]| raw.media_type.is_empty() || known.contains(&raw.media_type.as_str());
         match (raw.manifests, raw.layers) {
             (Some(manifests), None) if is(INDEXES) => Ok(OciDocument::Index(OciIndex(manifests))),
-            (None, Some(layers)) if is(MANIFESTS) => Ok(OciDocument::Manifest(OciLayers(layers))),
+            (None, Some(layers)) if is(MANIFESTS) => {
+                Ok(OciDocument::Manifest(OciLayers { layers, config: raw.config }))
+            }
             // One program could read a document that is both as an index, and another program as a manifest.
             (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
@@ -98,27 +129,64 @@ impl OciIndex {
     /// # Errors
     /// Returns an error that lists the available platforms if there is no manifest for this one.
     pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
-        let fits = |platform: &OciPlatform| platform.os == "linux" && platform.architecture == ARCHITECTURE;
-        let found = self.0.iter().find(|descriptor| descriptor.platform.as_ref().is_some_and(fits));
-        found.ok_or_else(|| {
-            let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref());
-            let name = |platform: &OciPlatform| format!("{:.20}/{:.20}", platform.os, platform.architecture);
-            let others: Vec<String> = platforms.take(20).map(name).collect();
-            format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", "))
+        let is_own = |descriptor: &&OciDescriptor| descriptor.platform.as_ref().is_some_and(OciPlatform::is_own);
+        if let Some(found) = self.0.iter().find(is_own) {
+            return Ok(found);
+        }
+        // The configuration of a single image declares its platform.
+        if let [only] = self.0.as_slice()
+            && !only.declares_platform()
+        {
+            return Ok(only);
+        }
+        let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref()?.names());
+        let name = |(os, architecture): (&str, &str)| format!("{os:.20}/{architecture:.20}");
+        let others: Vec<String> = platforms.take(20).map(name).collect();
+        Err(match others.as_slice() {
+            [] => format!("no image for linux/{ARCHITECTURE}: the entries of the index do not declare their platforms"),
+            others => format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", ")),
         })
     }
 }
 
+impl OciDescriptor {
+    /// Returns whether the entry declares operating system and architecture.
+    pub(crate) fn declares_platform(&self) -> bool {
+        self.platform.as_ref().is_some_and(|platform| platform.names().is_some())
+    }
+}
+
+/// Checks whether an image is for this machine, by its configuration. An image that does not declare its platform is accepted.
+///
+/// # Errors
+/// Returns an error that names the image's platform if it is another one.
+pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
+    let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
+    match platform.names() {
+        Some((os, architecture)) if !platform.is_own() => {
+            Err(format!("no image for linux/{ARCHITECTURE}, only for: {os:.20}/{architecture:.20}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl OciLayers {
+    /// Returns the configuration of the image; `None` if it has none of a known type and a usual size.
+    pub(crate) fn image_config(&self) -> Option<&OciDescriptor> {
+        let is_config =
+            |config: &&OciDescriptor| CONFIGS.contains(&config.media_type.as_str()) && config.size <= CONFIG_BYTES;
+        self.config.as_ref().filter(is_config)
+    }
+
     /// Returns the layers, lowest first.
     ///
     /// # Errors
     /// Returns an error if there are no layers or too many, or if the type of a layer is not supported.
     pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
-        if self.0.is_empty() || self.0.len() > MOST_LAYERS {
-            return Err(format!("the manifest lists {} layers; 1 to {MOST_LAYERS} are supported", self.0.len()));
+        if self.layers.is_empty() || self.layers.len() > MOST_LAYERS {
+            return Err(format!("the manifest lists {} layers; 1 to {MOST_LAYERS} are supported", self.layers.len()));
         }
-        for OciDescriptor { media_type, digest, .. } in &self.0 {
+        for OciDescriptor { media_type, digest, .. } in &self.layers {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
                 return Err(format!(
                     "the layer {digest:.80} cannot be fetched from a registry: its type is {media_type:.100}"
@@ -128,7 +196,7 @@ impl OciLayers {
                 return Err(format!("the layer {digest:.80} is not a tar: `{media_type:.100}`"));
             }
         }
-        let sum = self.0.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size));
-        sum.map(|_| &self.0[..]).ok_or_else(|| "the sum of the layer sizes overflows".to_owned())
+        let sum = self.layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size));
+        sum.map(|_| &self.layers[..]).ok_or_else(|| "the sum of the layer sizes overflows".to_owned())
     }
 }

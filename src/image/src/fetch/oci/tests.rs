@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use testing::http::{Act, Request, Server};
 
 mod passwords;
+mod platforms;
 mod signatures;
 mod tokens;
 

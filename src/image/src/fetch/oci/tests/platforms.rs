@@ -1,0 +1,59 @@
+//! Platforms that indexes and configurations declare.
+
+use super::*;
+
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const OWN: &str = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+
+#[test]
+fn entries_without_a_complete_platform_do_not_hide_the_image() {
+    let (mut contents, ours) = image();
+    let with = |platform: Value| {
+        let mut entry = ours.clone();
+        entry["platform"] = platform;
+        entry
+    };
+    let own = with(json!({"os": "linux", "architecture": OWN}));
+    let empty = json!({"os": "linux", "architecture": ""});
+    for other in
+        [json!({}), json!({"os": "linux"}), json!({"architecture": OWN}), json!(null), empty, json!({"os": null})]
+    {
+        let document = contents.manifest("other", &json!({"layers": []}));
+        let mut entry = document.clone();
+        entry["platform"] = other.clone();
+        contents.manifest("12", &json!({"mediaType": INDEX, "manifests": [entry, own.clone()]}));
+        let reached = reach_at(url(&contents.clone().serve(), ":12"), None);
+        assert_eq!(reached.unwrap().digest.to_string(), ours["digest"], "{other}");
+    }
+    // A single entry needs no platform; of several, none can be chosen.
+    for platform in [json!(null), json!({})] {
+        contents.manifest("12", &json!({"manifests": [with(platform.clone())]}));
+        assert_eq!(reach_at(url(&contents.clone().serve(), ":12"), None).unwrap().digest.to_string(), ours["digest"]);
+        contents.manifest("12", &json!({"manifests": [with(platform.clone()), with(platform)]}));
+        assert!(refusal(contents.clone()).ends_with("the entries of the index do not declare their platforms"));
+    }
+}
+
+#[test]
+fn the_config_of_a_bare_manifest_declares_its_platform() {
+    for (config, reason) in [
+        (json!({"os": "linux", "architecture": OWN}), None),
+        (json!({"os": "linux", "architecture": "s390x"}), Some("only for: linux/s390x")),
+        (json!({"os": "windows", "architecture": OWN}), Some("only for: windows/")),
+        (json!({}), None),
+        (json!("no object"), None),
+    ] {
+        let (mut contents, _) = image();
+        let layer = contents.layer(LAYER, &compress("zstd", &Tar::new().file("a", b"").end()));
+        let config = contents.layer(CONFIG, &serde_json::to_vec(&config).unwrap());
+        let manifest = contents.manifest("12", &json!({"mediaType": MANIFEST, "config": config, "layers": [layer]}));
+        let reached = reach_at(url(&contents.clone().serve(), ":12"), None);
+        match reason {
+            None => assert_eq!(reached.unwrap().digest.to_string(), manifest["digest"]),
+            Some(reason) => assert!(reached.unwrap_err().to_string().contains(reason), "{reason}"),
+        }
+        // The same document as the only entry of an index without platforms.
+        contents.manifest("12", &json!({"manifests": [manifest]}));
+        assert_eq!(reach_at(url(&contents.serve(), ":12"), None).is_err(), reason.is_some());
+    }
+}
