@@ -16,6 +16,7 @@
 //! crates.
 
 mod fetch;
+mod foreign_format;
 mod ingest;
 pub mod pack;
 mod pipeline;

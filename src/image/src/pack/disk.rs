@@ -3,15 +3,13 @@
 use super::PackSource;
 use super::seekable_zstd::FrameWriter;
 use crate::CompressionFormat;
+use crate::foreign_format::ForeignFormat;
 use crate::qcow2::{self, HEADER_BYTES, MAGIC, Qcow2Header};
 use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-
-/// Magic number of bzip2, which is not supported for images.
-const BZIP2: &[u8] = b"BZh";
 
 /// Detects the type of a disk image by its first bytes.
 pub(crate) fn detect_source(source: &Path) -> Result<PackSource> {
@@ -21,9 +19,11 @@ pub(crate) fn detect_source(source: &Path) -> Result<PackSource> {
     if head.is_empty() {
         return refused("the file is empty");
     }
-    let bzip2 = head.starts_with(BZIP2).then(|| "bzip2".to_owned());
-    if let Some(name) = CompressionFormat::detect(&head).map(|format| format.to_string()).or(bzip2) {
+    if let Some(name) = CompressionFormat::detect(&head) {
         return refused(&format!("the file is already compressed with {name}; decompress it first"));
+    }
+    if let Some(foreign) = ForeignFormat::detect_magic(&head) {
+        return refused(&foreign.refusal());
     }
     if !head.starts_with(&MAGIC) {
         return Ok(PackSource::Raw);

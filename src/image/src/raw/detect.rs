@@ -1,6 +1,7 @@
 //! Detects disk images by their first MiB, and checks whether an image fits a disk.
 
 use super::{TargetDisk, duplicate_uuids};
+use crate::foreign_format::ForeignFormat;
 use crate::qcow2::MAGIC;
 use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
 use linux::storage::image_table_fit;
@@ -24,6 +25,9 @@ pub struct ImageRequirements {
 
 /// Number of bytes by which a disk image is distinguished from a tree of files: two sectors of the largest size.
 pub const KIND_BYTES: usize = 2 * 4096;
+
+/// Minimum size of a disk image in bytes: one sector.
+const MINIMUM_BYTES: usize = 512;
 
 /// Rejects data that cannot be the beginning of a tree of files.
 ///
@@ -73,6 +77,9 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     if is_tar(head) {
         return Err(rejection(tar_for_disk(name.as_str())));
     }
+    if let Some(foreign) = ForeignFormat::detect_magic(head) {
+        return Err(rejection(foreign.refusal()));
+    }
     let sector = u64::from(disk.sector_bytes);
     if let Some(end) = read_claimed_disk_size(head, sector) {
         return if end > disk.size_bytes {
@@ -104,11 +111,23 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
              partitions of {name}"
         ))),
-        None => expected
-            .added
-            .as_ref()
-            .map_or(Ok(()), |added| Err(rejection(image_table_fit::cannot_add_without_gpt(added)))),
+        None => match &expected.added {
+            Some(added) => Err(rejection(image_table_fit::cannot_add_without_gpt(added))),
+            None => check_bare_data(head),
+        },
     }
+}
+
+/// Rejects data without a partition table that cannot be a filesystem either.
+fn check_bare_data(head: &[u8]) -> io::Result<()> {
+    if let Some(foreign) = ForeignFormat::detect(head) {
+        return Err(rejection(foreign.refusal()));
+    }
+    if head.len() < MINIMUM_BYTES {
+        let length = head.len();
+        return Err(rejection(format!("the image is not a disk image: it has only {length} bytes; check its URL")));
+    }
+    Ok(())
 }
 
 /// Checks the GPT of an image in advance: whether it can be fitted to the disk, has the required partitions, and does
@@ -201,4 +220,37 @@ fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
         MbrEntry { number, kind: entry[4], end }
     });
     Some(used.collect()).filter(|used: &Vec<_>| !used.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_a_disk_is_written_to_one() {
+        let disk = TargetDisk { name: "/dev/sda".into(), size_bytes: 1 << 30, sector_bytes: 512 };
+        let check = |start: &[u8], length: usize| {
+            let mut head = start.to_vec();
+            head.resize(length, 0);
+            check_disk_image(&head, &disk, &ImageRequirements::default()).map_err(|error| error.to_string())
+        };
+        for (start, length, reason) in [
+            (&b"KDMV\x01"[..], 1 << 20, "the image is a VMDK"),
+            (b"conectix", 1 << 20, "the image is a VHD,"),
+            (b"vhdxfile", 1 << 20, "the image is a VHDX"),
+            (b"BZh91AY&SY", 1 << 20, "compressed with bzip2"),
+            (&[0x02, 0x21, 0x4c, 0x18], 1 << 20, "compressed with legacy lz4"),
+            (&[0x1f, 0x8b, 8], 1 << 20, "compressed with gzip twice"),
+            (b"PK\x03\x04", 1 << 20, "a zip archive"),
+            (b"PK", 2, "not a disk image"),
+            (b"\0", 511, "it has only 511 bytes"),
+            (b"<!DOCTYPE html><html></html>", 28, "HTML page"),
+        ] {
+            let error = check(start, length).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        for filesystem in [&b"\xeb\x3c\x90mkfs.fat"[..], b"XFSB", &[0; 512]] {
+            assert_eq!(check(filesystem, 1 << 20), Ok(()));
+        }
+    }
 }

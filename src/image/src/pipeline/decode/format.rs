@@ -1,6 +1,7 @@
 //! Detection of the compression format by the first bytes.
 
 use super::error::damaged_error;
+use crate::foreign_format::ForeignFormat;
 use common::encoding::join_hex;
 use std::{fmt, io};
 
@@ -93,8 +94,10 @@ fn sum_header(header: &[u8]) -> u32 {
 }
 
 pub(crate) fn unknown_format(start: &[u8]) -> io::Error {
+    let foreign = ForeignFormat::detect(start).map(|foreign| format!("{}: ", foreign.refusal()));
     damaged_error(format!(
-        "unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
+        "{}unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
+        foreign.unwrap_or_default(),
         format_hex(start)
     ))
 }
