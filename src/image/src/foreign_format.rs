@@ -60,7 +60,9 @@ impl ForeignFormat {
     /// Returns the format of data that begins with a magic number; `None` if there is none.
     pub(crate) fn detect_magic(head: &[u8]) -> Option<ForeignFormat> {
         let named = MAGICS.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
-        let is_bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"1AY&SY");
+        let is_bzip2 = head.starts_with(b"BZh")
+            && matches!(head.get(3), Some(b'1'..=b'9'))
+            && head.get(4..10).is_none_or(|magic| magic == b"1AY&SY");
         named.map(|(_, _, format)| *format).or(is_bzip2.then_some(ForeignFormat::Compressed("bzip2")))
     }
 
