@@ -79,4 +79,4 @@ pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
 pub use rehearsal::{Rehearsal, RestoreOp};
 pub use release::{AssertFree, Holder, TakeDown};
 pub use stage::{FailureState, StageName};
-pub use wipe::{ProveZeros, WipeDisk, ZeroProof};
+pub use wipe::{ProveZeros, WipeDisk, ZeroProof, label_copy_ranges};

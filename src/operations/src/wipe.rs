@@ -7,6 +7,19 @@ use model::device::DevicePath;
 use model::inventory::EraseMethod;
 use serde::Serialize;
 
+/// Offsets of the copies of Ceph's BlueStore label from the start of a device, in bytes (Ceph 19.2, BlueStore.cc: bdev_label_positions). Ceph
+/// uses a copy that it finds there, even if the label at the start is missing.
+const LABEL_COPY_OFFSETS: [u64; 4] = [1 << 30, 10 << 30, 100 << 30, 1000 << 30];
+/// Size of a BlueStore label, in bytes.
+const LABEL_COPY_BYTES: u64 = 4096;
+
+/// Returns the ranges within a device or partition that may contain copies of a BlueStore label.
+pub fn label_copy_ranges(area: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let inside = move |offset: &u64| offset + LABEL_COPY_BYTES <= area.length;
+    let range = move |offset: u64| ByteRange { start: area.start.saturating_add(offset), length: LABEL_COPY_BYTES };
+    LABEL_COPY_OFFSETS.into_iter().filter(inside).map(range)
+}
+
 /// Wipes a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WipeDisk {
@@ -57,7 +70,7 @@ fn describe_erasure(disk: &WipeDisk) -> String {
             )
         }
     };
-    format!("{methods}zero and read back both ends of the disk and of its partitions, old and new")
+    format!("{methods}zero and read back signature areas of the disk and of its partitions, old and new")
 }
 
 fn describe_method(method: EraseMethod) -> &'static str {

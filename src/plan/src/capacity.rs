@@ -8,7 +8,7 @@ use model::layout::{
 /// Default extent size of LVM, in bytes.
 pub(crate) const EXTENT_BYTES: u64 = 4 * MIB;
 /// Size of LVM's metadata at the start of a physical volume (lvm.conf(5), `default_data_alignment`).
-const LVM_METADATA_BYTES: u64 = MIB;
+pub(crate) const LVM_METADATA_BYTES: u64 = MIB;
 /// Default chunk size of mdadm, in bytes.
 const CHUNK_BYTES: u64 = 512 << 10;
 /// Minimum number of clusters of a FAT32. According to the FAT specification, fewer make it a FAT16, whatever its header contains.

@@ -1,7 +1,7 @@
 //! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
 use model::layout::{self, RequestedSize};
-use operations::ByteRange;
+use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -75,14 +75,16 @@ pub(crate) fn place_partitions(
     Ok(extents)
 }
 
-/// Returns both ends of each of these areas, where superblocks are located, merged.
-pub(crate) fn end_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
+/// Returns the parts of each of these areas where superblocks are located, merged: both ends, and the copies of BlueStore labels.
+pub(crate) fn signature_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {
         let start = area.start.min(size_bytes);
         let end = area.start.saturating_add(area.length).min(size_bytes);
         pieces.push((start, end.min(start + HEAD_BYTES)));
         pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
+        let copies = label_copy_ranges(ByteRange { start, length: end.saturating_sub(start) });
+        pieces.extend(copies.map(|copy| (copy.start, copy.start + copy.length)));
     }
     pieces.retain(|(start, end)| start < end);
     pieces.sort();
@@ -143,12 +145,35 @@ mod tests {
     fn ends_merge_and_stay_on_the_disk() {
         let range = |start, length| ByteRange { start, length };
         let whole = range(0, 100 * MIB);
-        assert_eq!(end_ranges([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
+        assert_eq!(signature_ranges([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
         assert_eq!(
-            end_ranges([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
+            signature_ranges([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
             [range(0, 6 * MIB), range(29 * MIB, 7 * MIB), range(98 * MIB, 2 * MIB)]
         );
-        assert_eq!(end_ranges([range(0, 1000)], 1000), [range(0, 1000)]);
-        assert_eq!(end_ranges([range(5000, 10)], 1000), []);
+        assert_eq!(signature_ranges([range(0, 1000)], 1000), [range(0, 1000)]);
+        assert_eq!(signature_ranges([range(5000, 10)], 1000), []);
+    }
+
+    #[test]
+    fn copies_of_bluestore_labels_are_zeroed_in_each_area_that_is_large_enough() {
+        const GIB: u64 = 1 << 30;
+        let size = 4000 * GIB;
+        let copies = |areas: &[(u64, u64)]| {
+            let areas = areas.iter().map(|&(start, length)| ByteRange { start, length });
+            let ranges = signature_ranges(areas, size).into_iter().filter(|range| range.length == 4096);
+            ranges.map(|range| range.start).collect::<Vec<u64>>()
+        };
+        let none: [u64; 0] = [];
+        assert_eq!(copies(&[(0, size)]), [GIB, 10 * GIB, 100 * GIB, 1000 * GIB]);
+        let part = (MIB, 20 * GIB);
+        assert_eq!(copies(&[part]), [MIB + GIB, MIB + 10 * GIB]);
+        let both = [GIB, MIB + GIB, 10 * GIB, MIB + 10 * GIB, 100 * GIB, 1000 * GIB];
+        assert_eq!(copies(&[(0, size), part]), both);
+        // A copy at the very end is part of the tail, and an area without space for it has none.
+        assert_eq!(copies(&[(0, GIB + 4096)]), none);
+        assert_eq!(signature_ranges([ByteRange { start: 0, length: GIB + 4096 }], size).len(), 2);
+        assert_eq!(copies(&[(0, GIB + 4 * MIB)]), [GIB]);
+        assert_eq!(copies(&[(0, GIB + 2048), (0, GIB)]), none);
+        assert_eq!(copies(&[(3999 * GIB, 4000 * GIB)]), none);
     }
 }

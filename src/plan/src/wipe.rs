@@ -2,14 +2,16 @@
 //!
 //! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new partition would be
 //! detected again (LP #1718699). Old data elsewhere can be detected only if a new device starts or ends there. Therefore both ends of a new
-//! array are zeroed when it is created, lvcreate wipes signatures on new volumes, and mkfs starts with both ends of its device.
+//! array are zeroed when it is created, lvcreate wipes signatures on new volumes, and mkfs starts with both ends of its device. The copies of
+//! BlueStore labels at fixed offsets from the start of a device are zeroed in the same places.
 //!
 //! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
 //! unbootable before anything else is erased.
 
+use super::capacity::LVM_METADATA_BYTES;
 use super::sectors::{self, MIB, SectorExtent};
 use model::deploy_steps::EraseMode;
-use model::inventory::{EraseMethod, InventoryDisk};
+use model::inventory::{DeviceSignature, EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
 
 const QUICK_SECONDS: u64 = 60;
@@ -57,13 +59,23 @@ fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
 
 fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRange> {
     let whole = ByteRange { start: 0, length: disk.size_bytes };
-    let old = disk.table.iter().flat_map(|table| &table.partitions);
-    let old = old.map(|partition| ByteRange { start: partition.start_bytes, length: partition.size_bytes });
+    let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
+    let old = partitions().map(|part| (ByteRange { start: part.start_bytes, length: part.size_bytes }, &part.signatures));
+    let old: Vec<_> = std::iter::once((whole, &disk.signatures)).chain(old).collect();
+    let volumes = old.iter().filter_map(|(area, signatures)| first_volume_range(*area, signatures));
     let new = extents.iter().map(|extent| ByteRange {
         start: extent.first_lba * u64::from(disk.sector_bytes),
         length: extent.length_bytes(disk.sector_bytes),
     });
-    sectors::end_ranges(std::iter::once(whole).chain(old).chain(new), disk.size_bytes)
+    sectors::signature_ranges(old.iter().map(|(area, _)| *area).chain(volumes).chain(new), disk.size_bytes)
+}
+
+/// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph stores its data in
+/// logical volumes, and such a volume may be recreated at the same offset.
+fn first_volume_range(area: ByteRange, signatures: &[DeviceSignature]) -> Option<ByteRange> {
+    let is_physical_volume = signatures.iter().any(|signature| signature.kind == "LVM2_member");
+    let length = area.length.saturating_sub(LVM_METADATA_BYTES);
+    is_physical_volume.then(|| ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length })
 }
 
 #[cfg(test)]
@@ -98,5 +110,39 @@ mod tests {
             assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");
         }
         assert_eq!(first_of(4096, &[(MIB, MIB)]), [(0, 4096), (4096, MIB), (99 * MIB, 100 * MIB)]);
+    }
+
+    #[test]
+    fn copies_of_bluestore_labels_are_zeroed_whatever_the_method_is() {
+        const GIB: u64 = 1 << 30;
+        let physical = DeviceSignature { kind: "LVM2_member".into(), ..DeviceSignature::default() };
+        let part = |number, start_bytes, size_bytes, signatures| DiskPartition {
+            number,
+            start_bytes,
+            size_bytes,
+            signatures,
+            ..DiskPartition::default()
+        };
+        let partitions = vec![part(1, MIB, 5 * GIB, vec![]), part(2, 6 * GIB, 20 * GIB, vec![physical])];
+        let table = Some(DiskTable { partitions, ..DiskTable::default() });
+        let disk = InventoryDisk { size_bytes: 500 * GIB, sector_bytes: 512, table, ..InventoryDisk::default() };
+        let new = SectorExtent { first_lba: 4096, last_lba: 12 * GIB / 512 };
+        let expected = [
+            GIB,
+            MIB + GIB,
+            2 * MIB + GIB,
+            7 * GIB,
+            MIB + 7 * GIB,
+            10 * GIB,
+            2 * MIB + 10 * GIB,
+            16 * GIB,
+            MIB + 16 * GIB,
+            100 * GIB,
+        ];
+        for erase in [EraseMode::Quick, EraseMode::Secure, EraseMode::None] {
+            let zero = wipe_disk(erase, &disk, &[new]).zero;
+            let copies: Vec<u64> = zero.iter().filter(|range| range.length == 4096).map(|range| range.start).collect();
+            assert_eq!(copies, expected, "{erase:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::blkid::DeviceArea;
+use operations::{ByteRange, label_copy_ranges};
 
 /// Size of the areas at both ends that are read completely. Most programs that write to a disk store data at its
 /// beginning or end.
@@ -47,8 +48,8 @@ pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     Ok(area.size_bytes > 0)
 }
 
-/// Returns start and length of each read: both ends first, then the samples between them. A small area is read
-/// completely.
+/// Returns start and length of each read: both ends first, then copies of BlueStore labels, then the samples between the
+/// ends. A small area is read completely.
 fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     let pieces = |start: u64, end: u64| {
         let starts = (start..end).step_by(SAMPLE_BYTES as usize);
@@ -66,7 +67,8 @@ fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
         ((middle - SAMPLE_BYTES / 2) / SAMPLE_BYTES * SAMPLE_BYTES, SAMPLE_BYTES)
     };
     let ends = pieces(0, END_BYTES).chain(pieces(size_bytes - END_BYTES, size_bytes));
-    ends.chain((0..SAMPLES).map(sample)).collect()
+    let copies = label_copy_ranges(ByteRange { start: 0, length: size_bytes }).map(|copy| (copy.start, copy.length));
+    ends.chain(copies).chain((0..SAMPLES).map(sample)).collect()
 }
 
 #[cfg(test)]
@@ -81,7 +83,8 @@ mod tests {
             let mut places = sample_ranges(size);
             assert!(places.iter().all(|(start, length)| *length > 0 && start + length <= size), "{size}");
             let read: u64 = places.iter().map(|(_, length)| length).sum();
-            assert_eq!(read, size.min(2 * END_BYTES + SAMPLES * SAMPLE_BYTES), "{size}");
+            let copies = label_copy_ranges(ByteRange { start: 0, length: size }).map(|copy| copy.length).sum::<u64>();
+            assert_eq!(read, size.min(2 * END_BYTES + SAMPLES * SAMPLE_BYTES + copies), "{size}");
             places.sort_unstable();
             assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{size}: some overlap");
             let gaps = places.windows(2).map(|pair| pair[1].0 - pair[0].0 - pair[0].1);
@@ -106,6 +109,22 @@ mod tests {
         }
         file.as_file().write_all_at(&[1], 100 * MIB).unwrap();
         assert!(blank(50 * MIB, 50 * MIB) && !blank(100 * MIB, 50 * MIB), "only its own part counts");
+    }
+
+    #[test]
+    fn a_device_with_nothing_but_a_copy_of_a_bluestore_label_is_not_blank() {
+        const GIB: u64 = 1024 * MIB;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (start_bytes, size_bytes) = (3 * MIB, 1500 * GIB);
+        file.as_file().set_len(start_bytes + size_bytes).unwrap();
+        let blank = || is_area_blank(file.path(), DeviceArea { start_bytes, size_bytes }).unwrap();
+        assert!(blank());
+        for copy in [GIB, 10 * GIB, 100 * GIB, 1000 * GIB] {
+            file.as_file().write_all_at(b"bluestore block device\n", start_bytes + copy).unwrap();
+            assert!(!blank(), "{copy}");
+            file.as_file().write_all_at(&[0; 23], start_bytes + copy).unwrap();
+        }
+        assert!(blank());
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
     // An interrupted attempt may have left a partition table.
-    wipe::wipe_ends(device)?;
+    wipe::wipe_signatures(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;
     let sector_bytes = block_device::read_sector_bytes(&disk)

@@ -34,12 +34,12 @@ pub fn create_array(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.mdadm_arguments());
     // Old superblocks of another metadata version are at another offset, so mdadm would not overwrite them.
-    array.present_devices().try_for_each(wipe::wipe_ends).context(Phase::Storage, what)?;
+    array.present_devices().try_for_each(wipe::wipe_signatures).context(Phase::Storage, what)?;
     run_mdadm(build_argv(array)).context(Phase::Storage, what)?;
     freeze_synchronization(device)?;
     let found = ArrayDetail::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     verify_planned(&found, array)?;
-    wipe::wipe_ends(device)
+    wipe::wipe_signatures(device)
 }
 
 /// Creates an array on scratch devices, verifies it, and stops it. It is not synchronized.

@@ -40,7 +40,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     }
     // Signatures in areas that mkfs does not write would remain, and blkid rejects a device with two signatures as
     // ambiguous.
-    wipe::wipe_ends(device)?;
+    wipe::wipe_signatures(device)?;
     let size =
         File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);

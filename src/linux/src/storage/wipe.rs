@@ -21,11 +21,25 @@ const BOOT_CODE_BYTES: usize = 440;
 /// The device is in use (the error lists the users), cannot be written, or returns other data than zeros (the error
 /// contains the offset).
 pub fn wipe_ends(device: &DevicePath) -> Result<()> {
+    wipe_ranges(device, |_| Vec::new())
+}
+
+/// Zeroes both ends of a device like [`wipe_ends`], and the offsets at which BlueStore stores copies of its label, before the device gets new
+/// content.
+///
+/// # Errors
+/// As [`wipe_ends`].
+pub fn wipe_signatures(device: &DevicePath) -> Result<()> {
+    wipe_ranges(device, |size| operations::label_copy_ranges(ByteRange { start: 0, length: size }).collect())
+}
+
+fn wipe_ranges(device: &DevicePath, more: impl FnOnce(u64) -> Vec<ByteRange>) -> Result<()> {
     let file = open_exclusive(device)?;
     let size = block_device::read_size_bytes(&file).context(Phase::Storage, || format!("read the size of {device}"))?;
     let length = END_BYTES.min(size);
-    let ends = [ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
-    zeroing::zero_ranges(&file, device, size, &ends)
+    let mut ranges = vec![ByteRange { start: 0, length }, ByteRange { start: size - length, length }];
+    ranges.extend(more(size));
+    zeroing::zero_ranges(&file, device, size, &ranges)
 }
 
 /// Zeroes the boot code that a BIOS would run from the disk's first sector, and preserves the partition table.
@@ -112,6 +126,27 @@ mod tests {
             assert!(Instant::now() < deadline, "{error}");
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_copies_of_bluestore_labels_are_wiped_before_new_content_but_not_with_the_ends_alone() {
+        const GIB: u64 = 1024 * MIB;
+        let disk = TestLoopDevice::new(12 * GIB, 4096);
+        let copies = [GIB, 10 * GIB];
+        let image = OpenOptions::new().write(true).read(true).open(disk.image()).unwrap();
+        let write = |at: u64| image.write_all_at(b"bluestore block device\n", at).unwrap();
+        let is_zero = |at: u64| {
+            let mut label = [0; 4096];
+            image.read_exact_at(&mut label, at).unwrap();
+            label == [0; 4096]
+        };
+        copies.into_iter().chain([2 * GIB]).for_each(write);
+        wipe_ends(disk.path()).unwrap();
+        assert!(copies.iter().all(|at| !is_zero(*at)));
+        assert!(!crate::probe::is_blank(disk.path().as_ref()).unwrap(), "a copy alone is content");
+        wipe_signatures(disk.path()).unwrap();
+        assert!(copies.iter().all(|at| is_zero(*at)) && !is_zero(2 * GIB));
     }
 
     #[test]
