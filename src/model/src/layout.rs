@@ -7,6 +7,7 @@ mod canonical;
 mod dependencies;
 mod encryption;
 mod field_reader;
+mod filesystem_limits;
 #[cfg(test)]
 mod fuzz;
 pub mod graph;
@@ -29,13 +30,14 @@ pub(crate) use advice::suggest_disk;
 pub use canonical::{canonical_yaml, compute_digest};
 pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
+pub use filesystem_limits::max_filesystem_bytes;
 pub use mapper_name::explain_excessive_name;
 pub use parser::{
     FILESYSTEM_OF_V2, LAYOUT_OF_V2, ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically,
 };
 pub use size::RequestedSize;
 pub use types::*;
-pub use validate::{MIN_BTRFS_MIB, MIN_XFS_MIB, validate_layout};
+pub use validate::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
 pub use version_constraints::{ImageId, ImageVersion};
 
 use text::find_nearest;

@@ -2,7 +2,7 @@
 
 use super::sectors::MIB;
 use model::layout::{
-    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
+    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
 };
 
 /// Default extent size of LVM, in bytes.
@@ -18,13 +18,17 @@ const FAT32_4K_MIB: u64 = 260;
 
 /// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
 pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
-    let least = sizes.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().min()?;
+    let sizes: Vec<u64> = sizes.iter().copied().collect::<Option<_>>()?;
+    let least = sizes.iter().copied().min()?;
     if changes_size(raid) {
         return None;
     }
     // Whole MiB are whole chunks.
-    let member = member_bytes(least, metadata) / MIB * MIB;
+    let usable = |size_bytes: u64| member_bytes(size_bytes, metadata) / MIB * MIB;
+    let member = usable(least);
     Some(match raid.level {
+        // The kernel stripes over the rest of larger members (drivers/md/raid0.c: create_strip_zones).
+        RaidLevel::Raid0 if member > 0 => sizes.into_iter().map(usable).fold(0, u64::saturating_add),
         RaidLevel::Raid10 => member.saturating_mul(active_members(raid)) / 2,
         _ => member.saturating_mul(data_members(raid)),
     })
@@ -170,6 +174,7 @@ fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
 pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
+        FilesystemFormat::Ext3 => Some((MIN_EXT3_MIB, "a smaller one has no journal, without which it cannot be mounted")),
         // Other profiles and mixed block groups need less.
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
             Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
@@ -208,9 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_as_large_as_their_smallest_member_allows() {
+    fn redundant_arrays_are_as_large_as_their_smallest_member_allows_and_raid_0_uses_all_members() {
         let cases = [
-            (RaidLevel::Raid0, 3, 0, "1.2", Some(3 * 1021)),
+            (RaidLevel::Raid0, 2, 0, "1.2", Some(1021 + 2044)),
+            (RaidLevel::Raid0, 3, 0, "1.2", Some(1021 + 2 * 2044)),
+            (RaidLevel::Raid0, 3, 0, "1.0", Some(1023 + 2 * 2047)),
             (RaidLevel::Raid1, 3, 1, "1.2", Some(1021)),
             (RaidLevel::Raid1, 2, 0, "1.0", Some(1023)),
             (RaidLevel::Raid1, 2, 0, "0.90", Some(1023)),
@@ -228,6 +235,7 @@ mod tests {
         let large = array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000 * GIB); 2]).unwrap();
         assert_eq!(large, 1000 * GIB - 130 * MIB);
         assert_eq!(array_bytes(&raid(RaidLevel::Raid1, 2, 0, &[]), "1.2", &[Some(1000), Some(1000)]), Some(0));
+        assert_eq!(array_bytes(&raid(RaidLevel::Raid0, 2, 0, &[]), "1.2", &[Some(1000), Some(GIB)]), Some(0));
     }
 
     #[test]
@@ -324,6 +332,7 @@ mod tests {
             (FilesystemFormat::Btrfs, &[], 512, Some(109)),
             (FilesystemFormat::Btrfs, &["--mixed"], 512, None),
             (FilesystemFormat::Ext4, &[], 512, None),
+            (FilesystemFormat::Ext3, &[], 512, Some(2)),
             (FilesystemFormat::Vfat, &[], 4096, None),
             (FilesystemFormat::Vfat, &["-F", "32"], 4096, Some(260)),
             (FilesystemFormat::Vfat, &["-F32"], 512, Some(33)),

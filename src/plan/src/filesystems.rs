@@ -9,7 +9,7 @@ use super::restore::mount_path;
 use super::sectors::MIB;
 use crate::content_text;
 use model::inventory::AttemptTarget;
-use model::layout::{FilesystemFormat, FilesystemSpec};
+use model::layout::{FilesystemFormat, FilesystemSpec, max_filesystem_bytes};
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
@@ -50,7 +50,7 @@ impl<'a> PlanDecider<'a> {
         let fate = if refused || keep && !fill {
             keep_filesystem(filesystem, device)
         } else {
-            check_min_size(filesystem, device)
+            check_size(filesystem, device)
                 .map_or_else(|| Ok(self.new_filesystem(filesystem, device, cut_off, fill)), Err)
         };
         match fate {
@@ -166,13 +166,22 @@ pub(crate) fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> 
     format!("{} must be kept with {}{label}", device.path, wanted.format)
 }
 
-fn check_min_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<String> {
-    let (required, why) = min_filesystem_mib(filesystem, device.sector_bytes)?;
-    let existing = device.size_bytes.filter(|bytes| bytes / MIB < required)? / MIB;
-    Some(format!(
-        "device:{} is not big enough required:{required}MiB, existing:{existing}MiB ({}: {why})",
-        filesystem.device, filesystem.format
-    ))
+/// Returns why a filesystem cannot be created on a device of this size.
+fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<String> {
+    let (name, format) = (&filesystem.device, filesystem.format);
+    let size_bytes = device.size_bytes?;
+    match (min_filesystem_mib(filesystem, device.sector_bytes), max_filesystem_bytes(filesystem, device.sector_bytes)) {
+        (Some((required, why)), _) if size_bytes / MIB < required => {
+            let existing = size_bytes / MIB;
+            Some(format!(
+                "device:{name} is not big enough required:{required}MiB, existing:{existing}MiB ({format}: {why})"
+            ))
+        }
+        (_, Some((most, why))) if size_bytes > most => {
+            Some(format!("device:{name} has {size_bytes} bytes, but {format} has at most {most} bytes: {why}"))
+        }
+        _ => None,
+    }
 }
 
 /// Keeps the present filesystem if it matches the layout.

@@ -13,7 +13,7 @@ mod raw_image;
 mod reinstall;
 mod sizes;
 
-pub use sizes::{MIN_BTRFS_MIB, MIN_XFS_MIB};
+pub use sizes::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB};
 
 use super::{Layout, version_constraints};
 use common::diagnostic::Diagnostic;

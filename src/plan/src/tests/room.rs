@@ -7,7 +7,7 @@ type Change = fn(&mut Layout, &mut Inventory);
 
 #[test]
 fn what_does_not_fit_is_refused_with_numbers() {
-    let cases: [(Change, &str); 7] = [
+    let cases: [(Change, &str); 8] = [
         (
             |layout, _| layout.logicalvolumes[0].size = 30_000.into(),
             "logicalvolumes[0].size: vg:vg00 is not big enough for lv:varlib required:30000MiB, existing:19976MiB (linear: in extents of 4 MiB)",
@@ -44,10 +44,34 @@ fn what_does_not_fit_is_refused_with_numbers() {
             },
             "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: with sectors of 4096 bytes, firmware does not boot from a smaller FAT32)",
         ),
+        (
+            |layout, inventory| {
+                layout.filesystems[0].format = FilesystemFormat::Ext3;
+                layout.logicalvolumes[0].size = (16 << 20).into();
+                inventory.disks[2..].iter_mut().for_each(|disk| disk.size_bytes = 18 << 40);
+            },
+            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 has at most 17592186040320 bytes: its block numbers have 32 bits; use ext4 or xfs",
+        ),
     ];
     for (change, expected) in cases {
         let (mut layout, mut inventory) = (layout(), five());
         change(&mut layout, &mut inventory);
         assert_eq!(reasons(make(&layout, &inventory, InstallMode::Install)), [expected]);
+    }
+}
+
+#[test]
+fn a_volume_that_needs_the_rest_of_the_larger_member_of_a_raid_0_fits() {
+    let planned = |level, volume_mib: u64| {
+        let (mut layout, mut inventory) = (layout(), five());
+        inventory.disks[3].size_bytes = 40_000 * MIB;
+        layout.raid[2] = stacks::raid("/dev/md/data", &["/dev/sdc", "/dev/sdd"], level, 0);
+        layout.logicalvolumes[0].size = volume_mib.into();
+        make(&layout, &inventory, InstallMode::Install)
+    };
+    planned(model::layout::RaidLevel::Raid0, 59_000).unwrap();
+    for (level, volume_mib) in [(model::layout::RaidLevel::Raid0, 60_000), (model::layout::RaidLevel::Raid1, 21_000)] {
+        let refused = reasons(planned(level, volume_mib));
+        assert!(refused[0].contains("vg:vg00 is not big enough for lv:varlib"), "{refused:?}");
     }
 }

@@ -65,7 +65,7 @@ fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)
 
 fn partition() -> impl Strategy<Value = PartitionSpec> {
     let label = option::of(prop_oneof![name(), "\\PC{1,18}"]);
-    (label, 1..u64::from(u32::MAX), option::of(prop::sample::select(&PartitionType::ALL[..])))
+    (label, 1..1u64 << 18, option::of(prop::sample::select(&PartitionType::ALL[..])))
         .prop_map(|(label, mib, kind)| PartitionSpec { number: 0, label, size: mib.into(), kind })
 }
 
@@ -148,7 +148,7 @@ fn stack() -> impl Strategy<Value = Stack> {
         ArraySpec { arrayname: arrayname.into(), devices, level, createoptions, spares }
     });
     let tags = prop::collection::btree_set("[a-z0-9+=/&#][a-z0-9+=/&#-]{0,8}", 0..3);
-    let volume = (300..u64::from(u32::MAX), prop::sample::select(&LvmType::ALL[..]), filesystem());
+    let volume = (300..1u64 << 18, prop::sample::select(&LvmType::ALL[..]), filesystem());
     let volumes = prop::collection::btree_map(name(), volume, 0..4);
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
         let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".into()];

@@ -6,6 +6,8 @@ use crate::layout::{FilesystemFormat, FilesystemSpec};
 /// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.
 const MAX_PATH_BYTES: usize = 4095;
 const MAX_NAME_BYTES: usize = 255;
+/// Label that a vfat without a label contains.
+const VFAT_WITHOUT_LABEL: &str = "NO NAME";
 /// Characters that mkfs.fat refuses in a label, in addition to control characters.
 const NOT_IN_VFAT_LABELS: &str = "*?.,;:/\\|+=<>[]\"";
 
@@ -139,6 +141,13 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
             &place,
             format!("the label {label:?} begins or ends with a blank, which the tools would remove"),
         );
+    }
+    if format == FilesystemFormat::Vfat && !label.is_ascii() {
+        let message = format!("the label {label} has characters other than ASCII, which mkfs.vfat refuses in the ramdisk");
+        check.report_problem(&place, message);
+    }
+    if format == FilesystemFormat::Vfat && label.eq_ignore_ascii_case(VFAT_WITHOUT_LABEL) {
+        check.report_problem(&place, format!("the label {label} denotes a vfat without a label"));
     }
     if format == FilesystemFormat::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
         check.report_problem(

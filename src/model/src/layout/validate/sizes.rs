@@ -4,7 +4,9 @@
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
-use crate::layout::{ArraySpec, FilesystemFormat, Layout, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
+use crate::layout::{
+    ArraySpec, FilesystemFormat, Layout, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, max_filesystem_bytes,
+};
 use std::collections::BTreeMap;
 
 /// LVM's defaults: [`METADATA_MIB`] of metadata at the start of each physical volume, and extents of [`EXTENT_MIB`].
@@ -12,8 +14,13 @@ const METADATA_MIB: u64 = 1;
 const EXTENT_MIB: u64 = 4;
 /// Size of the headers and key slots of a LUKS container in MiB, as the plan creates it.
 const LUKS_MIB: u64 = 16;
+const MIB: u64 = 1 << 20;
 /// Minimum size of a filesystem that mkfs.xfs of xfsprogs 5.19 and later creates, in MiB.
 pub const MIN_XFS_MIB: u64 = 300;
+/// Minimum size of an ext3 in MiB. mkfs.ext3 creates smaller ones without a journal, and the kernel does not mount these as ext3.
+pub const MIN_EXT3_MIB: u64 = 2;
+/// Largest sector size in bytes. The sector size of the disk is unknown without an inventory.
+const MAX_SECTOR_BYTES: u32 = 4096;
 /// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first chunks, with two copies of
 /// the metadata.
 pub const MIN_BTRFS_MIB: u64 = 109;
@@ -104,16 +111,23 @@ fn count_extents(volume: &LogicalVolumeSpec, devices: u64) -> u64 {
 
 fn check_filesystems(check: &mut LayoutCheck, layout: &Layout, sizes: &FixedSizes) {
     for (index, filesystem) in layout.filesystems.iter().enumerate() {
+        let Some(&size) = sizes.get(&filesystem.device) else { continue };
         let least = match filesystem.format {
             FilesystemFormat::Xfs => MIN_XFS_MIB,
+            FilesystemFormat::Ext3 => MIN_EXT3_MIB,
             // Other profiles and mixed block groups need less.
             FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => MIN_BTRFS_MIB,
+            _ => 0,
+        };
+        let most = max_filesystem_bytes(filesystem, MAX_SECTOR_BYTES);
+        let (device, format) = (&filesystem.device, filesystem.format);
+        let message = match most {
+            _ if size < least => format!("device:{device} has {size} MiB, but {format} needs at least {least}"),
+            Some((most, why)) if size > most / MIB => {
+                format!("device:{device} has {size} MiB, but {format} has at most {most} bytes: {why}")
+            }
             _ => continue,
         };
-        if let Some(size) = sizes.get(&filesystem.device).filter(|size| **size < least) {
-            let (device, format) = (&filesystem.device, filesystem.format);
-            let message = format!("device:{device} has {size} MiB, but {format} needs at least {least}");
-            check.report_problem(&format!("filesystems[{index}].device"), message);
-        }
+        check.report_problem(&format!("filesystems[{index}].device"), message);
     }
 }
