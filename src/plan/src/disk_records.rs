@@ -259,11 +259,15 @@ impl PlanDecider<'_> {
                 "{other}; an earlier attempt has started to wipe the disk in its slot, which looked the same"
             ));
         } else {
+            let first = match recorded_disk_match::has_other_size_only(record, found) {
+                true => "Restore its size",
+                false => "Attach the old disk",
+            };
             let message = format!(
                 "{other}; {} will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
                 found.device,
                 content_text::describe_contents(found),
-                self.suggest_remedy(found, "Attach the old disk"),
+                self.suggest_remedy(found, first),
                 recorded_disk_match::describe_record_fully(record),
                 recorded_disk_match::describe_disk_fully(found)
             );
@@ -293,7 +297,7 @@ impl DiskRecords<'_> {
 }
 
 /// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was installed it was the disk
-/// with serial A0, which is now absent`.
+/// with serial A0, which is now absent`. A virtual disk may have been enlarged since.
 fn describe_difference(
     listed: &layout::DiskSpec,
     record: &RecordedDisk,
@@ -308,6 +312,10 @@ fn describe_difference(
         _ if describe_disk(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")
         }
+        _ if recorded_disk_match::has_other_size_only(record, found) => format!(
+            "{is}, the same as when the machine was installed, but its size has changed from {} to {} bytes",
+            record.size_bytes, found.size_bytes
+        ),
         _ => format!("{is}, but when the machine was installed it was {was}, which is now absent"),
     }
 }

@@ -13,6 +13,7 @@ use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 use model::storage_graph::find_groups_on;
 use operations::{CreateGroup, CreateVolume};
+use std::cmp::Ordering;
 
 impl<'a> PlanDecider<'a> {
     pub(crate) fn decide_groups(&mut self) {
@@ -107,7 +108,8 @@ impl<'a> PlanDecider<'a> {
                     true => "none of them is a physical volume of a known group".to_owned(),
                     false => format!("there is {}", there.join(" and ")),
                 };
-                let message = format!("vg:{} must be kept on {}, but {there}", group.name, wanted.join(", "));
+                let remedy = suggest_after_extension(group, &wanted, &several).unwrap_or_default();
+                let message = format!("vg:{} must be kept on {}, but {there}{remedy}", group.name, wanted.join(", "));
                 return self.refuse(place, message);
             }
         };
@@ -240,7 +242,9 @@ impl<'a> PlanDecider<'a> {
     ) {
         let path = volume.device_path();
         let found = kept.volumes.iter().find(|found| found.name == volume.name);
-        let Some(found) = found.filter(|found| is_same_volume(volume, found, group, kept)) else {
+        let size = found.filter(|found| found.kind == volume.lvmtype.name());
+        let size = size.map(|found| (found, compare_volume_size(volume, found, group, kept)));
+        let Some((found, size)) = size.filter(|(_, size)| *size != Ordering::Less) else {
             let size = volume.size.as_mib().map(|mib| format!(" {mib} MiB")).unwrap_or_default();
             let there = match found {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
@@ -248,6 +252,10 @@ impl<'a> PlanDecider<'a> {
             };
             return self.refuse(place, format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype));
         };
+        if size == Ordering::Greater {
+            let (is, layout) = (found.size_bytes / MIB, volume.size.as_mib().unwrap_or_default());
+            self.warn(format!("{path} has {is} MiB instead of {layout} MiB, and is preserved with this size"));
+        }
         if let Some(how) = &found.entangled {
             let message = format!("{path} must be kept, but it {how}; undo that in the installed system");
             return self.refuse(place, message);
@@ -278,21 +286,40 @@ fn is_same_group(group: &inventory::LvmVolumeGroup, wanted: &[DevicePath], absen
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
-/// Returns whether the volume has the type of the layout, and the size that lvcreate derives from the layout: whole extents, the same
-/// number on all stripes.
-fn is_same_volume(
+/// Compares the size of a volume with the size that lvcreate derives from the layout: whole extents, the same number on all stripes.
+fn compare_volume_size(
     volume: &LogicalVolumeSpec,
     found: &inventory::LvmLogicalVolume,
     group: &PlannedGroup,
     kept: &inventory::LvmVolumeGroup,
-) -> bool {
+) -> Ordering {
     let extent = kept.extent_bytes.max(1);
     let unit = match volume.lvmtype {
         LvmType::Striped => extent.saturating_mul(group.physical.len() as u64),
         _ => extent,
     };
-    let is_of = |mib: u64| found.size_bytes == mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
-    found.kind == volume.lvmtype.name() && volume.size.as_mib().is_none_or(is_of)
+    let expected = |mib: u64| mib.saturating_mul(MIB).div_ceil(unit).saturating_mul(unit);
+    volume.size.as_mib().map_or(Ordering::Equal, |mib| found.size_bytes.cmp(&expected(mib)))
+}
+
+/// Returns the remedy if an administrator has added physical volumes to the group.
+fn suggest_after_extension(
+    group: &VolumeGroupSpec,
+    wanted: &[DevicePath],
+    found: &[&inventory::LvmVolumeGroup],
+) -> Option<String> {
+    let [extended] = found else { return None };
+    let (expected, added): (Vec<&DevicePath>, Vec<_>) =
+        extended.present_devices().partition(|device| wanted.contains(device));
+    let is_complete = expected.len() == wanted.len() && extended.physical.len() == expected.len() + added.len();
+    if extended.name != group.name || !is_complete || added.is_empty() {
+        return None;
+    }
+    let added: Vec<&str> = added.into_iter().map(DevicePath::as_str).collect();
+    let added = added.join(", ");
+    Some(format!(
+        "; the group was extended: add {added} to its devices in the layout, on disks without wipeonreinstall, or remove {added} from it with pvmove and vgreduce in the installed system"
+    ))
 }
 
 /// Describes a group: `vg:vg00 on /dev/sda, a missing device (volumes: root, data)`.

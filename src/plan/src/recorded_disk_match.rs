@@ -151,6 +151,17 @@ pub(crate) fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     in_its_place && of_its_size && record.model == disk.model
 }
 
+/// Returns whether serial number or WWN prove that the disk is the recorded one, and nothing but its size differs.
+pub(crate) fn has_other_size_only(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
+    let same = [is_same_serial(&record.serial, &disk.serial), is_same_wwn(&record.wwn, &disk.wwn)];
+    let resized = InventoryDisk { size_bytes: record.size_bytes, ..InventoryDisk::default() };
+    let resized = InventoryDisk { model: disk.model.clone(), sector_bytes: disk.sector_bytes, ..resized };
+    record.size_bytes != disk.size_bytes
+        && same.contains(&Some(true))
+        && !same.contains(&Some(false))
+        && has_same_shape(record, &resized)
+}
+
 /// Compares size, sector size and model, if known.
 fn has_same_shape(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let model = record.model.starts_with(&disk.model) || disk.model.starts_with(&record.model);

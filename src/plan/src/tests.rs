@@ -61,6 +61,7 @@ mod recorded;
 mod refusals;
 mod rehearsing;
 mod releases;
+mod resized;
 mod retry;
 mod room;
 mod same_table;

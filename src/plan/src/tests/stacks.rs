@@ -187,7 +187,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv)",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to its devices in the layout, on disks without wipeonreinstall, or remove /dev/sdf from it with pvmove and vgreduce in the installed system",
         ),
         (
             "a physical volume is missing",
@@ -226,8 +226,8 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         ),
         (
             "another size",
-            |inventory| inventory.groups[0].volumes[0].size_bytes = 404 * MIB,
-            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is linear 404 MiB",
+            |inventory| inventory.groups[0].volumes[0].size_bytes = 396 * MIB,
+            "logicalvolumes[0]: /dev/vg00/varlib must be kept as linear 400 MiB, but is linear 396 MiB",
         ),
         (
             "another type",
