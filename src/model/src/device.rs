@@ -1,5 +1,6 @@
 //! Names of block devices. There are three types of names, whose rules differ, so each has a Rust type.
 
+pub mod by_path;
 pub mod identifiers;
 
 use serde::{Deserialize, Serialize};
@@ -122,6 +123,16 @@ impl KernelName {
     pub fn device_path(&self) -> DevicePath {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
+
+    /// Returns whether this is a hardware area of an eMMC other than the user data: a boot area, the RPMB, or a general purpose area
+    /// (`mmcblk0boot0`, `mmcblk0rpmb`, `mmcblk0gp1`). The kernel shows them as whole block devices, but they are not disks.
+    pub fn is_emmc_area(&self) -> bool {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(rest) = self.0.strip_prefix("mmcblk") else { return false };
+        let area = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        area.len() < rest.len()
+            && (area == "rpmb" || ["boot", "gp"].iter().any(|kind| area.strip_prefix(kind).is_some_and(digits)))
+    }
 }
 
 impl DevicePath {
@@ -187,6 +198,24 @@ mod tests {
         for (name, path) in [("sda1", "/dev/sda1"), ("cciss!c0d0p1", "/dev/cciss/c0d0p1"), ("dm-0", "/dev/dm-0")] {
             let (name, path) = (KernelName::from(name), DevicePath::from(path));
             assert_eq!((name.device_path(), path.kernel_name()), (path, name));
+        }
+    }
+
+    #[test]
+    fn boot_areas_of_an_emmc_are_told_from_disks_and_partitions() {
+        for (name, expected) in [
+            ("mmcblk0boot0", true),
+            ("mmcblk12boot1", true),
+            ("mmcblk0rpmb", true),
+            ("mmcblk0gp3", true),
+            ("mmcblk0", false),
+            ("mmcblk0p1", false),
+            ("mmcblkboot0", false),
+            ("mmcblk0boot", false),
+            ("mmcblk0boot0p1", false),
+            ("sda", false),
+        ] {
+            assert_eq!(KernelName::from(name).is_emmc_area(), expected, "{name}");
         }
     }
 

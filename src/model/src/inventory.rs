@@ -33,10 +33,11 @@ pub use volume_group::{
     FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, VolumeHealth,
 };
 
+use crate::device::by_path::is_same_by_path;
 use crate::device::identifiers::names_placeholder;
 use crate::device::{DevicePath, KernelName};
 use crate::install_marker::InstallMarker;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -46,6 +47,8 @@ pub struct Inventory {
     pub cpus: Vec<Cpu>,
     pub memory_bytes: u64,
     pub nics: Vec<Nic>,
+    /// Whole disks. The hardware areas of an eMMC, which the kernel shows as disks, are omitted when an inventory is read.
+    #[serde(deserialize_with = "read_disks")]
     pub disks: Vec<InventoryDisk>,
     /// Running block devices that lie on other block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -76,6 +79,12 @@ pub struct Inventory {
     /// of inactive arrays and groups, and of unmounted filesystems.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub explored: bool,
+}
+
+fn read_disks<'de, D: Deserializer<'de>>(text: D) -> Result<Vec<InventoryDisk>, D::Error> {
+    let mut disks = Vec::<InventoryDisk>::deserialize(text)?;
+    disks.retain(|disk| !disk.name.is_emmc_area());
+    Ok(disks)
 }
 
 /// Prefix of the names of the agent's overlay mappings, which redirect writes to memory.
@@ -359,7 +368,7 @@ impl InventoryDisk {
     /// Returns whether the disk has this path. A link that is derived from a placeholder matches no disk.
     pub fn has_path(&self, device: &str) -> bool {
         self.device == device
-            || (!self.by_path.is_empty() && self.by_path == device)
+            || (device.starts_with("/dev/disk/by-path/") && is_same_by_path(&self.by_path, device))
             || (self.by_id.iter().any(|name| name == device) && !names_placeholder(device))
     }
 }

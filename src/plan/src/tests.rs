@@ -26,6 +26,7 @@ mod disabled;
 mod drawn;
 mod drivers;
 mod effect;
+mod emmc;
 mod encrypted_groups;
 mod erasing;
 mod extents;

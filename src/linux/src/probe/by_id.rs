@@ -2,6 +2,7 @@
 //! rules.d/60-persistent-storage.rules.in with the programs ata_id and scsi_id).
 
 use super::ata_identity::AtaIdentity;
+use model::device::identifiers::is_placeholder_wwn;
 use model::inventory::InventoryDisk;
 
 /// Returns all names of a disk, as paths; empty if the disk has none, or its transport is not supported here. `ata` is
@@ -10,6 +11,10 @@ use model::inventory::InventoryDisk;
 pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, namespace: &str) -> Vec<String> {
     let names = match disk.transport.as_str() {
         "nvme" => nvme_names(disk, namespace),
+        "mmc" if disk.model.is_empty() || disk.serial.is_empty() => Vec::new(),
+        "mmc" => {
+            vec![format!("mmc-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial))]
+        }
         "virtio" if !disk.serial.is_empty() => vec![format!("virtio-{}", replace_unsafe_characters(&disk.serial))],
         // Their names are derived from USB descriptors, which are not read here.
         "usb" => Vec::new(),
@@ -17,6 +22,15 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
         _ => Vec::new(),
     };
     names.into_iter().map(|name| format!("/dev/disk/by-id/{name}")).collect()
+}
+
+/// Returns the names of an NVMe disk by the identifiers of its namespace that the kernel does not use as WWN. Other kernels and firmware
+/// versions prefer another identifier. The attributes are those of sysfs; missing ones are empty.
+pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {
+    let hex = |text: &str| text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
+    let all = [format!("uuid.{}", uuid.trim()), format!("eui.{}", hex(nguid)), format!("eui.{}", hex(eui))];
+    let others = all.into_iter().filter(|name| !name.ends_with('.') && name != wwn && !is_placeholder_wwn(name));
+    others.map(|name| format!("/dev/disk/by-id/nvme-{name}")).collect()
 }
 
 fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
@@ -75,10 +89,26 @@ fn replace_whitespace(text: &str) -> String {
 mod tests {
     use super::*;
 
+    #[test]
+    fn an_nvme_namespace_is_also_known_by_its_other_identifiers() {
+        let uuid = "3a6e1f10-7c1b-4d8e-9b1a-0123456789ab";
+        let nguid = "ace42e00-1a2b-3c4d-5e6f-708192a3b4c5";
+        let eui = "00 25 38 5b 01 23 45 67";
+        let names = |wwn: &str, ids| list_other_nvme_paths(wwn, ids).join(" ").replace("/dev/disk/by-id/nvme-", "");
+        let both = "eui.ace42e001a2b3c4d5e6f708192a3b4c5 eui.0025385b01234567";
+        assert_eq!(names(&format!("uuid.{uuid}"), [uuid, nguid, eui]), both);
+        assert_eq!(names("eui.ace42e001a2b3c4d5e6f708192a3b4c5", ["", nguid, eui]), "eui.0025385b01234567");
+        let zeros = ["00000000-0000-0000-0000-000000000000"; 2];
+        assert_eq!(names("eui.0025385b01234567", [zeros[0], zeros[1], eui]), "");
+        assert_eq!(names("nvme.1af4-6e-51-1", ["", "", "00 00 00 00 00 00 00 00"]), "");
+    }
+
     type Row = ([&'static str; 6], Option<[&'static str; 2]>, &'static [&'static str]);
 
     /// Transport, vendor, model, serial, WWN and namespace; model and serial by ATA; the names.
-    const TABLE: [Row; 13] = [
+    const TABLE: [Row; 15] = [
+        (["mmc", "", "DG4064", "0x1a2b3c4d", "", ""], None, &["mmc-DG4064_0x1a2b3c4d"]),
+        (["mmc", "", "", "0x1a2b3c4d", "", ""], None, &[]),
         (
             ["sata", "ATA", "Samsung SSD 860 EVO 1TB", "S3Z9NB0K123456", "0x5002538e40a1b2c3", ""],
             Some(["Samsung SSD 860 EVO 1TB", "S3Z9NB0K123456"]),

@@ -12,7 +12,7 @@ fn sysfs_ancestors(sys: &Path, disk: &Path) -> Vec<(String, PathBuf)> {
     disk.ancestors().take_while(|dir| *dir != top).map(named).collect()
 }
 
-/// Returns the transport of a disk: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`; empty if unknown.
+/// Returns the transport of a disk: `sata`, `sas`, `nvme`, `virtio`, `usb`, `scsi`, `fc`, `iscsi`, `mmc`; empty if unknown.
 /// `disk` is the canonical directory of the disk below `sys`.
 pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
     let places = sysfs_ancestors(sys, disk);
@@ -35,6 +35,8 @@ pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
         "scsi"
     } else if numbered("virtio") {
         "virtio"
+    } else if numbered("mmc") {
+        "mmc"
     } else {
         ""
     }
@@ -78,7 +80,9 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
         }
         virtio |= parse_number_after(&name, "virtio").is_some() && parts.is_empty();
     }
-    if !parts.iter().any(|part| part.starts_with("pci-")) {
+    // udev creates no link for an eMMC behind a PCI controller.
+    let is_mmc = sysfs_ancestors(sys, disk).iter().any(|(name, _)| parse_number_after(name, "mmc").is_some());
+    if is_mmc || !parts.iter().any(|part| part.starts_with("pci-")) {
         return None;
     }
     if virtio {
@@ -317,7 +321,9 @@ mod tests {
             assert_eq!(at(&place, files), (transport, by_path.to_owned()), "{place}");
         }
         assert_eq!(at("virtual/block/nbd0", &[]), ("", String::new()));
-        assert_eq!(at("platform/soc/1f00.mmc/mmc_host/mmc0/mmc0:0001/block/mmcblk0", &[]), ("", String::new()));
+        assert_eq!(at("platform/soc/1f00.mmc/mmc_host/mmc0/mmc0:0001/block/mmcblk0", &[]), ("mmc", String::new()));
+        let emmc = "pci0000:00/0000:00:1c.0/mmc_host/mmc0/mmc0:0001/block/mmcblk0";
+        assert_eq!(at(emmc, &[]), ("mmc", String::new()));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 
 /// Name prefixes of block devices that are not disks: devices backed by memory, files or other disks, and CD and floppy
-/// drives.
+/// drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
 /// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
@@ -46,7 +46,10 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
     // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
-    if NOT_DISKS.iter().any(|prefix| name.starts_with(prefix)) || at("hidden") == "1" || at("device/type") == SCSI_CDROM
+    if KernelName::from(name).is_emmc_area()
+        || NOT_DISKS.iter().any(|prefix| name.starts_with(prefix))
+        || at("hidden") == "1"
+        || at("device/type") == SCSI_CDROM
     {
         return Ok(None);
     }
@@ -62,7 +65,7 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         name,
         size_bytes,
         sector_bytes: at("queue/logical_block_size").parse().unwrap_or(512),
-        model: identity.as_ref().map_or_else(|| at("device/model"), |identity| identity.model.clone()),
+        model: identity.as_ref().map_or_else(|| read_model(&dir), |identity| identity.model.clone()),
         vendor: normalize_vendor(&at("device/vendor")),
         serial: read_serial(&dir),
         wwn: read_wwn(&dir),
@@ -78,6 +81,10 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         ..InventoryDisk::default()
     };
     disk.by_id = by_id::list_by_id_paths(&disk, identity.as_ref(), &at("nsid"));
+    if disk.transport == "nvme" {
+        let names = by_id::list_other_nvme_paths(&disk.wwn, [&at("uuid"), &at("nguid"), &at("eui")]);
+        disk.by_id.extend(names);
+    }
     if depth == ProbeDepth::Shallow {
         return Ok(Some(disk));
     }
@@ -90,6 +97,12 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     disk.uses.extend(contents.uses);
     disk.unreadable = contents.unreadable;
     Ok(Some(disk))
+}
+
+/// Returns the model, which an eMMC provides as its name.
+fn read_model(dir: &Path) -> String {
+    let model = read_attribute(&dir.join("device/model"));
+    if model.is_empty() { read_attribute(&dir.join("device/name")) } else { model }
 }
 
 /// Returns the vendor name; empty for virtio, which provides a PCI vendor ID.

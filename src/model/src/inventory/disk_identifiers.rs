@@ -2,6 +2,7 @@
 
 use super::InventoryDisk;
 use crate::device::KernelName;
+use crate::device::by_path::is_same_by_path;
 use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +53,7 @@ impl UniqueIdentifiers {
     pub fn is_named_by(&self, disk: &InventoryDisk, text: &str) -> bool {
         let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
         let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
-        is_serial || is_wwn || (!text.is_empty() && disk.by_path == text && self.paths.contains(text))
+        is_serial || is_wwn || (!text.is_empty() && is_same_by_path(&disk.by_path, text) && self.paths.contains(&disk.by_path))
     }
 }
 

@@ -7,11 +7,13 @@
 //! USB sticks and virtual media of a management controller are disks too. They are selected only by hints that do so explicitly.
 
 pub(super) mod advice;
+mod alternatives;
 mod expression;
 mod placeholders;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use advice::collect_doubts;
 pub use placeholders::{PlaceholderHint, find_placeholder};
 
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
@@ -41,6 +43,8 @@ const KNOWN: [&str; 13] = [
 ];
 const REMOVABLE: &str = "removable";
 const USB: &str = "usb";
+/// Transport of eMMC and SD cards.
+const MMC: &str = "mmc";
 /// Hints that can identify a single disk.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
 /// Hints that can identify the hardware of a single disk, whatever slot it is in.
@@ -107,6 +111,7 @@ fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: I
         Ok(HintCondition::Text(word)) if hint == "tran" => word.equals_text(USB) && disk.transport == USB,
         Ok(HintCondition::Text(word)) if NAMING.contains(&hint) => {
             collect_attributes(hint, disk, identifiers).iter().any(|value| word.equals_text(&value.to_lowercase()))
+                || equals_alternative(&word, hint, disk)
         }
         _ => false,
     }
@@ -119,6 +124,7 @@ pub fn identify_hardware(hints: &DiskHints, disk: &InventoryDisk) -> bool {
         collect_attributes(hint, disk, IdentifierSource::Usable)
             .iter()
             .any(|value| word.equals_text(&value.to_lowercase()))
+            || equals_alternative(&word, hint, disk)
     })
 }
 
@@ -206,6 +212,8 @@ fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierS
         "hctl" => vec![disk.hctl.as_str()],
         "by_path" => vec![disk.by_path.as_str()],
         "name" => vec![disk.device.as_str(), disk.name.as_str()],
+        // Inventories of earlier versions do not contain the transport of an eMMC.
+        "tran" if disk.transport.is_empty() && disk.name.as_str().starts_with("mmcblk") => vec![MMC],
         "tran" => vec![disk.transport.as_str()],
         _ => Vec::new(),
     };
@@ -233,13 +241,28 @@ impl HintCondition {
                 let values: Vec<String> = values.iter().map(|value| value.to_lowercase()).collect();
                 match word {
                     // The disk differs only if none of the spellings of the attribute is equal.
-                    TextCondition::Differs(_) => {
-                        !values.is_empty() && values.iter().all(|value| word.matches_text(value))
+                    TextCondition::Differs(other) => {
+                        !values.is_empty()
+                            && values.iter().all(|value| word.matches_text(value))
+                            && !alternatives::is_alternative(hint, disk, other)
                     }
-                    _ => values.iter().any(|value| word.matches_text(value)),
+                    _ => {
+                        values.iter().any(|value| word.matches_text(value)) || equals_alternative(word, hint, disk)
+                    }
                 }
             }
         }
+    }
+}
+
+/// Returns whether the condition requires exactly an alternative spelling of the attribute. Other conditions, such as `<in>`, apply to the
+/// spelling of the inventory.
+fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
+    let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);
+    match word {
+        TextCondition::Compared(ComparisonOperator::Equal, wanted) => is_alternative(wanted),
+        TextCondition::OneOf(words) => words.iter().any(is_alternative),
+        _ => false,
     }
 }
 
@@ -254,7 +277,7 @@ fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
         _ => return false,
     };
     let TextCondition::Compared(ComparisonOperator::Equal, wanted) = word else { return false };
-    value.is_ascii() && !value.eq_ignore_ascii_case(wanted)
+    value.is_ascii() && !value.eq_ignore_ascii_case(wanted) && !alternatives::is_alternative(hint, disk, wanted)
 }
 
 /// Returns whether a size satisfies the condition. Sizes are not rounded to GiB: a disk of 894.25 GiB does not match 894.

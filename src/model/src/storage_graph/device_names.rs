@@ -2,6 +2,7 @@
 
 use super::{DeviceStack, StackUnit};
 use crate::device::DevicePath;
+use crate::device::by_path::list_by_path_spellings;
 use crate::inventory::format_array_uuid;
 
 /// Tags of fstab, each with the directory of the corresponding udev links.
@@ -70,8 +71,10 @@ fn udev_link(directory: &str, name: &str) -> Option<String> {
 fn udev_links(stack: &DeviceStack, device: &DevicePath, unit: StackUnit) -> Vec<String> {
     match unit {
         StackUnit::Disk(disk) => {
-            let path = Some(disk.by_path.clone()).filter(|path| !path.is_empty());
-            path.into_iter().chain(disk.by_id.iter().cloned()).collect()
+            let path = Some(&disk.by_path).filter(|path| !path.is_empty());
+            let others = path.iter().flat_map(|path| list_by_path_spellings(path));
+            let others = others.filter(|other| *other != disk.by_path);
+            path.cloned().into_iter().chain(others.collect::<Vec<_>>()).chain(disk.by_id.iter().cloned()).collect()
         }
         StackUnit::Partition(part) => {
             let guid = part.guid.and_then(|guid| udev_link("by-partuuid", &guid.to_string()));

@@ -67,7 +67,9 @@ fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String
     let tried = inventory.disks.iter().map(|disk| format!("{} ({})", disk.device, differs(disk)));
     let tried: Vec<String> = tried.collect();
     let tried = if tried.is_empty() { "no disks were found".to_owned() } else { tried.join("; ") };
-    format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}", wanted.device)
+    let doubts = hints::collect_doubts(&wanted.hints).into_iter();
+    let doubts: String = doubts.map(|(hint, doubt)| format!("; hint {hint}: {doubt}")).collect();
+    format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}{doubts}", wanted.device)
 }
 
 fn describe_ambiguity(

@@ -1,13 +1,19 @@
 //! Advice about hints that are valid but cannot match any disk.
 
-use super::expression::{HintCondition, SizeCondition};
+use super::expression::{FlagCondition, HintCondition, SizeCondition, TextCondition};
 use super::placeholders::{self, exact_values};
-use super::{ComparisonOperator, DiskHints};
+use super::{ComparisonOperator, DiskHints, MMC};
 use crate::layout::advice::{is_kernel_disk, suggest_disk};
 
 /// Names of transports in inventories.
-const TRANSPORTS: [&str; 8] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi"];
+const TRANSPORTS: [&str; 9] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi", MMC];
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
+/// Hints that exclude NVMe disks if they are combined with `tran: nvme`.
+const NOT_OF_NVME: [(&str, &str); 3] = [
+    ("vendor", "NVMe disks have no vendor, so that no disk matches together with tran: nvme"),
+    ("hctl", "NVMe disks have no SCSI address, so that no disk matches together with tran: nvme"),
+    ("rotational", "NVMe disks do not rotate, so that no disk matches together with tran: nvme"),
+];
 /// Size in GiB that no disk has so far: 100 TiB. A size that was written in MiB usually exceeds it.
 const HUGE_GIB: u64 = 100 << 10;
 
@@ -16,12 +22,44 @@ pub(crate) fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
     let doubt = |(hint, text): (&String, &String)| {
         let message = match HintCondition::parse(hint, text).ok()? {
             HintCondition::Size(number) => check_size(&number?)?,
-            HintCondition::Text(word) => exact_values(&word).into_iter().find_map(|value| check_text(hint, value))?,
+            HintCondition::Text(word) => check_pattern(&word)
+                .or_else(|| exact_values(&word).into_iter().find_map(|value| check_text(hint, value)))?,
             HintCondition::Flag(_) => return None,
         };
         Some((hint.clone(), message))
     };
-    hints.iter().filter_map(doubt).collect()
+    let doubts = hints.iter().filter_map(doubt);
+    let contradictions = NOT_OF_NVME.iter().filter_map(|(hint, message)| {
+        (is_nvme(hints) && requires_other_than_nvme(hints, hint)).then(|| ((*hint).to_owned(), (*message).to_owned()))
+    });
+    doubts.chain(contradictions).collect()
+}
+
+fn is_nvme(hints: &DiskHints) -> bool {
+    let condition = hints.get("tran").and_then(|text| HintCondition::parse("tran", text).ok());
+    matches!(condition, Some(HintCondition::Text(word)) if exact_values(&word) == ["nvme"])
+}
+
+/// Returns whether the hint is one of [`NOT_OF_NVME`] with a value that excludes NVMe disks.
+fn requires_other_than_nvme(hints: &DiskHints, hint: &str) -> bool {
+    match hints.get(hint).and_then(|text| HintCondition::parse(hint, text).ok()) {
+        Some(HintCondition::Flag(FlagCondition(rotates))) => rotates,
+        Some(HintCondition::Text(_)) => true,
+        _ => false,
+    }
+}
+
+/// Returns a note on `*` and `?`, which hints do not expand.
+fn check_pattern(word: &TextCondition) -> Option<String> {
+    let mut values = match word {
+        TextCondition::Contains(words) => words.iter().map(String::as_str).collect(),
+        _ => exact_values(word),
+    }
+    .into_iter();
+    let value = values.find(|value| value.starts_with('*') || value.ends_with('*') || value.contains(['?', '[']))?;
+    let piece = value.split(['*', '?', '[', ']']).max_by_key(|piece| piece.len()).unwrap_or_default().trim();
+    let remedy = if piece.is_empty() { String::new() } else { format!("; write \"<in> {piece}\"") };
+    Some(format!("{value} is a pattern, which hints do not expand: no disk matches{remedy}"))
 }
 
 fn check_size(number: &SizeCondition) -> Option<String> {
@@ -41,6 +79,12 @@ fn check_text(hint: &str, value: &str) -> Option<String> {
         return Some(placeholder);
     }
     match hint {
+        "name" if value.starts_with("/dev/disk/by-path/") => {
+            Some(format!("{value} is not a kernel name of a disk: use the hint by_path for this link"))
+        }
+        "name" if value.starts_with("/dev/disk/by-id/") => Some(format!(
+            "{value} is not a kernel name of a disk: use the hints wwn or serial, or write the link as device of the disk, without hints"
+        )),
         "name" => {
             let name = value.strip_prefix("/dev/").unwrap_or(value);
             let likely = suggest_disk(&format!("/dev/{name}"));
@@ -72,6 +116,16 @@ mod tests {
             ("name", "/dev/nvmne0n1", "did you mean /dev/nvme0n1?"),
             ("name", "sda", ""),
             ("name", "<in> nvm", ""),
+            ("name", "/dev/disk/by-path/pci-0000:00:17.0-ata-1", "use the hint by_path"),
+            ("name", "/dev/disk/by-id/wwn-0x5000c500a1b2c3d7", "use the hints wwn or serial"),
+            ("name", "nvme*", "write \"<in> nvme\""),
+            ("model", "*EVO*", "write \"<in> evo\""),
+            ("model", "Samsung SSD 870 EVO*", "write \"<in> samsung ssd 870 evo\""),
+            ("model", "<or> A <or> B?00", "is a pattern"),
+            ("model", "<in> *evo", "is a pattern"),
+            ("model", "MZ7*LH", ""),
+            ("serial", "*", "is a pattern"),
+            ("tran", "mmc", ""),
             ("tran", "<or> sata <or> pata", "pata is not a transport"),
             ("tran", "SATA", ""),
             ("hctl", "0:0:1", "four numbers"),
@@ -97,6 +151,22 @@ mod tests {
             let found = collect_doubts(&hints);
             assert_eq!(found.len(), usize::from(!words.is_empty()), "{hint} {text}: {found:?}");
             assert!(found.iter().all(|(of, message)| of == hint && message.contains(words)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn hints_that_contradict_tran_nvme_are_doubted() {
+        for (tran, hint, text, expected) in [
+            ("nvme", "vendor", "Crucial", true),
+            ("nvme", "hctl", "0:0:0:0", true),
+            ("nvme", "rotational", "true", true),
+            ("nvme", "rotational", "false", false),
+            ("nvme", "model", "CT2000", false),
+            ("<or> nvme <or> sata", "vendor", "ATA", false),
+            ("sata", "vendor", "ATA", false),
+        ] {
+            let hints = DiskHints::from([("tran", tran), (hint, text)].map(|(hint, text)| (hint.into(), text.into())));
+            assert_eq!(collect_doubts(&hints).len(), usize::from(expected), "{hint} {text}");
         }
     }
 }
