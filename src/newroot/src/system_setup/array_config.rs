@@ -10,15 +10,13 @@ use std::io::ErrorKind;
 /// LVM's devices file, which restricts LVM to the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
-/// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file if the root filesystem is on a volume
-/// group.
+/// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file. The file lists the disks of the machine on
+/// which the image was built, so that LVM would ignore all groups of this machine, whatever they contain.
 ///
 /// # Errors
 /// A file of the target cannot be read, written or removed.
 pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
-    if wants.group.is_some() {
-        root.remove(LVM_DEVICES)?;
-    }
+    root.remove(LVM_DEVICES)?;
     if wants.arrays.is_empty() {
         return Ok(());
     }
@@ -89,5 +87,19 @@ pub(super) mod tests {
         assert_eq!(listed_uuids(own), ["1:2:3:4"]);
         assert_eq!(listed_uuids(line), ["01234567:89abcdef:01234567:89abcdef"]);
         assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_list_of_lvm_devices_is_removed_also_if_the_root_is_not_on_a_volume() {
+        let wants = crate::system_setup::boot_setup::tests::wants();
+        assert_eq!(wants.group, None);
+        let (_dir, root) = crate::system_setup::testing::tree(&[
+            ("etc/lvm/devices/system.devices", "IDTYPE=sys_wwid\n"),
+            ("etc/lvm/lvm.conf", "config {}\n"),
+        ]);
+        write_array_config(&root, &wants).unwrap();
+        assert!(!root.path_exists(LVM_DEVICES) && root.path_exists("/etc/lvm/lvm.conf"));
+        // Without such a file, nothing happens.
+        write_array_config(&root, &wants).unwrap();
     }
 }
