@@ -17,6 +17,7 @@ pub(crate) mod grub_variables;
 mod host_identity;
 mod image_arguments;
 mod initramfs;
+mod kernel_filesystems;
 mod loader_context;
 mod log_sink;
 mod metal_stack;
@@ -120,6 +121,7 @@ pub fn finish_tree(
     now: OffsetDateTime,
     say: LogSink,
 ) -> Result<BootRecord> {
+    kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Us => {
             let overrides = OsInstallerSettings::read_settings(root)?;
@@ -159,6 +161,7 @@ pub fn finish_raw_image(
     now: OffsetDateTime,
     say: LogSink,
 ) -> Result<BootRecord> {
+    kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Us if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer and is not changed");

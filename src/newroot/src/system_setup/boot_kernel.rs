@@ -29,7 +29,7 @@ const ENTRIES: [&str; 3] =
 /// Patterns of kernel paths. The star matches the kernel's name.
 const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/lib/modules/*/vmlinuz", "/boot/kernel-*"];
 
-const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
+pub(super) const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
 
 /// Paths at which distributions store the initramfs of a kernel, by its version or by its name (`linux` of Arch, `lts`
 /// of Alpine). The first existing file is used.
