@@ -138,6 +138,9 @@ pub struct InventoryDisk {
     pub diskseq: u64,
     #[serde(default)]
     pub rotational: bool,
+    /// Zone model of the kernel: `host-aware` or `host-managed`; empty for disks without zones.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub zoned: String,
     /// Transport: `sata`, `sas`, `nvme`, `virtio`, `usb`, …; empty if unknown.
     #[serde(default)]
     pub transport: String,

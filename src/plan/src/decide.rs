@@ -64,6 +64,7 @@ pub(crate) fn decide_plan(
     deciding.check_migration();
     deciding.decide_absent();
     deciding.decide_identity();
+    deciding.refuse_unusual_disks();
     deciding.refuse_unrecorded();
     deciding.decide_persistent();
     deciding.finish_decisions()

@@ -68,6 +68,7 @@ mod teardown;
 mod trials;
 mod types;
 mod unrecorded_disks;
+mod unusual_disks;
 mod uuids_in_use;
 mod wipe;
 mod wipe_policy;

@@ -72,6 +72,7 @@ mod table;
 mod trying;
 mod unknown;
 mod unremembered;
+mod unusual_disks;
 mod whole;
 mod zero_proofs;
 

@@ -92,7 +92,7 @@ fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskReco
 }
 
 /// Returns whether the layout selects the disk by an identifier of its hardware.
-fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
+pub(crate) fn is_identified(listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
     match listed.hints.is_empty() {
         true => listed.device.as_str().starts_with(BY_ID),
         false => hints::identify_hardware(&listed.hints, found),

@@ -71,6 +71,7 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         wwn: read_wwn(&dir),
         diskseq: at("diskseq").parse().unwrap_or_default(),
         rotational: at("queue/rotational") == "1",
+        zoned: Some(at("queue/zoned")).filter(|model| model != "none").unwrap_or_default(),
         transport: disk_location::find_transport(&roots.sys, &place).to_owned(),
         by_path: disk_location::find_by_path(&roots.sys, &place),
         hctl: disk_location::find_hctl(&place),
