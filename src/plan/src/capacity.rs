@@ -2,7 +2,8 @@
 
 use super::sectors::MIB;
 use model::layout::{
-    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, RaidLevel, RequestedSize,
+    ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, RaidLevel,
+    RequestedSize,
 };
 
 /// Default extent size of LVM, in bytes.
@@ -174,7 +175,9 @@ fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
 pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
-        FilesystemFormat::Ext3 => Some((MIN_EXT3_MIB, "a smaller one has no journal, without which it cannot be mounted")),
+        FilesystemFormat::Ext3 => {
+            Some((MIN_EXT3_MIB, "a smaller one has no journal, without which it cannot be mounted"))
+        }
         // Other profiles and mixed block groups need less.
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
             Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))

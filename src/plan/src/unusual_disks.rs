@@ -48,8 +48,9 @@ impl PlanDecider<'_> {
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
             } else {
-                let message =
-                    format!("{said}: it is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id");
+                let message = format!(
+                    "{said}: it is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id"
+                );
                 self.refuse(place, message);
             }
         }

@@ -60,7 +60,8 @@ fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
 fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRange> {
     let whole = ByteRange { start: 0, length: disk.size_bytes };
     let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
-    let old = partitions().map(|part| (ByteRange { start: part.start_bytes, length: part.size_bytes }, &part.signatures));
+    let old =
+        partitions().map(|part| (ByteRange { start: part.start_bytes, length: part.size_bytes }, &part.signatures));
     let old: Vec<_> = std::iter::once((whole, &disk.signatures)).chain(old).collect();
     let volumes = old.iter().filter_map(|(area, signatures)| first_volume_range(*area, signatures));
     let new = extents.iter().map(|extent| ByteRange {

@@ -53,7 +53,9 @@ impl UniqueIdentifiers {
     pub fn is_named_by(&self, disk: &InventoryDisk, text: &str) -> bool {
         let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
         let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
-        is_serial || is_wwn || (!text.is_empty() && is_same_by_path(&disk.by_path, text) && self.paths.contains(&disk.by_path))
+        is_serial
+            || is_wwn
+            || (!text.is_empty() && is_same_by_path(&disk.by_path, text) && self.paths.contains(&disk.by_path))
     }
 }
 

@@ -246,9 +246,7 @@ impl HintCondition {
                             && values.iter().all(|value| word.matches_text(value))
                             && !alternatives::is_alternative(hint, disk, other)
                     }
-                    _ => {
-                        values.iter().any(|value| word.matches_text(value)) || equals_alternative(word, hint, disk)
-                    }
+                    _ => values.iter().any(|value| word.matches_text(value)) || equals_alternative(word, hint, disk),
                 }
             }
         }

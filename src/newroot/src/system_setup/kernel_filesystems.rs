@@ -178,13 +178,8 @@ mod tests {
 
     #[test]
     fn the_refusal_contains_both_remedies() {
-        let entry = |format| FstabEntry {
-            source: "UUID=1".into(),
-            path: "/srv".into(),
-            format,
-            options: Vec::new(),
-            pass: 0,
-        };
+        let entry =
+            |format| FstabEntry { source: "UUID=1".into(), path: "/srv".into(), format, options: Vec::new(), pass: 0 };
         let default = xfs(0b1101, 0b1011);
         let found = find_unsupported(&default, (3, 10));
         assert_eq!(
@@ -233,7 +228,12 @@ mod tests {
             ("mkfs.xfs", &["-q"][..], (3, 10), &["reflink", "inobtcount", "bigtime"][..]),
             ("mkfs.xfs", &["-q", "-m", "reflink=0,inobtcount=0,bigtime=0"], (3, 10), &[]),
             ("mkfs.xfs", &["-q", "-m", "inobtcount=0,bigtime=0"], (4, 18), &[]),
-            ("mkfs.ext4", &["-q", "-F", "-O", "metadata_csum_seed,project"], (3, 10), &["metadata_csum_seed", "project"]),
+            (
+                "mkfs.ext4",
+                &["-q", "-F", "-O", "metadata_csum_seed,project"],
+                (3, 10),
+                &["metadata_csum_seed", "project"],
+            ),
             ("mkfs.ext4", &["-q", "-F"], (4, 4), &[]),
         ] {
             let file = tempfile::NamedTempFile::new().unwrap();

@@ -7,7 +7,8 @@ fn only_the_user_data_area_of_an_emmc_is_a_disk() {
     let inventory = recorded_inventory("hardware/emmc.json");
     assert_eq!(inventory.disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>(), ["mmcblk0"]);
     let planned = |device: &str, hints: &str| {
-        let partition = |number| if hints.is_empty() { format!("{device}p{number}") } else { format!("{device}{number}") };
+        let partition =
+            |number| if hints.is_empty() { format!("{device}p{number}") } else { format!("{device}{number}") };
         make(
             &layout_of(&format!(
                 "id: emmc\nconstraints: {{sizes: [], images: {{}}}}\ndisks:\n- device: {device}\n  hints: {{{hints}}}\n  \
@@ -20,9 +21,14 @@ fn only_the_user_data_area_of_an_emmc_is_a_disk() {
             InstallMode::Install,
         )
     };
-    for hints in
-        ["rotational: false", "size: smallest", "size: \">= 16\"", "name: /dev/mmcblk0", "name: \"<in> mmcblk\"", "tran: mmc"]
-    {
+    for hints in [
+        "rotational: false",
+        "size: smallest",
+        "size: \">= 16\"",
+        "name: /dev/mmcblk0",
+        "name: \"<in> mmcblk\"",
+        "tran: mmc",
+    ] {
         let plan = planned("os", hints).unwrap_or_else(|refusal| panic!("{hints}: {refusal}"));
         assert_eq!(verdicts(&plan), [DiskVerdict::Wipe], "{hints}");
     }

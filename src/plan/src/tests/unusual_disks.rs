@@ -68,7 +68,9 @@ fn a_disk_of_a_cluster_is_wiped_only_if_its_serial_number_or_wwn_selects_it() {
             let words = format!("/dev/sdb contains {name}, which other machines may use too");
             assert!(refused.iter().any(|reason| reason.contains(&words)), "{name}: {refused:?}");
         }
-        for layout in [hinted("serial", "B0"), hinted("wwn", "0x5000c500a1b2c3d7"), hinted("serial", "5000c500a1b2c3d7")] {
+        for layout in
+            [hinted("serial", "B0"), hinted("wwn", "0x5000c500a1b2c3d7"), hinted("serial", "5000c500a1b2c3d7")]
+        {
             let plan = make(&layout, inventory, InstallMode::Install);
             assert_eq!(verdicts(&plan.unwrap_or_else(|refusal| panic!("{refusal}")))[1], DiskVerdict::Wipe);
         }

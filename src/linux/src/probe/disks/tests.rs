@@ -123,7 +123,8 @@ fn a_virtio_disk() {
 #[test]
 fn what_is_no_disk_is_left_out() {
     let tree = FakeMachine::new();
-    for name in ["loop0", "ram0", "zram0", "dm-0", "md127", "sr0", "fd0", "nbd1", "mmcblk0boot0", "mmcblk0boot1", "mmcblk0gp2"]
+    for name in
+        ["loop0", "ram0", "zram0", "dm-0", "md127", "sr0", "fd0", "nbd1", "mmcblk0boot0", "mmcblk0boot1", "mmcblk0gp2"]
     {
         tree.disk(&format!("virtual/block/{name}"), "../none", 8 * MIB);
     }

@@ -143,7 +143,8 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
         );
     }
     if format == FilesystemFormat::Vfat && !label.is_ascii() {
-        let message = format!("the label {label} has characters other than ASCII, which mkfs.vfat refuses in the ramdisk");
+        let message =
+            format!("the label {label} has characters other than ASCII, which mkfs.vfat refuses in the ramdisk");
         check.report_problem(&place, message);
     }
     if format == FilesystemFormat::Vfat && label.eq_ignore_ascii_case(VFAT_WITHOUT_LABEL) {
