@@ -3,12 +3,14 @@
 
 use super::api_error::ApiError;
 use super::connections::RoutedListener;
+use super::metal_api::machines;
 use super::quotas::ClientAddress;
 use super::status_log::StatusLog;
 use super::tls::{self, ServerTls};
 use super::{AppState, ServerConfig, api, deploy_templates, downloads, netboot, request_guard, routes, web};
 use axum::Router;
 use axum::extract::State;
+use axum::handler::Handler;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
@@ -95,8 +97,8 @@ impl BoundListeners {
         let BoundListeners { machines, tls, operators } = self;
         let apart = operators.is_some();
         let calls = || match apart {
-            true => machine_router(),
-            false => machine_router().merge(operator_router()),
+            true => machine_router().merge(one_machine(api::get_machine)),
+            false => machine_router().merge(operator_router()).merge(one_machine(machines::get_machine_for_caller)),
         };
         let all = || finish_router(firmware_router().merge(calls()), app);
         let of_machines = match &tls {
@@ -109,7 +111,7 @@ impl BoundListeners {
             tls: tls.map(|(listener, tls)| RoutedListener { listener, router: all(), tls: Some(tls) }),
             operators: operators.map(|listener| RoutedListener {
                 listener,
-                router: finish_router(operator_router(), app),
+                router: finish_router(operator_router().merge(one_machine(machines::show_machine)), app),
                 tls: certificate,
             }),
         }
@@ -158,6 +160,10 @@ fn firmware_router() -> Router<Arc<AppState>> {
 
 fn machine_router() -> Router<Arc<AppState>> {
     routes::build_router(routes::machine_routes()).route("/images/{*path}", get(downloads::serve_image))
+}
+
+fn one_machine<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -> Router<Arc<AppState>> {
+    routes::build_router(vec![routes::one_machine_route(handler)])
 }
 
 fn operator_router() -> Router<Arc<AppState>> {

@@ -3,12 +3,14 @@
 //!
 //! Requests change the files of the directory, and responses show the versions in effect.
 
+mod allocation_response;
 mod edit_turn;
 pub(crate) mod edited_files;
 pub(crate) mod image_visibility;
 pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_file;
+pub(crate) mod machine_response;
 pub(crate) mod machines;
 pub mod os_definitions;
 pub mod os_parameters;

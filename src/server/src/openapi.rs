@@ -22,7 +22,7 @@ pub(crate) async fn get_openapi() -> Json<&'static Value> {
 /// Returns the OpenAPI document.
 pub fn openapi_document() -> &'static Value {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-        let calls: Vec<ApiRoute> = routes::machine_routes().into_iter().chain(routes::operator_routes()).collect();
+        let calls: Vec<ApiRoute> = routes::all_routes();
         let described: Vec<&OperationDoc> = calls.iter().flat_map(|call| &call.described).collect();
         build_document(&described)
     });
@@ -75,6 +75,7 @@ fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) 
         RequiredToken::Operator => json!([{"operator": []}]),
         RequiredToken::Metrics => json!([{"metrics": []}, {"operator": []}]),
         RequiredToken::Machine => json!([{"machine": []}]),
+        RequiredToken::MachineOrOperator => json!([{"machine": []}, {"operator": []}]),
         RequiredToken::None => json!([]),
     };
     if !query.is_empty() {
@@ -128,8 +129,10 @@ impl SchemaGenerators {
         let mut all = Value::Object(all);
         remove_nonstandard_formats(&mut all);
         // The layout of an allocation that is withheld is not known yet.
-        if let Some(layout) = all.pointer_mut("/Allocation/properties/filesystemlayout") {
-            *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
+        for name in ["Allocation", "MachineAllocation"] {
+            if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
+                *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
+            }
         }
         all
     }

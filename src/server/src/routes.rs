@@ -6,6 +6,7 @@ mod os_routes;
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
 use super::create_machine::{CreatedMachineFile, MachineFileRequest};
+use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_visibility, images, layouts, machines, sizes, volumes};
 use super::migrations::machine_requests;
 use super::migrations::operator_requests::{self as moving, MigrationView};
@@ -19,6 +20,7 @@ use super::{
     power,
 };
 use axum::Router;
+use axum::handler::Handler;
 use axum::routing::{MethodRouter, any};
 use control::ReportAcknowledgement;
 use control::api_types::{InstallReport, LogPart, NextBoot, PointOfNoReturn, RegisterRequest};
@@ -58,15 +60,29 @@ pub(crate) fn machine_routes() -> Vec<ApiRoute> {
     with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
 }
 
+/// One machine. The handler depends on the callers that a listener serves.
+pub(crate) fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -> ApiRoute {
+    get_route("/v1/machine/{id}", handler, "One machine: for itself with its allocation, or in metal-api's format")
+        .with_token(RequiredToken::MachineOrOperator)
+        .with_response(one_machine_schema)
+}
+
+fn one_machine_schema(schemas: &mut SchemaGenerators) -> Value {
+    serde_json::json!({"anyOf": [response_schema::<AssignedMachine>(schemas), response_schema::<MachineResponse>(schemas)]})
+}
+
+/// All endpoints that [`super::openapi`] describes.
+pub(crate) fn all_routes() -> Vec<ApiRoute> {
+    let both = one_machine_route(machines::get_machine_for_caller);
+    machine_routes().into_iter().chain([both]).chain(operator_routes()).collect()
+}
+
 /// Endpoints for agents before an installation.
 fn allocation_routes() -> Vec<ApiRoute> {
-    let machine = "/v1/machine/{id}";
     vec![
         post_route("/v1/machine/register", api::register_boot, "Register a boot of the machine")
             .with_request(request_schema::<RegisterRequest>)
             .with_response(empty_schema),
-        get_route(machine, api::get_machine, "The machine on which the agent runs, with its allocation")
-            .with_response(response_schema::<AssignedMachine>),
         post_route(
             "/v1/machine/{id}/secrets",
             api::secrets::release_secrets,
@@ -214,20 +230,20 @@ fn machine_management_routes() -> Vec<ApiRoute> {
     let (machine, reinstall) = ("/v1/machine", "/v1/machine/{id}/reinstall");
     vec![
         get_route(machine, machines::list_machines, "Machines in metal-api's format")
-            .with_response(list_schema::<machines::MachineResponse>),
+            .with_response(list_schema::<MachineResponse>),
         post_route("/v1/machine/find", machines::find_machines, "Machines that match all criteria")
             .with_request(machines::search_schema)
-            .with_response(list_schema::<machines::MachineResponse>),
+            .with_response(list_schema::<MachineResponse>),
         post_route("/v1/machine/allocate", machines::allocate_machine, "Allocate a machine")
             .with_request(machines::request_schema)
-            .with_response(response_schema::<machines::MachineResponse>),
+            .with_response(response_schema::<MachineResponse>),
         delete_route("/v1/machine/{id}/free", machines::free_machine, "Free a machine; its disks are unchanged")
-            .with_response(response_schema::<machines::MachineResponse>),
+            .with_response(response_schema::<MachineResponse>),
         get_route("/v1/machines", operator::get_machines, "Machines with their orders and results")
             .with_response(list_schema::<MachineSummary>),
-        post_route(reinstall, operator::reinstalls::post_reinstall, "Order a reinstall")
+        post_route(reinstall, machines::reinstall_machine, "Order a reinstall")
             .with_request(request_schema::<ReinstallRequest>)
-            .with_response(response_schema::<MachineSummary>),
+            .with_response(response_schema::<ReinstallResponse>),
         delete_route(reinstall, operator::reinstalls::cancel_reinstall, "Cancel an order that has not started")
             .with_response(response_schema::<MachineSummary>),
         post_route("/v1/machine/{id}/adopt", operator::adopt_machine, "Record a machine as installed")

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub const FOLDER: &str = "sizes";
 
 /// Size as defined in its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
 pub struct MachineSize {

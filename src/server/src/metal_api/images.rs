@@ -27,6 +27,8 @@ use site::operator_files::{self, ImageLocation, ImageSpec};
 use site::snapshot::SiteSnapshot;
 use std::path::Path as File;
 use std::sync::Arc;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 const KIND: &str = "image";
 const IMAGE_BYTES: usize = 64 << 10;
@@ -34,7 +36,9 @@ const IMAGE_BYTES: usize = 64 << 10;
 /// changed only in the file.
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// Additional fields of responses, which are ignored in requests.
-const ANSWERED: [&str; 5] = ["hidden", "blacklisted", "usedby", "ready", "changed"];
+const ANSWERED: [&str; 7] = ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
+/// Expiry of an image in responses, since images do not expire. metal-api's clients require a date.
+pub(super) const EXPIRY: &str = "9999-12-31T00:00:00Z";
 
 /// An image in a response.
 #[derive(Serialize, JsonSchema)]
@@ -57,6 +61,9 @@ pub(crate) struct ImageResponse {
     ready: bool,
     hidden: bool,
     blacklisted: bool,
+    /// Always the last day of the year 9999.
+    #[serde(rename = "expirationDate")]
+    expiration_date: &'static str,
     /// Ids of machines that use the image, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     usedby: Option<Vec<String>>,
@@ -204,6 +211,11 @@ fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
 
 /// Returns the fields of a request that are not null, without fields that occur only in responses.
 fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
+    if let Some(other) = asked.get("expirationDate").filter(|date| !date.is_null() && !is_expiry(date)) {
+        return Err(ApiRefusal::bad_request(format!(
+            "expirationDate {other} is not supported: images do not expire, which is {EXPIRY}"
+        )));
+    }
     asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
     if let Some(other) = asked.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = operator_files::suggest_name(other, FIELDS.into_iter());
@@ -215,6 +227,12 @@ fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map
         asked.remove("url");
     }
     Ok(asked)
+}
+
+/// Returns whether a date in a request is the one of the responses, in any spelling of RFC 3339.
+fn is_expiry(date: &Value) -> bool {
+    let parse = |text: &str| OffsetDateTime::parse(text, &Rfc3339).ok();
+    date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
 }
 
 fn is_empty_value(value: &Value) -> bool {
@@ -316,6 +334,7 @@ fn image_response(directory: &SiteSnapshot, base: &str, image: &ImageSpec) -> Im
         ready: known.is_some(),
         hidden: states.is_hidden(&image.id),
         blacklisted: states.is_blacklisted(&image.id),
+        expiration_date: EXPIRY,
         usedby: None,
     }
 }

@@ -20,7 +20,7 @@ use common::diagnostic::Diagnostic;
 use common::yaml::edit::{self, EditedYaml};
 use model::inventory::Inventory;
 use model::layout::selection::LayoutSet;
-use model::layout::{self, Layout, ParsedLayout};
+use model::layout::{self, Layout, ParsedLayout, PartitionType};
 use model::storage_graph::lookup;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -76,7 +76,8 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     let id = required_id(document)?;
     let what = EditedObject { kind: KIND, id };
     let before = directory.known.layouts.get(id).ok_or_else(|| what.not_found())?;
-    let new = validate_layout(app, document)?;
+    let mut new = validate_layout(app, document)?;
+    keep_implicit_types(&mut new, before);
     let (path, text, parsed) = read_unchanged(directory, what, before, headers, &layout_response(&new)).await?;
     if new == *before {
         return Ok(tagged_response(StatusCode::OK, &new));
@@ -209,26 +210,51 @@ fn version_tag(layout: &Layout) -> String {
     layout::compute_digest(layout)
 }
 
-/// Returns a layout in metal-api's format: absent values are null, and display texts are empty.
+/// Returns a layout in metal-api's format: absent values are null, display texts are empty, and defaults that metal-api's clients require
+/// are inserted.
 fn layout_response(layout: &Layout) -> Value {
     let mut document = json!(layout);
-    let fill = |value: &mut Value, names: &[&str], with: Value| {
-        for name in names {
-            if value.get(*name).is_none() {
-                value[*name] = with.clone();
-            }
-        }
-    };
-    fill(&mut document, &["name", "description"], json!(""));
+    fill_fields(&mut document, &json!({"name": "", "description": ""}));
     for filesystem in document["filesystems"].as_array_mut().into_iter().flatten() {
-        fill(filesystem, &["path", "label"], Value::Null);
+        fill_fields(filesystem, &json!({"path": null, "label": null}));
     }
     for disk in document["disks"].as_array_mut().into_iter().flatten() {
         for partition in disk["partitions"].as_array_mut().into_iter().flatten() {
-            fill(partition, &["label", "gpttype"], Value::Null);
+            fill_fields(partition, &json!({"label": null}));
         }
     }
+    fill_partition_types(&mut document);
     document
+}
+
+/// Inserts the default type into the partitions without a type.
+pub(super) fn fill_partition_types(layout: &mut Value) {
+    let disks = layout.get_mut("disks").and_then(Value::as_array_mut).into_iter().flatten();
+    for partition in disks.filter_map(|disk| disk.get_mut("partitions")?.as_array_mut()).flatten() {
+        fill_fields(partition, &json!({"gpttype": PartitionType::Linux}));
+    }
+}
+
+/// Removes the default type from the partitions that have no type in the version in effect. A client that sends back a response, which
+/// contains the default type, does not change these partitions.
+fn keep_implicit_types(new: &mut Layout, before: &Layout) {
+    for disk in &mut new.disks {
+        let unchanged = before.disks.iter().find(|old| old.device == disk.device);
+        for partition in disk.partitions.iter_mut().filter(|partition| partition.kind == Some(PartitionType::Linux)) {
+            let mut old = unchanged.into_iter().flat_map(|old| &old.partitions);
+            if old.any(|old| old.number == partition.number && old.kind.is_none()) {
+                partition.kind = None;
+            }
+        }
+    }
+}
+
+/// Inserts the fields of `defaults` that a document lacks.
+fn fill_fields(document: &mut Value, defaults: &Value) {
+    let Some(fields) = document.as_object_mut() else { return };
+    for (name, default) in defaults.as_object().into_iter().flatten() {
+        fields.entry(name).or_insert_with(|| default.clone());
+    }
 }
 
 fn required_id(document: &Value) -> ApiResult<&str> {

@@ -3,24 +3,24 @@
 use super::edit_turn::{EditRequest, EditTurn};
 use super::layouts::find_misfits;
 use super::machine_file::{check_templates, rewrite_machine_file};
+use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::api;
 use crate::api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::free_machine::end_previous_system;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
+use crate::operator::reinstalls::{parse_request, place_order};
 use crate::out_of_band;
-use crate::plan_input::{PlanInput, get_preview};
 use crate::quotas::ClientAddress;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use control::api_types::{RegisterRequest, RegisteredBios, RegisteredHardware};
-use model::allocation::{Allocation, IdReference};
-use schemars::JsonSchema;
-use serde::Serialize;
+use axum::extract::{Path, Request, State};
+use axum::handler::Handler;
+use axum::response::Response;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
 use std::sync::Arc;
@@ -74,46 +74,6 @@ const ASKED: [(&str, &str); 9] = [
 /// Fields that select the machine. `partitionid` is ignored, since this server has only one partition.
 const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
 
-/// A machine in a response.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct MachineResponse {
-    id: String,
-    name: String,
-    description: String,
-    tags: Vec<String>,
-    size: Option<IdReference>,
-    /// Registered hardware; `None` if the machine has not registered. The same applies to `bios`.
-    hardware: Option<RegisteredHardware>,
-    bios: Option<RegisteredBios>,
-    /// Allocation without secrets.
-    allocation: Option<Allocation>,
-    /// Reason why the machine does not receive its allocation.
-    withheld: Option<String>,
-    state: LockState,
-    events: MachineEvents,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct LockState {
-    /// `LOCKED` or empty.
-    value: &'static str,
-    description: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct MachineEvents {
-    /// The last event.
-    log: Vec<LoggedEvent>,
-    last_event_time: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct LoggedEvent {
-    time: Option<String>,
-    event: Value,
-    message: Value,
-}
-
 /// Returns the schema of a search request.
 pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
     let kind = |name: &str| match name {
@@ -144,6 +104,46 @@ pub(crate) async fn list_machines(
     _: OperatorAuth,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
     Ok(Json(all_machines(&app, &base).await?))
+}
+
+/// `GET /v1/machine/{id}`: the machine in metal-api's format for the operator, and its allocation for the machine itself.
+pub(crate) async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
+    match OperatorAuth::is_authorized(&app, request.headers()) {
+        true => show_machine.call(request, app).await,
+        false => api::get_machine.call(request, app).await,
+    }
+}
+
+/// `GET /v1/machine/{id}` on a listener that serves only operators.
+pub(crate) async fn show_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> ApiResult<Json<MachineResponse>> {
+    machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
+}
+
+/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
+pub(crate) async fn reinstall_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<ReinstallResponse>, ApiError> {
+    let asked = parse_request(read_operator_document(&app, peer, body, EVENT_BYTES).await?)?;
+    let id = id.to_lowercase();
+    if asked.id.to_lowercase() != id {
+        return Err(ApiError::bad_request(format!(
+            "the path contains machine {id}, but the body contains {:?}",
+            asked.id
+        )));
+    }
+    let summary = place_order(&app, peer, &asked).await?;
+    let machine = machine_response(&app, &id, &base).await.map_err(ApiRefusal::into_error)?;
+    Ok(Json(ReinstallResponse::new(&machine, &summary)))
 }
 
 /// `POST /v1/machine/find`.
@@ -350,51 +350,4 @@ async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<Mac
         all.push(machine_response(app, id, base).await?);
     }
     Ok(all)
-}
-
-/// Returns a machine that has a file or has registered.
-async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
-    let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
-    let shown = get_preview(State(app.clone()), Path(id.to_owned()), base, OperatorAuth).await;
-    let Json(PlanInput { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
-        (StatusCode::NOT_FOUND, _) => ApiRefusal::not_found(KIND, id),
-        (status, message) => ApiRefusal::new(status, message),
-    })?;
-    let directory = app.directory();
-    let described = directory.find_machine(id);
-    let allocation = machine.allocation.or_else(|| {
-        let mut told = described?.allocation.as_ref()?.to_agent_allocation();
-        told.user_data.clear();
-        told.console_password.clear();
-        told.vpn = Value::Null;
-        Some(told)
-    });
-    let locked = described.and_then(|machine| machine.locked.clone());
-    let registered = app.state.find_registration(id).await?;
-    let registered: Option<RegisterRequest> =
-        registered.and_then(|registered| serde_json::from_str(&registered.document).ok());
-    let (hardware, bios) = registered.map(|register| (register.hardware, register.bios)).unzip();
-    let (last_seen, last_event) = app.state.last_event(id).await?.unzip();
-    let event: Option<Value> = last_event.and_then(|event| serde_json::from_str(&event).ok());
-    let logged = |event: Value| LoggedEvent {
-        time: last_seen.clone(),
-        event: event["event"].clone(),
-        message: event["message"].clone(),
-    };
-    Ok(MachineResponse {
-        id: id.to_owned(),
-        name: machine.name,
-        description: String::new(),
-        tags: Vec::new(),
-        size: machine.size,
-        hardware,
-        bios,
-        allocation,
-        withheld,
-        state: LockState {
-            value: if locked.is_some() { "LOCKED" } else { "" },
-            description: locked.unwrap_or_default(),
-        },
-        events: MachineEvents { log: event.into_iter().map(logged).collect(), last_event_time: last_seen },
-    })
 }

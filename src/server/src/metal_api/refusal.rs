@@ -71,6 +71,11 @@ impl ApiRefusal {
         self.message
     }
 
+    /// Returns status and message as an error without details.
+    pub(crate) fn into_error(self) -> ApiError {
+        ApiError::new(self.status, self.message)
+    }
+
     /// Adds details.
     pub(crate) fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
         ApiRefusal { problems, ..self }

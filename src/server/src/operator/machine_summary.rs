@@ -3,7 +3,7 @@
 use crate::migrations::machine_migration::MachineMigration;
 use crate::out_of_band::progress::OutOfBandProgress;
 use model::install_report::ProgressEvent;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use site::effective_allocation::AllocationDifference;
 use store::{ReinstallOrder, ReinstallOutcome};
 
@@ -12,9 +12,10 @@ use store::{ReinstallOrder, ReinstallOutcome};
 pub struct MachineSummary {
     pub id: String,
     pub name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_reference")]
     pub size: Option<String>,
     /// Id of the allocation.
+    #[serde(default, deserialize_with = "read_reference")]
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
@@ -66,6 +67,22 @@ pub struct MachineSummary {
     pub outcome: Option<ReinstallOutcome>,
 }
 
+/// Size or allocation in a response: its id, or metal-api's object in the response to an order.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ObjectReference {
+    Id(String),
+    Size { id: String },
+    Allocation { allocationuuid: String },
+}
+
+fn read_reference<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::deserialize(source)?.map(|reference| match reference {
+        ObjectReference::Id(id) | ObjectReference::Size { id } => id,
+        ObjectReference::Allocation { allocationuuid } => allocationuuid,
+    }))
+}
+
 /// Content of an install marker that the server does not trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingMarker {
@@ -73,4 +90,26 @@ pub struct WaitingMarker {
     pub image: String,
     /// Time of the installation in RFC 3339, UTC, by the machine's clock.
     pub time: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_summary_is_read_from_the_list_and_from_the_response_to_an_order() {
+        let read = |size: serde_json::Value, allocation: serde_json::Value| {
+            let document = json!({"id": "m", "name": "one", "size": size, "allocation": allocation, "installed": true,
+                "image": null, "layout": null, "locked": null, "order": null, "attempts": 3, "last_seen": null,
+                "last_event": null, "outcome": null});
+            serde_json::from_value::<MachineSummary>(document).map(|read| (read.size, read.allocation))
+        };
+        let texts = (Some("c1".to_owned()), Some("a1".to_owned()));
+        assert_eq!(read(json!("c1"), json!("a1")).unwrap(), texts);
+        let size = json!({"id": "c1", "constraints": []});
+        assert_eq!(read(size, json!({"allocationuuid": "a1", "hostname": "h"})).unwrap(), texts);
+        assert_eq!(read(json!(null), json!(null)).unwrap(), (None, None));
+        assert!(read(json!(7), json!(null)).is_err() && read(json!(null), json!({"name": "a1"})).is_err());
+    }
 }

@@ -1,14 +1,12 @@
 //! Reinstall orders: their checks, placement and cancellation.
 
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
-use crate::api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::api_error::ApiError;
 use crate::full_install_state;
 use crate::quotas::ClientAddress;
 use crate::status_log::MachineOrigin;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use model::allocation::Allocation;
@@ -72,30 +70,11 @@ pub struct ReinstallRequest {
     pub description: Option<String>,
 }
 
-/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
-pub(crate) async fn post_reinstall(
-    State(app): State<Arc<AppState>>,
-    Path(id): Path<String>,
-    _: OperatorAuth,
-    peer: ClientAddress,
-    body: Body,
-) -> Result<Json<MachineSummary>, ApiError> {
-    let asked = parse_request(read_operator_document(&app, peer, body, EVENT_BYTES).await?)?;
-    let id = id.to_lowercase();
-    if asked.id.to_lowercase() != id {
-        return Err(ApiError::bad_request(format!(
-            "the path contains machine {id}, but the body contains {:?}",
-            asked.id
-        )));
-    }
-    place_order(&app, peer, &asked).await.map(Json)
-}
-
 /// Parses the body of a request.
 ///
 /// # Errors
 /// A field is unknown, missing, or has another type.
-fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
+pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
     if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = suggest_name(other, FIELDS.into_iter());
         return Err(ApiError::bad_request(format!("request body: unknown field {other:?}{others}")));

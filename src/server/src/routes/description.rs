@@ -37,6 +37,7 @@ pub enum RequiredToken {
     /// The token for metrics, or the operator's token.
     Metrics,
     Machine,
+    MachineOrOperator,
     None,
 }
 

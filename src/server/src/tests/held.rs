@@ -50,9 +50,9 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
             assert_eq!(answer.status, 401, "{method} {path} with {token:?}: {}", answer.text());
         }
     }
-    // The operator's is no machine's, and a machine's own opens nothing of the operator's.
+    // The operator's is no machine's except for a look at it, and a machine's own opens nothing of the operator's.
     let operator = server.operator();
-    for (method, path) in &calls(ONE)[..5] {
+    for (method, path) in &calls(ONE)[1..5] {
         assert_eq!(server.call(&operator, method, path, &Value::Null).await.status, 401, "{method} {path}");
     }
     for (method, path) in &calls(ONE)[5..13] {

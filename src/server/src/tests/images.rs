@@ -35,8 +35,10 @@ async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
     );
     let expected = format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}description: \"of the rack\"\n");
     assert_eq!(server.file(&file), expected);
-    // What is answered can be sent back as it is.
+    // What is answered can be sent back as it is. Some clients spell the date differently.
     assert_eq!(server.v1("POST", AT, &changed.json()).await.status, 200);
+    let again = json!({"id": NEW, "expirationDate": "9999-12-31T00:00:00+00:00"});
+    assert_eq!(server.v1("POST", AT, &again).await.status, 200);
     assert_eq!(server.file(&file), expected);
     let old = server.v1_matching("POST", AT, &shown.headers["etag"], &json!({"id": NEW, "name": "x"})).await;
     assert!(old.status == 409 && !old.text().contains("hunter2"), "{}", old.text());
@@ -68,6 +70,8 @@ async fn what_is_no_image_is_refused_and_a_computed_digest_is_not_written_down()
         (400, "the url is neither", with("url", json!("ftp://h/i"))),
         (400, "not both", with("file", json!("deb/debian 12.tar.zst"))),
         (400, "there is no field \"urll\"", with("urll", json!("x"))),
+        (400, "images do not expire", with("expirationDate", json!("2027-01-01T00:00:00Z"))),
+        (400, "there is no field \"classification\"", with("classification", json!("supported"))),
         (400, "the digest is neither", with("digest", json!("md5:0"))),
         (400, "is not accessible under:", json!({"id": NEW, "file": "none.tar"})),
         (400, "below images/", json!({"id": NEW, "file": "../secret"})),

@@ -34,12 +34,17 @@ async fn machines_are_shown_as_metal_api_shows_them() {
     );
     assert_eq!(one["allocation"]["filesystemlayout"]["id"], "default");
     assert_eq!((&one["hardware"]["cpu_cores"], &one["bios"]["vendor"]), (&json!(2), &json!("")));
-    // There the agent asks for its machine alone, with a token of its own: an operator finds machines.
+    // The agent gets its own machine with its allocation, and the operator any machine, as in the list.
     let token = server.token(ONE).await;
     let own = server.call(&token, "GET", &format!("{AT}/{ONE}"), &Value::Null).await;
     assert!(own.status == 200 && own.json().get("state").is_none(), "{}", own.text());
     assert_eq!(server.call(&token, "GET", &format!("{AT}/{TWO}"), &Value::Null).await.status, 401);
-    assert_eq!(server.v1("GET", &format!("{AT}/{ONE}"), &Value::Null).await.status, 401);
+    let shown = server.v1("GET", &format!("{AT}/{}", ONE.to_uppercase()), &Value::Null).await;
+    assert_eq!(
+        (shown.status, &shown.json()["name"], &shown.json()["liveliness"]),
+        (200, &json!("one"), &json!("Unknown"))
+    );
+    assert_eq!(server.v1("GET", &format!("{AT}/{STRANGER}"), &Value::Null).await.status, 404);
     assert_eq!(server.call(&token, "GET", AT, &Value::Null).await.status, 401);
     assert_eq!(server.call(&token, "POST", &format!("{AT}/find"), &json!({})).await.status, 401);
 

@@ -109,7 +109,7 @@ async fn the_document_has_the_routes_and_no_others() {
 
 #[test]
 fn every_route_is_described_and_every_schema_is_one() {
-    for call in crate::routes::machine_routes().into_iter().chain(crate::routes::operator_routes()) {
+    for call in crate::routes::all_routes() {
         let is_below = call.path.ends_with('/') || call.path.ends_with("{*path}");
         assert!(is_below || !call.described.is_empty(), "{}", call.path);
     }
