@@ -21,7 +21,8 @@ use common::yaml::edit;
 use model::allocation::FinisherChoice;
 use model::layout::ImageId;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, ImageLocation, ImageSpec};
 use site::snapshot::SiteSnapshot;
@@ -78,10 +79,21 @@ pub(crate) fn request_schema(schemas: &mut SchemaGenerators) -> Value {
 #[serde(default)]
 pub(crate) struct ImageQuery {
     /// Include hidden images.
+    #[serde(deserialize_with = "read_flag")]
     hidden: bool,
+    #[serde(deserialize_with = "read_flag")]
     blacklisted: bool,
-    #[serde(rename = "show-usage")]
+    #[serde(rename = "show-usage", deserialize_with = "read_flag")]
     show_usage: bool,
+}
+
+/// Reads a flag in the spellings that metal-api accepts. Its Python client sends `True`.
+fn read_flag<'de, D: Deserializer<'de>>(source: D) -> Result<bool, D::Error> {
+    match String::deserialize(source)?.as_str() {
+        "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
+        _ => Err(D::Error::custom("provided string was not `true` or `false`")),
+    }
 }
 
 /// `GET /v1/image`: lists the images, sorted by id.

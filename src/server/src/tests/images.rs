@@ -107,6 +107,8 @@ async fn a_hidden_image_is_not_listed_and_installs() {
     assert_eq!(server.v1("PUT", AT, &image()).await.status, 201);
     assert_eq!(ids("").await, ["debian-12"]);
     assert_eq!(ids("?hidden=true").await, ["debian-12", NEW]);
+    assert_eq!((ids("?hidden=True").await.len(), ids("?hidden=False").await.len()), (2, 1), "as clients in Python");
+    assert_eq!(server.v1("GET", &format!("{AT}?hidden=yes"), &Value::Null).await.status, 400);
     assert_eq!(server.v1("PUT", &format!("{AT}/debian-12/hidden"), &Value::Null).await.status, 200);
     assert!(ids("").await.is_empty());
     let token = server.token(ONE).await;
