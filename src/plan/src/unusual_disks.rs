@@ -58,7 +58,8 @@ impl PlanDecider<'_> {
 }
 
 fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
-    if !SECTOR_BYTES.contains(&disk.sector_bytes) {
+    // 0: the inventory does not contain the size.
+    if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
             "it has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
             disk.sector_bytes
