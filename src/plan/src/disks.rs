@@ -122,13 +122,7 @@ impl<'a> PlanDecider<'a> {
         }
         let extents = match sectors::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
             Ok(extents) => extents,
-            Err(small) => {
-                let message = format!(
-                    "device:{} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
-                    disk.device, small.required_mib, small.existing_mib
-                );
-                return self.refuse(format!("{place}.partitions"), message);
-            }
+            Err(small) => return self.refuse(format!("{place}.partitions"), small.explain(&disk.device)),
         };
         self.devices.insert(disk.device.clone(), new_device(found, fate, found.device.clone(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {

@@ -17,6 +17,7 @@ mod decisions;
 mod describe;
 mod devices;
 mod discarded_disks;
+pub mod disk_capacity;
 mod disk_records;
 mod disks;
 mod display;

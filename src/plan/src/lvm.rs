@@ -108,7 +108,7 @@ impl<'a> PlanDecider<'a> {
                     true => "none of them is a physical volume of a known group".to_owned(),
                     false => format!("there is {}", there.join(" and ")),
                 };
-                let remedy = suggest_after_extension(group, &wanted, &several).unwrap_or_default();
+                let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();
                 let message = format!("vg:{} must be kept on {}, but {there}{remedy}", group.name, wanted.join(", "));
                 return self.refuse(place, message);
             }

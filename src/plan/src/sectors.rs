@@ -1,5 +1,6 @@
 //! Placement of partitions: converts sizes in MiB to sectors of the disk.
 
+use model::device::LayoutPath;
 use model::layout::{self, RequestedSize};
 use operations::{ByteRange, label_copy_ranges};
 
@@ -36,6 +37,16 @@ pub(crate) struct DiskTooSmall {
     /// Required size for the partitions and both partition tables.
     pub required_mib: u64,
     pub existing_mib: u64,
+}
+
+impl DiskTooSmall {
+    /// Returns the message for a disk of the layout.
+    pub(crate) fn explain(&self, device: &LayoutPath) -> String {
+        format!(
+            "device:{device} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
+            self.required_mib, self.existing_mib
+        )
+    }
 }
 
 /// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order of `partitions`.

@@ -23,6 +23,7 @@ mod cost;
 mod defining;
 mod degraded;
 mod disabled;
+mod disk_capacity;
 mod drawn;
 mod drivers;
 mod effect;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use site::loader::{SiteLoader, SiteScan};
 use site::operator_files::MachineSpec;
 use site::os_definitions::{OsDefinitions, VerifyCache};
+use site::snapshot::SiteSnapshot;
 use site::yaml_folder::format_problem;
 use std::collections::BTreeSet;
 use std::fs;
@@ -89,6 +90,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let SiteScan { directory, problems, notes } = seen.unwrap_or_default();
     all.extend(problems);
     let problems = parse_problems(all, dir);
+    let notes = notes.into_iter().chain(find_undecided_pairs(&directory)).collect();
     Ok(SiteCheckReport {
         directory: dir.clone(),
         good: problems.is_empty(),
@@ -98,6 +100,16 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
         problems,
         notes: parse_problems(notes, dir),
     })
+}
+
+/// Returns a note for each size and image for which not exactly one layout is selected. Allocations of this size with this image must name
+/// their layout.
+fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
+    let known = &directory.known;
+    let of_machines = directory.machines().filter_map(|machine| machine.size.as_deref());
+    let sizes: BTreeSet<&str> = known.sizes.keys().map(String::as_str).chain(of_machines).collect();
+    let undecided = known.set.find_undecided(sizes, known.images.keys().map(String::as_str));
+    undecided.into_iter().map(|why| format!("layouts/: {}", why.message)).collect()
 }
 
 /// Returns the snapshot that a server would publish once all `verify` programs have ended.

@@ -24,6 +24,7 @@ impl Layout {
         self.advise_uefi(&mut said);
         self.advise_sizes(&mut said);
         self.advise_disks(&mut said);
+        self.advise_constraints(&mut said);
         said
     }
 
@@ -141,6 +142,20 @@ impl Layout {
         }
     }
 
+    /// Constraints on images alone, or on sizes alone, never select the layout.
+    fn advise_constraints(&self, said: &mut Vec<Diagnostic>) {
+        let super::LayoutConstraints { sizes, images } = &self.constraints;
+        let (missing, without_effect) = match (sizes.is_empty(), images.is_empty()) {
+            (true, false) => ("sizes", "images"),
+            (false, true) => ("images", "sizes"),
+            _ => return,
+        };
+        let message = format!(
+            "the list is empty, so constraints.{without_effect} has no effect: the layout is used only by allocations that name it; list {missing}, or remove constraints.{without_effect}"
+        );
+        said.push(Diagnostic::new(format!("constraints.{missing}"), message));
+    }
+
     fn advise_disks(&self, said: &mut Vec<Diagnostic>) {
         for (index, disk) in self.disks.iter().enumerate() {
             if let Some(message) = check_disk_name(disk) {
@@ -246,6 +261,15 @@ constraints: {sizes: [], images: {}}
         let never = "so a machine with this layout can never be reinstalled";
         for (replaced, expected) in [
             (&[][..], &[][..]),
+            (&[("sizes: []", "sizes: [c1]"), ("images: {}", "images: {debian: '*'}")], &[]),
+            (
+                &[("images: {}", "images: {debian: '*'}")],
+                &["constraints.sizes: the list is empty, so constraints.images has no"],
+            ),
+            (
+                &[("sizes: []", "sizes: [c1]")],
+                &["constraints.images: the list is empty, so constraints.sizes has no effect"],
+            ),
             (&[("wipeonreinstall: true", "wipeonreinstall: false")], &["disks: no disk has wipeonreinstall: true, "]),
             (
                 &[

@@ -141,6 +141,20 @@ impl LayoutSet {
         }
     }
 
+    /// Returns the reason for each pair of these sizes and images for which not exactly one layout is selected. If no layout has
+    /// constraints, layouts are only named by allocations, and no pair is returned.
+    pub fn find_undecided<'a>(
+        &self,
+        sizes: impl IntoIterator<Item = &'a str>,
+        images: impl IntoIterator<Item = &'a str> + Clone,
+    ) -> Vec<SelectionError> {
+        if self.members.iter().all(|member| member.sizes.is_empty() || member.images.is_empty()) {
+            return Vec::new();
+        }
+        let pairs = sizes.into_iter().flat_map(|size| images.clone().into_iter().map(move |image| (size, image)));
+        pairs.filter_map(|(size, image)| self.select(size, image).err()).take(MOST_COLLISIONS).collect()
+    }
+
     fn describe_nearest(&self, size: &str, os: &str) -> Vec<String> {
         let with_size: Vec<&SetMember> = self.members.iter().filter(|member| member.sizes.contains(size)).collect();
         if !with_size.is_empty() {

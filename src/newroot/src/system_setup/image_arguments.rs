@@ -144,7 +144,7 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
             .filter(|value| !is_automatic(value))
             .map(|_| "configures a NIC of another machine");
     }
-    REMOVED.iter().find(|(_, patterns)| patterns.iter().any(|pattern| matches(&pattern))).map(|(reason, _)| *reason)
+    REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
 }
 
 /// Returns whether a value of `ip=` is a method such as `dhcp`, which suits any machine.

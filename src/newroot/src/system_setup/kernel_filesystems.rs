@@ -112,7 +112,8 @@ fn parse_version(name: &str) -> Option<LinuxVersion> {
 fn find_unsupported(superblock: &[u8; SUPERBLOCK_AREA], kernel: LinuxVersion) -> Vec<&'static Feature> {
     let word = |at: usize| [superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]];
     let is_ext = superblock[EXT_SUPERBLOCK + 56..EXT_SUPERBLOCK + 58] == EXT_MAGIC;
-    let (features, read): (&[Feature], fn([u8; 4]) -> u32) = match superblock.starts_with(XFS_MAGIC) {
+    type ReadWord = fn([u8; 4]) -> u32;
+    let (features, read): (&[Feature], ReadWord) = match superblock.starts_with(XFS_MAGIC) {
         // Version 5, in the low bits of the version number; earlier versions do not have these fields.
         true if superblock[101] & 0xf == 5 => (&XFS, u32::from_be_bytes),
         false if is_ext => (&EXT, u32::from_le_bytes),

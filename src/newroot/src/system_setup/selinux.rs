@@ -27,8 +27,8 @@ const EXCLUDED: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 pub(crate) fn find_policy(root: &NewRoot) -> Option<String> {
     let text = root.read_text(CONFIG).ok()?;
     let value = |key: &str| {
-        let values = text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
-        values.last().map(|value| value.trim().to_ascii_lowercase())
+        let mut values = text.lines().rev().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('='));
+        values.next().map(|value| value.trim().to_ascii_lowercase())
     };
     let is_enabled = value("SELINUX").is_some_and(|mode| ["enforcing", "permissive"].contains(&mode.as_str()));
     let name = value("SELINUXTYPE").unwrap_or_else(|| "targeted".to_owned());

@@ -18,10 +18,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::Diagnostic;
 use common::yaml::edit::{self, EditedYaml};
-use model::inventory::Inventory;
 use model::layout::selection::LayoutSet;
 use model::layout::{self, Layout, ParsedLayout, PartitionType};
-use model::storage_graph::lookup;
+use plan::disk_capacity::find_capacity_problems;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -172,33 +171,11 @@ async fn match_layout(app: &AppState, asked: &LayoutMatchQuery) -> ApiResult {
         None => ApiRefusal::not_found("machine", &machine),
     };
     let inventory = app.read_inventory(&machine).await?.ok_or_else(unknown)?;
-    let problems = find_misfits(layout, &inventory);
+    let problems = find_capacity_problems(layout, &inventory);
     match problems.is_empty() {
         true => Ok(tagged_response(StatusCode::OK, layout)),
         false => Err(ApiRefusal::from_problems(StatusCode::UNPROCESSABLE_ENTITY, problems)),
     }
-}
-
-/// Returns the disks of a layout that a machine lacks, or whose partitions are larger than the machine's disk, in metal-api's words.
-pub(super) fn find_misfits(layout: &Layout, inventory: &Inventory) -> Vec<Diagnostic> {
-    let mut problems = Vec::new();
-    for (index, listed) in layout.disks.iter().enumerate() {
-        let place = format!("disks[{index}]");
-        match lookup::find_disk(listed, inventory) {
-            Err(why) => problems.push(Diagnostic::new(place, why)),
-            Ok(disk) => {
-                let required: u64 = listed.partitions.iter().filter_map(|partition| partition.size.as_mib()).sum();
-                let existing = disk.size_bytes >> 20;
-                if required > existing {
-                    let device = &listed.device;
-                    let why =
-                        format!("device:{device} is not big enough required:{required}MiB, existing:{existing}MiB");
-                    problems.push(Diagnostic::new(place, why));
-                }
-            }
-        }
-    }
-    problems
 }
 
 fn tagged_response(status: StatusCode, layout: &Layout) -> Response {

@@ -1,7 +1,6 @@
 //! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
-use super::layouts::find_misfits;
 use super::machine_file::{check_templates, rewrite_machine_file};
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
@@ -21,6 +20,7 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
+use plan::disk_capacity::find_capacity_problems;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
 use std::sync::Arc;
@@ -331,7 +331,7 @@ async fn check_layout_fit(app: &AppState, id: &str, asked: &Map<String, Value>) 
     };
     let layout = text("filesystemlayoutid").or_else(selected).and_then(|layout| known.layouts.get(layout));
     let (Some(layout), Some(inventory)) = (layout, app.read_inventory(id).await?) else { return Ok(()) };
-    let misfits = find_misfits(layout, &inventory);
+    let misfits = find_capacity_problems(layout, &inventory);
     if misfits.is_empty() {
         return Ok(());
     }

@@ -94,3 +94,25 @@ async fn what_is_installed_counts_and_the_server_may_run() {
     let problem = found.0.problems.iter().find(|problem| problem.message.contains("database")).expect("it is named");
     assert!(!problem.message.contains("drophammer-check"), "{problem:?}");
 }
+
+/// An allocation that names its layout does not need a selection, so these are no problems.
+#[test]
+fn sizes_and_images_without_exactly_one_layout_are_noted() {
+    let dir = directory();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let noted = || {
+        let notes = found(&dir).notes.into_iter().filter(|note| note.file.as_deref() == Some("layouts/"));
+        notes.map(|note| note.message).collect::<Vec<_>>()
+    };
+    assert_eq!(noted(), [""; 0], "no layout has constraints");
+    let constrained = |id: &str, sizes: &str| {
+        LAYOUT.replace("id: default", &format!("id: {id}"))
+            + &format!("constraints: {{sizes: [{sizes}], images: {{debian: '*'}}}}\n")
+    };
+    write("layouts/one.yaml", &constrained("one", "c2"));
+    assert_eq!(noted(), ["could not find a matching filesystemLayout for size:c1 and image:debian-12"]);
+    write("layouts/one.yaml", &constrained("one", "c1"));
+    assert_eq!(noted(), [""; 0]);
+    write("layouts/other.yaml", &constrained("other", "c1"));
+    assert!(noted()[0].starts_with("2 layouts match size:c1 and image:debian-12"), "{:?}", noted());
+}

@@ -200,7 +200,7 @@ async fn a_layout_matches_what_a_machine_has_registered() {
     large["disks"][0]["partitions"] = json!([{"number": 1, "label": "root", "size": 1025}]);
     assert_eq!(server.v1("PUT", AT, &large).await.status, 201);
     let answer = ask(ONE, "large").await;
-    let words = "device:/dev/sda is not big enough required:1025MiB, existing:1024MiB";
+    let words = "device:/dev/sda is not big enough required:1027MiB, existing:1024MiB (with 1 MiB at each end for the partition table)";
     assert_eq!((answer.status, answer.json()["message"].as_str()), (422, Some(words)));
     large["id"] = json!("other");
     large["disks"][0]["device"] = json!("/dev/sdb");

@@ -175,7 +175,7 @@ async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
         let wish = json!({"imageid": "debian-12", "filesystemlayoutid": layout, field: value});
         server.v1("POST", &format!("{AT}/allocate"), &wish).await
     };
-    let large = "device:/dev/sda is not big enough required:2000MiB, existing:1024MiB";
+    let large = "device:/dev/sda is not big enough required:2002MiB, existing:1024MiB (with 1 MiB at each end";
     let other = "device:/dev/sdb does not exist on given hardware";
     // Without a name, the size and the image select the layout.
     for (layout, words) in [("large", large), ("other", other), ("", other)] {

@@ -29,10 +29,8 @@ pub(crate) fn collect_doubts(hints: &DiskHints) -> Vec<(String, String)> {
         Some((hint.clone(), message))
     };
     let doubts = hints.iter().filter_map(doubt);
-    let contradictions = NOT_OF_NVME.iter().filter_map(|(hint, message)| {
-        (is_nvme(hints) && requires_other_than_nvme(hints, hint)).then(|| ((*hint).to_owned(), (*message).to_owned()))
-    });
-    doubts.chain(contradictions).collect()
+    let contradictions = NOT_OF_NVME.iter().filter(|(hint, _)| is_nvme(hints) && requires_other_than_nvme(hints, hint));
+    doubts.chain(contradictions.map(|(hint, message)| ((*hint).to_owned(), (*message).to_owned()))).collect()
 }
 
 fn is_nvme(hints: &DiskHints) -> bool {

@@ -14,6 +14,26 @@ fn layout(id: &str, sizes: &[&str], images: &[(&str, &str)]) -> Layout {
     }
 }
 
+#[test]
+fn sizes_and_images_without_exactly_one_layout_are_listed() {
+    let undecided = |layouts: &[Layout]| {
+        let all = set(layouts).find_undecided(["c1", "c2"], ["debian-12", "ubuntu-24.4"]);
+        all.into_iter().map(|why| why.message).collect::<Vec<_>>()
+    };
+    assert_eq!(undecided(&[layout("named", &[], &[]), layout("half", &[], &[("debian", "*")])]), [""; 0]);
+    let whole = layout("whole", &["c1", "c2"], &[("debian", "*"), ("ubuntu", "*")]);
+    assert_eq!(undecided(std::slice::from_ref(&whole)), [""; 0]);
+    let none = |size: &str, image: &str| {
+        format!("could not find a matching filesystemLayout for size:{size} and image:{image}")
+    };
+    assert_eq!(
+        undecided(&[layout("one", &["c1"], &[("debian", ">= 12")])]),
+        [none("c1", "ubuntu-24.4"), none("c2", "debian-12"), none("c2", "ubuntu-24.4")]
+    );
+    let two = undecided(&[whole, layout("other", &["c2"], &[("debian", ">= 12")])]);
+    assert!(two.len() == 1 && two[0].starts_with("2 layouts match size:c2 and image:debian-12: "), "{two:?}");
+}
+
 fn set(layouts: &[Layout]) -> LayoutSet {
     let files: Vec<PathBuf> = layouts.iter().map(|layout| format!("{}.yaml", layout.id).into()).collect();
     LayoutSet::new(files.iter().map(PathBuf::as_path).zip(layouts))
