@@ -247,7 +247,8 @@ fn is_expiry(date: &Value) -> bool {
     date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
 }
 
-fn is_empty_value(value: &Value) -> bool {
+/// Returns whether metal-stack's clients send this value for a field that is not given.
+pub(super) fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
 

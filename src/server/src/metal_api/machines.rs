@@ -1,6 +1,7 @@
 //! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
+use super::images::is_empty_value;
 use super::machine_file::{check_templates, rewrite_machine_file};
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
@@ -83,7 +84,8 @@ pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
         _ => json!({"type": ["string", "null"]}),
     };
     let properties: Map<String, Value> = SEARCHED.into_iter().map(|name| (name.to_owned(), kind(name))).collect();
-    json!({"type": "object", "properties": properties, "additionalProperties": {"type": "null"}})
+    let ignored = json!({"enum": [null, "", []]});
+    json!({"type": "object", "properties": properties, "additionalProperties": ignored})
 }
 
 /// Returns the schema of an allocation request.
@@ -155,7 +157,8 @@ pub(crate) async fn find_machines(
     body: Body,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
     let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    asked.retain(|_, value| !value.is_null());
+    // metal-stack's Go client sends empty lists for the criteria that are not given.
+    asked.retain(|_, value| !is_empty_value(value));
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
             "machines cannot be searched by {other:?}{}",
@@ -198,9 +201,7 @@ pub(crate) async fn allocate_machine(
     EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
 ) -> ApiResult<Json<MachineResponse>> {
     let EditTurn { app, peer, .. } = &turn;
-    asked.retain(|_, value| {
-        !value.is_null() && value.as_str() != Some("") && value.as_array().is_none_or(|all| !all.is_empty())
-    });
+    asked.retain(|_, value| !is_empty_value(value));
     let takes = |name: &str| CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(

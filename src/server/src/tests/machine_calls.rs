@@ -56,7 +56,7 @@ async fn machines_are_shown_as_metal_api_shows_them() {
         (json!({}), &["one", "two"][..]),
         (json!({"id": ONE.to_uppercase(), "rackid": null}), &["one"]),
         (json!({"sizeid": "c1", "allocation_image_id": "debian-12", "allocation_succeeded": false}), &["one"]),
-        (json!({"name": "two"}), &["two"]),
+        (json!({"name": "two", "network_ids": [], "rackid": ""}), &["two"]),
         (json!({"allocation_hostname": "other"}), &[]),
         (json!({"nics_mac_addresses": ["52:54:00:00:00:01"]}), &[]),
     ] {
