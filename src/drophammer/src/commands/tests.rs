@@ -308,7 +308,7 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
 
 #[test]
 fn notes_are_problems_where_somebody_says_strict() {
-    let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {}}")), ("b.yaml", V2)]);
+    let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {debian: '*'}}")), ("b.yaml", V2)]);
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (name, strict, expected) in [
         ("a.yaml", CommandOutcome::Refused, "1 layout, good, 2 notes, which --strict treats as problems\n"),
