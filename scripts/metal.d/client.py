@@ -225,6 +225,7 @@ def allocation_request(**fields):
 def judge_allocations(judge):
     api, id = "MachineApi", machine_id(LARGE)
     allocate, request = f"{api}.allocate_machine", allocation_request
+    network = lambda id, acquire: models.V1MachineAllocationNetwork(networkid=id, autoacquire=acquire)
     for note, fields, statuses, words in [
         ("of an allocated machine", {"uuid": machine_id(INSTALLED), "sizeid": "c1"}, [422], "already allocated"),
         ("of a locked machine", {"uuid": machine_id(LOCKED)}, [422], "locked: repair"),
@@ -233,6 +234,9 @@ def judge_allocations(judge):
         ("of a size without machines", {"sizeid": "c9"}, [422], "no machine available"),
         ("with an unknown image", {"uuid": id, "imageid": "debian-99.0"}, [422], "imageid: "),
         ("with an unknown layout", {"uuid": id, "filesystemlayoutid": "none"}, [422], "filesystemlayoutid: "),
+        ("on a small disk", {"uuid": machine_id(SMALL)}, [422], "is not big enough"),
+        ("with a network that the machine lacks", {"uuid": id, "networks": [network("private", True)]}, [422], "network \"private\" is not in the file"),
+        ("with a layout for two disks", {"filesystemlayoutid": "full"}, [422], "/dev/sdb does not exist"),
         ("with tags", {"uuid": id, "tags": ["t"]}, [400], "\"tags\" is not supported"),
         ("with addresses", {"uuid": id, "ips": ["10.0.0.1"]}, [400], "\"ips\" is not supported"),
     ]:
@@ -244,6 +248,11 @@ def judge_allocations(judge):
     judge.check("the allocation is in the machine's file", "hostname: h3" in judge.site.text("machines/three.yaml"))
     judge.served(f"{api}.free_machine", id, check=lambda one: one.id == id and one.allocation is None)
     judge.check("the file is as before", judge.site.text("machines/three.yaml") == before, judge.site.text("machines/three.yaml"))
+    networks = [network("storage", False), network("internet", True)]
+    judge.served(allocate, request(networks=networks), note="of any machine on which the layout fits, with networks",
+                 check=lambda one: one.id == id and [(net.networkid, net.asn, net.ips) for net in one.allocation.networks] == [("storage", 0, []), ("internet", 42, ["10.0.0.3"])])
+    judge.refused(allocate, [request()], [422], "is not big enough", note="if only a machine with a small disk is left")
+    judge.served(f"{api}.free_machine", id, note="with networks", check=lambda one: one.allocation is None)
     judge.served(f"{api}.free_machine", id, note="that is free", check=lambda one: one.allocation is None)
     judge.refused(f"{api}.free_machine", [machine_id(LOCKED)], [422], "locked: repair", note="that is locked")
     judge.refused(f"{api}.free_machine", [machine_id(99)], [404], "no machine with id")

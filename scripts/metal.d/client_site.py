@@ -86,7 +86,7 @@ allocation:
 MACHINES = {
     INSTALLED: ("one", ALLOCATION),
     SMALL: ("two", "size: c2\n"),
-    LARGE: ("three", "size: c2\n"),
+    LARGE: ("three", "size: c2\nnetworks: [{networkid: internet, asn: 42, ips: [10.0.0.3]}, {networkid: storage}]\n"),
     UNSEEN: ("four", "size: c2\n"),
     LOCKED: ("five", "size: c2\nlocked: repair\n"),
     DESCRIBED: ("six", NETWORKS),

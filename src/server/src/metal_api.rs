@@ -9,6 +9,7 @@ pub(crate) mod edited_files;
 pub(crate) mod image_visibility;
 pub(crate) mod images;
 pub(crate) mod layouts;
+mod machine_choice;
 mod machine_file;
 pub(crate) mod machine_response;
 pub(crate) mod machines;

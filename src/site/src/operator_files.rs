@@ -7,6 +7,7 @@ mod error_collection;
 mod image_file;
 mod k8s_resources;
 mod machine_file;
+mod machine_networks;
 mod network_field;
 pub(crate) mod os_parameters;
 mod pull_secret;
@@ -50,6 +51,8 @@ pub struct MachineSpec {
     pub bmc: Option<Bmc>,
     /// Traits of the machine. A trait with the name of a deploy template enables this template on the machine.
     pub traits: Vec<Spanned<String>>,
+    /// Networks of metal-stack that an allocation request may select by their `networkid`.
+    pub networks: Vec<Value>,
     pub allocation: Option<AllocationSpec>,
 }
 

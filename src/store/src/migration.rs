@@ -142,6 +142,9 @@ pub struct Migration {
     pub failures: u32,
     /// Hash of the token of the last boot that failed.
     pub failed: Option<TokenHash>,
+    /// Hash of the token of the source's boot that reported the success of its installation, and then booted the installed system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<TokenHash>,
     /// Last problem that the source reported.
     pub words_a: String,
     /// Last problem that the target reported.

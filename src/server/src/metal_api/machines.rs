@@ -2,7 +2,8 @@
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::images::is_empty_value;
-use super::machine_file::{check_templates, rewrite_machine_file};
+use super::machine_choice::{choose_machine, select_networks};
+use super::machine_file::rewrite_machine_file;
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -21,7 +22,6 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
-use plan::disk_capacity::find_capacity_problems;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
 /// Fields of a machine's file, in the order in which they are written.
-pub(crate) const FIELDS: [&str; 11] = [
+pub(crate) const FIELDS: [&str; 12] = [
     "id",
     "name",
     "macs",
@@ -43,8 +43,11 @@ pub(crate) const FIELDS: [&str; 11] = [
     "locked",
     "bmc",
     "traits",
+    "networks",
     "allocation",
 ];
+/// Field that selects networks of the machine's file.
+const NETWORKS: &str = "networks";
 /// Fields by which machines can be searched.
 const SEARCHED: [&str; 12] = [
     "id",
@@ -91,10 +94,10 @@ pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
 /// Returns the schema of an allocation request.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     let kind = |name: &str| match name {
-        "ssh_pub_keys" | "dns_servers" | "ntp_servers" => json!({"type": ["array", "null"]}),
+        "ssh_pub_keys" | "dns_servers" | "ntp_servers" | NETWORKS => json!({"type": ["array", "null"]}),
         _ => json!({"type": ["string", "null"]}),
     };
-    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES);
+    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES).chain([NETWORKS]);
     let properties: Map<String, Value> = names.map(|name| (name.to_owned(), kind(name))).collect();
     json!({"type": "object", "properties": properties, "required": ["imageid"]})
 }
@@ -202,7 +205,8 @@ pub(crate) async fn allocate_machine(
 ) -> ApiResult<Json<MachineResponse>> {
     let EditTurn { app, peer, .. } = &turn;
     asked.retain(|_, value| !is_empty_value(value));
-    let takes = |name: &str| CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
+    let takes =
+        |name: &str| name == NETWORKS || CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(
             "{other:?} is not supported in an allocation request: set it in the machine's file"
@@ -214,6 +218,13 @@ pub(crate) async fn allocate_machine(
     let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
     for (name, ours) in ASKED {
         allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
+    }
+    let networks = match app.directory().find_machine(&id) {
+        Some(machine) => select_networks(machine, asked.get(NETWORKS))?,
+        None => Vec::new(),
+    };
+    if !networks.is_empty() {
+        allocation.insert(NETWORKS.to_owned(), Value::Array(networks));
     }
     let change = |document: &mut Map<String, Value>| {
         drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
@@ -272,74 +283,9 @@ pub(crate) async fn free_machine(
     Ok(Json(machine_response(app, &id, &base).await?))
 }
 
-async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
+pub(super) async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
     let is = app.state.find_live_migration(id).await?;
     is.map_or(Ok(()), |is| Err(ApiRefusal::conflict(explain_migration_block(id, &is))))
-}
-
-/// Returns the requested machine, or a free one of the requested size that has registered. The layout must fit its disks, and it must not be
-/// part of a migration.
-async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
-    let directory = app.directory();
-    let text = |name: &str| asked.get(name).and_then(Value::as_str);
-    if let Some(uuid) = text("uuid") {
-        let id = uuid.to_lowercase();
-        let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
-        return match (&machine.locked, &machine.allocation, text("sizeid")) {
-            (Some(reason), ..) => Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}"))),
-            (_, Some(_), _) => Err(ApiRefusal::unprocessable("machine is already allocated")),
-            (_, _, Some(size)) if machine.size.as_deref() != Some(size) => {
-                Err(ApiRefusal::unprocessable(format!("machine {id:?} does not have the requested size: {size}")))
-            }
-            _ => {
-                check_no_migration(app, &id).await?;
-                check_layout_fit(app, &id, asked).await.map(|()| id)
-            }
-        };
-    }
-    let none = || ApiRefusal::unprocessable("when no machine id is given, a size id must be specified");
-    let size = text("sizeid").ok_or_else(none)?;
-    let is_free = |machine: &&MachineSpec| {
-        machine.size.as_deref() == Some(size) && machine.allocation.is_none() && machine.locked.is_none()
-    };
-    let mut free: Vec<&MachineSpec> = directory.machines().filter(is_free).collect();
-    free.sort_unstable_by_key(|machine| &machine.id);
-    let mut misfit = None;
-    for machine in free {
-        let id = &machine.id;
-        if app.state.find_registration(id).await?.is_some()
-            && app.state.find_live_migration(id).await?.is_none()
-            && check_templates(app, machine, &directory.known).await?.is_ok()
-        {
-            match check_layout_fit(app, id, asked).await {
-                Ok(()) => return Ok(id.clone()),
-                Err(why) => drop(misfit.get_or_insert(why)),
-            }
-        }
-    }
-    Err(misfit.unwrap_or_else(|| ApiRefusal::unprocessable("no machine available")))
-}
-
-/// Checks that the requested layout, or the layout that the machine's size and the image select, fits the disks that the machine has
-/// registered. A layout that does not exist is reported with the other fields of the allocation.
-async fn check_layout_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
-    let directory = app.directory();
-    let known = &directory.known;
-    let text = |name: &str| asked.get(name).and_then(Value::as_str);
-    let selected = || {
-        let size = directory.find_machine(id)?.size.as_deref()?;
-        Some(known.set.select(size, text("imageid")?).ok()?.id.as_str())
-    };
-    let layout = text("filesystemlayoutid").or_else(selected).and_then(|layout| known.layouts.get(layout));
-    let (Some(layout), Some(inventory)) = (layout, app.read_inventory(id).await?) else { return Ok(()) };
-    let misfits = find_capacity_problems(layout, &inventory);
-    if misfits.is_empty() {
-        return Ok(());
-    }
-    let words: Vec<&str> = misfits.iter().map(|misfit| misfit.message.as_str()).collect();
-    let (layout, machine, words) = (&layout.id, directory.display_name(id), words.join("; "));
-    let why = format!("filesystemlayout {layout} does not fit the disks of machine {machine}: {words}");
-    Err(ApiRefusal::unprocessable(why).with_problems(misfits))
 }
 
 async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {

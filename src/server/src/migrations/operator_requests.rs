@@ -257,6 +257,7 @@ fn new_migration(
         begun: None,
         failures: 0,
         failed: None,
+        left: None,
         words_a: String::new(),
         words_b: String::new(),
         files: false,

@@ -83,7 +83,12 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     for (status, words, body) in [
         (422, "no machine available", wish.clone()),
         (422, "a size id must be specified", with("sizeid", Value::Null)),
-        (400, "is not supported in an allocation request", with("networks", json!([{"networkid": "n"}]))),
+        (400, "is not supported in an allocation request", with("ips", json!(["10.0.0.1"]))),
+        (422, "network \\\"n\\\" is not in the file of machine", {
+            let mut wish = with("uuid", json!(TWO));
+            wish["networks"] = json!([{"networkid": "n"}]);
+            wish
+        }),
         (404, "no machine with id", with("uuid", json!(STRANGER))),
         (422, "machine is already allocated", with("uuid", json!(ONE))),
         (422, "\"imageid: image \\\"debian-99\\\" not found", {
@@ -200,4 +205,34 @@ async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
     let wish = json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default"});
     let answer = server.v1("POST", &format!("{AT}/allocate"), &wish).await;
     assert_eq!((answer.status, server.file("machines/two.yaml")), (409, broken), "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn networks_are_those_of_the_machines_file() {
+    let server = Running::start().await;
+    let text = format!(
+        "id: {TWO}\nname: two\nmacs: ['52:54:00:00:00:02']\nnetworks: [{{networkid: internet, asn: 42}}, {{networkid: storage}}]\n"
+    );
+    server.write("machines/two.yaml", &text);
+    server.token(TWO).await;
+    let wish = |networks: Value| json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default", "networks": networks});
+    let allocate = async |networks: Value| server.v1("POST", &format!("{AT}/allocate"), &wish(networks)).await;
+    // The file may have been read by now, or not yet.
+    let mut answer = allocate(json!([{"networkid": "stor", "autoacquire": true}])).await;
+    while !answer.text().contains("did you mean") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        answer = allocate(json!([{"networkid": "stor", "autoacquire": true}])).await;
+    }
+    let words = format!("network \"stor\" is not in the file of machine {TWO}: add it to `networks` there");
+    assert!(answer.status == 422 && answer.text().contains(&words.replace('"', "\\\"")), "{}", answer.text());
+    for networks in [json!([{"autoacquire": true}]), json!(["internet"]), json!("internet")] {
+        assert_eq!(allocate(networks).await.status, 400);
+    }
+    assert_eq!(server.file("machines/two.yaml"), text);
+    let answer = allocate(json!([{"networkid": "storage"}, {"networkid": "internet", "autoacquire": true}])).await;
+    let networks = &answer.json()["allocation"]["networks"];
+    assert_eq!((answer.status, networks[0]["networkid"].as_str()), (200, Some("storage")), "{}", answer.text());
+    assert_eq!((&networks[1]["networkid"], &networks[1]["asn"]), (&json!("internet"), &json!(42)));
+    let freed = server.v1("DELETE", &format!("{AT}/{TWO}/free"), &Value::Null).await;
+    assert_eq!((freed.status, server.file("machines/two.yaml")), (200, text));
 }

@@ -155,7 +155,10 @@ fn the_recorded_directory_is_valid() {
     let problems: Vec<_> = found.problems.iter().map(|problem| problem.file.as_deref().unwrap_or_default()).collect();
     assert_eq!(problems, [format!("approved/{}.yaml", id(0x0f)).as_str(), "machines/approved.yaml"]);
     assert!(found.problems[1].message.contains("approve the plan again: `drophammer rack plan"));
-    let notes: Vec<_> = found.notes.iter().map(|note| (note.file.as_deref(), note.line, note.column)).collect();
+    let (pairs, notes): (Vec<_>, Vec<_>) =
+        found.notes.iter().partition(|note| note.file.as_deref() == Some("layouts/"));
+    assert!(pairs.iter().all(|note| note.message.contains("a matching filesystemLayout")), "{pairs:?}");
+    let notes: Vec<_> = notes.iter().map(|note| (note.file.as_deref(), note.line, note.column)).collect();
     assert_eq!(notes, [(Some("machines/installed.yaml"), Some(5), Some(55))], "it runs another image than its file");
     assert_eq!((found.machines, found.layouts, found.images), (18, 5, 5));
 }

@@ -2,7 +2,8 @@
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
 use super::{
-    AllocationSpec, MachineSpec, bmc, error_collection, k8s_resources, network_field, os_parameters, pull_secret,
+    AllocationSpec, MachineSpec, bmc, error_collection, k8s_resources, machine_networks, network_field, os_parameters,
+    pull_secret,
 };
 use crate::boot_values;
 use marked_yaml::{Node, Spanned};
@@ -38,6 +39,8 @@ struct RawMachine {
     bmc: Option<bmc::RawBmc>,
     #[serde(default)]
     traits: Vec<Spanned<String>>,
+    #[serde(default, rename = "networks")]
+    _networks: Option<IgnoredAny>,
     allocation: Option<AllocationSpec>,
 }
 
@@ -78,6 +81,8 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let ramdisk_network =
         get_field(&node, "ramdisk_network").map(|given| network_field::encode_argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
+    let networks = get_field(&node, "networks").map(machine_networks::parse_networks);
+    wrong.extend(networks.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
     match id {
         Ok(id) if wrong.is_empty() => Ok(MachineSpec {
             id,
@@ -90,6 +95,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
             locked: locked.and_then(|(_, locked)| locked.ok()).flatten(),
             bmc: bmc.and_then(Result::ok),
             traits: raw.traits,
+            networks: networks.and_then(Result::ok).unwrap_or_default(),
             allocation,
         }),
         _ => Err(wrong.join("\n")),

@@ -25,6 +25,7 @@ pub fn ordered() -> Migration {
         begun: None,
         failures: 0,
         failed: None,
+        left: None,
         words_a: String::new(),
         words_b: String::new(),
         files: false,

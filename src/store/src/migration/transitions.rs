@@ -52,6 +52,9 @@ impl Migration {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
             return Err(format!("the migration is {}", self.state));
         }
+        if part == MigrationSide::Send && self.left == Some(end.boot) {
+            return Err("this boot has reported its success, and has booted the installed system".to_owned());
+        }
         let mut next = self.clone();
         match part {
             MigrationSide::Send => {
@@ -137,7 +140,9 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
             // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
             // report of that boot proves nothing.
-            (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => Ok(self.clone()),
+            (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
+                Ok(Migration { left: Some(boot), ..self.clone() })
+            }
             (MigrationSide::Send, state) => Err(format!(
                 "the system of this machine is being migrated to machine {}: the migration is {state}",
                 self.b

@@ -130,6 +130,15 @@ pub(crate) fn machine_schema() -> Value {
                 "oneOf": [network_schema(), {"type": "null"}],
                 "description": "Network of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
             },
+            "networks": {
+                "type": ["array", "null"],
+                "items": {
+                    "type": "object",
+                    "required": ["networkid"],
+                    "properties": {"networkid": {"type": "string", "minLength": 1}},
+                },
+                "description": "Networks of metal-stack that an allocation request may select by their ids.",
+            },
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
@@ -233,6 +242,9 @@ mod tests {
             ),
             (json!({"id": ID, "ramdisk_network": {"ethernets": {"eth0": {"addresses": ["10.0.0.7/24"]}}}}), true),
             (json!({"id": ID, "ramdisk_network": {"wifis": {}}}), false),
+            (json!({"id": ID, "networks": [{"networkid": "internet", "asn": 42}]}), true),
+            (json!({"id": ID, "networks": [{"asn": 42}]}), false),
+            (json!({"id": ID, "networks": "internet"}), false),
             (
                 json!({"id": ID, "allocation": {"id": "a", "hostname": "h", "os": "web+small", "os_parameters": ["a=b", "-c_d", "e="]}}),
                 true,
