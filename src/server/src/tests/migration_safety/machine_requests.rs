@@ -92,7 +92,11 @@ impl World {
         let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
         let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
         match (hands, part, assigned.installs) {
-            (MigrationRole::AsEver, _, false) => self.may_run(part, &format!("{allocation} is installed")),
+            (MigrationRole::AsEver, _, false) => {
+                // The agent boots the installed system, and sends nothing more.
+                self.sides[index(part)].leave();
+                self.may_run(part, &format!("{allocation} is installed"))
+            }
             (MigrationRole::AsEver, MigrationSide::Send, true) => {
                 let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
                 prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
