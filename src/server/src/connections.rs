@@ -1,6 +1,7 @@
 //! HTTP connections: limits overall and per address, timeouts, and isolation of panics, which end only the request that caused them.
 
 use super::api_error::ApiError;
+use super::body_drain::DrainedBody;
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
 use super::rate_limited_log::RateLimitedLog;
 use super::request_context::{self, RequestContext};
@@ -8,6 +9,7 @@ use super::status_log::{AnsweredRequest, StatusLog};
 use super::tls::{self, ServerTls};
 use super::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -176,6 +178,7 @@ async fn serve_connection(
         request.extensions_mut().insert(connected);
         let client = peers.find_origin(connected, request.headers()).address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
+        let request = request.map(|body| Body::new(DrainedBody::new(body)));
         // A panic leaves only the request's own state half-modified: shared state is in the database, or behind locks that ignore poisoning.
         let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let answer = async move {

@@ -25,6 +25,7 @@ mod arp;
 mod auth;
 mod base_url;
 pub mod bmc;
+mod body_drain;
 pub mod boot_digest;
 mod check_site;
 mod connections;

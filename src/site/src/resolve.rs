@@ -1,19 +1,23 @@
 //! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine's file;
 //! afterwards, by what is installed or ordered.
 
+mod differences;
+
+pub(crate) use differences::explain_broken_promise;
+pub use differences::find_differences;
+
 use super::deploy_templates::DeployTemplates;
 use crate::approvals::Approvals;
-use crate::effective_allocation::{EffectiveAllocation, effective_allocation, find_allocation_differences};
+use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
 use crate::image_visibility::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
 use crate::os_definition_state::DefinitionState;
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::sizes::MachineSize;
-use common::format::replace_hidden;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
+use model::layout::Layout;
 use model::layout::selection::LayoutSet;
-use model::layout::{Layout, read_json};
 use model::os_definition::OsSelector;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -76,29 +80,68 @@ pub fn resolve_allocation(
         return check_enabled_templates(machine, standing, known).map(|()| None);
     };
     let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, standing);
-    if let Some(why) = explain_other_owner(machine, &allocation, standing) {
+    let installs = standing.will_install();
+    if let Some(why) = explain_refusal(machine, &allocation, standing, known, problem.filter(|_| installs)) {
         return Err(why);
     }
-    if let Some(why) = known.states.installation_blocked(&allocation, standing) {
-        return Err(why);
-    }
-    let installs = !standing.is_installed() || standing.order.is_some();
-    problem.filter(|_| installs).map_or(Ok(()), |why| Err(format_at(&allocation.id, &why)))?;
-    if standing.unconfirmed && installs {
-        return Err(format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)));
-    }
-    match &allocation.definition {
-        // An installed system boots whatever the state of its definition.
-        DefinitionState::Bad(why) if installs => return Err(why.clone()),
-        DefinitionState::Waits if installs => return Ok(None),
-        _ => {}
+    // An installed system boots whatever the state of its definition.
+    if installs && matches!(allocation.definition, DefinitionState::Waits) {
+        return Ok(None);
     }
     let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
         Ok(approved) => approved.filter(|_| installs),
         Err(why) if installs => return Err(why),
         Err(_) => None,
     };
-    let (merged, unmerged) = match requested_steps::merge_allocation_steps(machine, &allocation, known) {
+    let Some(parts) = resolve_parts(machine, &allocation, standing, known, installs)? else { return Ok(None) };
+    let AllocationParts { image, layout: (layout_id, layout), steps: AllocationSteps { steps, out_of_band, .. } } =
+        parts;
+    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
+}
+
+/// Returns the reason why the allocation must not be used, whatever it refers to, or `problem`.
+fn explain_refusal(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    problem: Option<String>,
+) -> Option<String> {
+    let installs = standing.will_install();
+    let blocked = || known.states.installation_blocked(allocation, standing);
+    let unconfirmed = || {
+        let is_unconfirmed = standing.unconfirmed && installs;
+        is_unconfirmed.then(|| format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)))
+    };
+    let definition = || match &allocation.definition {
+        DefinitionState::Bad(why) if installs => Some(why.clone()),
+        _ => None,
+    };
+    explain_other_owner(machine, allocation, standing)
+        .or_else(blocked)
+        .or_else(|| problem.map(|why| format_at(&allocation.id, &why)))
+        .or_else(unconfirmed)
+        .or_else(definition)
+}
+
+/// What an allocation refers to.
+struct AllocationParts {
+    image: ImageSpec,
+    /// Id of the layout, and the layout.
+    layout: (String, Value),
+    /// Empty if nothing is installed.
+    steps: AllocationSteps,
+}
+
+/// Resolves image, layout and steps, and reports all problems at once. Returns `None` if one of them is not known yet.
+fn resolve_parts(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    installs: bool,
+) -> Result<Option<AllocationParts>, String> {
+    let (merged, unmerged) = match requested_steps::merge_allocation_steps(machine, allocation, known) {
         Ok(merged) => (merged, None),
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
@@ -110,25 +153,17 @@ pub fn resolve_allocation(
     };
     // Without the templates it is unknown which layout applies.
     let layout = match unmerged.filter(|_| installs) {
-        None => resolve_layout(machine, &allocation, standing, known, &merged),
+        None => resolve_layout(machine, allocation, standing, known, &merged),
         Some(why) => Err(why),
     };
-    let image = resolve_image(machine, &allocation, standing, known);
+    let image = resolve_image(machine, allocation, standing, known);
     let problems = [enabled.err(), image.as_ref().err().cloned(), layout.as_ref().err().cloned()];
+    let problems: Vec<String> = problems.into_iter().flatten().collect();
     match (image, layout) {
-        _ if problems.iter().any(Option::is_some) => Err(problems.into_iter().flatten().collect::<Vec<_>>().join("\n")),
-        (Ok(Some(image)), Ok(Some((layout_id, layout)))) => {
-            let AllocationSteps { steps, out_of_band, .. } = if installs { merged } else { AllocationSteps::default() };
-            Ok(Some(ResolvedAllocation {
-                allocation,
-                image,
-                layout_id,
-                layout,
-                steps,
-                out_of_band,
-                installs,
-                approved,
-            }))
+        _ if !problems.is_empty() => Err(problems.join("\n")),
+        (Ok(Some(image)), Ok(Some(layout))) => {
+            let steps = if installs { merged } else { AllocationSteps::default() };
+            Ok(Some(AllocationParts { image, layout, steps }))
         }
         _ => Ok(None),
     }
@@ -222,93 +257,8 @@ fn resolve_layout(
     }
 }
 
-/// Returns why a machine whose installed layout is missing in the database cannot be reinstalled: the layout in the files contradicts the
-/// machine's install marker.
-pub(crate) fn explain_broken_promise(
-    machine: &MachineSpec,
-    standing: &InstallState,
-    known: &SiteObjects,
-) -> Option<String> {
-    let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
-    let layout = find_layout(machine, allocation, standing, known).ok()?;
-    let why = promise_check::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
-    Some(format_at(
-        &allocation.id,
-        &format!(
-            "{why}: the machine cannot be reinstalled until this is resolved; {}",
-            promise_check::contradiction_remedy(&machine.id)
-        ),
-    ))
-}
-
-/// Returns notes about the differences between the machine's file and what is installed. What is installed takes precedence.
-pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
-    let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
-    let mut notes = Vec::new();
-    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
-    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
-        let says = &**allocation.image;
-        let message = format!(
-            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` installs the specified image"
-        );
-        notes.push(format_at(&allocation.image, &message));
-    }
-    notes.extend(note_allocation_differences(allocation, standing));
-    notes.extend(find_version_change(allocation, standing));
-    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
-        let id = layout_id(installed);
-        let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
-        if **layout != id {
-            let says = &**layout;
-            let message =
-                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
-            notes.push(format_at(layout, &message));
-        } else if is_other {
-            let message =
-                format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
-            notes.push(format_at(layout, &message));
-        }
-    }
-    notes
-}
-
-/// Returns a note about the fields of the machine's file that a reinstall would ignore, unless the file is applied.
-fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    let all = find_allocation_differences(allocation, standing);
-    let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
-    (!kept.is_empty()).then(|| {
-        let names = kept.join(", ");
-        let message = format!(
-            "the file differs from the installed allocation in {names}; a reinstall keeps the installed allocation unless it is ordered with \
-             `--apply-allocation`"
-        );
-        format_at(&allocation.id, &message)
-    })
-}
-
-/// Returns a note if the OS definition of the machine has another version than when the machine was installed.
-fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    let (os, DefinitionState::Good(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
-    let installed = standing.marker.as_ref()?.definition.as_ref()?;
-    let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
-    let (before, now) = (installed.os_version.as_deref(), chosen.os_version());
-    let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));
-    (is_same && before != now).then(|| {
-        let message = format!(
-            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the present definition",
-            chosen.name
-        );
-        format_at(os, &message)
-    })
-}
-
 pub fn layout_id(layout: &Value) -> String {
     layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
-/// Returns whether the layouts are equal after parsing. A newer version of this program may have stored the same layout with other fields.
-fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
-    read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }
 
 /// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the

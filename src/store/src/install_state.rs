@@ -74,6 +74,11 @@ impl InstallState {
         self.succeeded || self.adopted
     }
 
+    /// Returns whether the next boot installs: the allocation was never installed, or a reinstall is ordered.
+    pub fn will_install(&self) -> bool {
+        !self.is_installed() || self.order.is_some()
+    }
+
     /// Returns the fields that a reinstall keeps; `None` if the fields of the machine's file apply. That is the case if the allocation is
     /// not installed, its installed fields are not on record, or the order applies those of the file.
     pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {

@@ -1,4 +1,4 @@
-//! Tests that the tests, scenarios and scripts which `docs/origins.md` lists exist.
+//! Tests that the tests, scenarios and scripts exist that `docs/origins.md` and the table of Ironic's document in `docs/templates.md` list.
 
 use std::fs;
 use std::path::Path;
@@ -24,16 +24,28 @@ fn checks(page: &str) -> Vec<&str> {
     last.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
 }
 
+/// Returns whether the path of a module has a file.
+fn is_module(root: &Path, name: &str) -> bool {
+    let Some((name, rest)) = name.split_once("::") else { return false };
+    root.join(format!("src/{name}/src/{}.rs", rest.replace("::", "/"))).exists()
+}
+
 #[test]
-fn every_check_in_the_origins_exists() {
+fn every_check_in_the_tables_of_origins_exists() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut functions = Vec::new();
     add_functions(&root.join("src"), &mut functions);
-    let checks = checks(include_str!("../../../../docs/origins.md"));
-    assert!(checks.len() > 200, "{}", checks.len());
-    for name in checks {
-        let is_scenario = || root.join(format!("qemu-tests/scenarios/{name}.yaml")).exists();
-        let is_script = || name.starts_with("scripts/") && root.join(name).exists();
-        assert!(functions.iter().any(|function| function == name) || is_scenario() || is_script(), "{name}");
+    let templates = include_str!("../../../../docs/templates.md");
+    let (_, ironic) = templates.split_once("| the document requires |").unwrap();
+    let (ironic, _) = ironic.split_once("\n\n").unwrap();
+    for (page, least) in [(include_str!("../../../../docs/origins.md"), 200), (ironic, 15)] {
+        let checks = checks(page);
+        assert!(checks.len() > least, "{}", checks.len());
+        for name in checks {
+            let is_scenario = || root.join(format!("qemu-tests/scenarios/{name}.yaml")).exists();
+            let is_script = || name.starts_with("scripts/") && root.join(name).exists();
+            let is_function = || functions.iter().any(|function| function == name);
+            assert!(is_function() || is_module(root, name) || is_scenario() || is_script(), "{name}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Requests that panic, and readers that read nothing.
 
 use super::*;
-use axum::body::Body;
 use axum::routing::get;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -72,6 +71,29 @@ async fn a_request_that_panics_is_answered_and_the_server_lives() {
         assert!(began.elapsed() < Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The rest of a body that no handler reads arrives after the response.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_on() {
+    let (address, _) = start(Router::new().route("/well", get(|| async { "well" }))).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for path in ["/nothing", "/well"] {
+        let (body, mut answer) = ("x".repeat(60_000), vec![0; 4096]);
+        let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let got = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut answer)).await.unwrap().unwrap();
+        let answer = String::from_utf8_lossy(&answer[..got]);
+        assert!(answer.starts_with("HTTP/1.1 40"), "{path}: {answer}");
+        stream.write_all(body.as_bytes()).await.unwrap();
+        assert!(ask(&mut stream, "/well").await.ends_with("well"), "{path}: on the same connection");
+    }
+    // More than is discarded: the connection ends.
+    let head = format!("POST /nothing HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 64 << 20);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    let sent = async { while stream.write_all(&piece).await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(60), sent).await.unwrap();
 }
 
 /// More than all buffers on the way hold.

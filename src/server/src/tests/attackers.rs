@@ -304,8 +304,11 @@ async fn the_operator_is_answered_on_a_listener_of_its_own() {
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
     let operator = server.operator();
     assert_eq!(server.call(&operator, "GET", "/v1/machines", &Value::Null).await.status, 404);
+    let one = format!("/v1/machine/{ONE}");
+    assert_eq!(server.call(&operator, "GET", &one, &Value::Null).await.status, 401);
     let machines = Running { address: server.operators.unwrap(), ..server };
     assert_eq!(machines.call(&operator, "GET", "/v1/machines", &Value::Null).await.status, 200);
+    assert_eq!(machines.call(&operator, "GET", &one, &Value::Null).await.status, 200);
     assert_eq!(machines.boot(&format!("uuid={ONE}")).await.status, 404);
 }
 

@@ -146,7 +146,7 @@ async fn pending_plan(
         return Ok(None);
     }
     let standing = full_install_state::read_full_state(app, machine, &app.directory().known).await?;
-    let installs = !standing.is_installed() || standing.order.is_some();
+    let installs = standing.will_install();
     match installs {
         true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),
         false => Ok(None),

@@ -1,0 +1,68 @@
+//! Request bodies that their handler does not read to the end, as with a path that is not served, or a wrong token. Hyper closes a
+//! connection on which a part of the body is outstanding, and the kernel answers the bytes that follow with a reset. The client may then
+//! lose the response that it was about to read.
+
+use axum::body::Body;
+use futures_util::StreamExt;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Bytes that are read and discarded. The connection of a client that sends more is closed.
+const DRAINED_BYTES: usize = 64 << 10;
+/// Timeout for reading the rest.
+const DRAINED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Request body whose unread rest is read and discarded, within limits, when the body is dropped.
+pub(crate) struct DrainedBody(Option<Incoming>);
+
+impl DrainedBody {
+    pub(crate) fn new(body: Incoming) -> DrainedBody {
+        DrainedBody(Some(body))
+    }
+}
+
+impl hyper::body::Body for DrainedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.0 {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(hyper::body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(SizeHint::default, hyper::body::Body::size_hint)
+    }
+}
+
+impl Drop for DrainedBody {
+    fn drop(&mut self) {
+        let Some(body) = self.0.take().filter(|body| !hyper::body::Body::is_end_stream(body)) else { return };
+        // Without a runtime, the server is ending.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(tokio::time::timeout(DRAINED_WITHIN, discard(body)));
+        }
+    }
+}
+
+async fn discard(body: Incoming) {
+    let mut chunks = Body::new(body).into_data_stream();
+    let mut discarded = 0;
+    while let Some(Ok(chunk)) = chunks.next().await {
+        discarded += chunk.len();
+        if discarded > DRAINED_BYTES {
+            return;
+        }
+    }
+}
