@@ -13,6 +13,12 @@ mod order_number;
 
 pub use order_number::OrderNumber;
 
+mod value_rules;
+
+pub use value_rules::{
+    ServerKind, find_argument_error, find_hostname_error, find_key_line_error, find_public_key_error, normalize_servers,
+};
+
 use crate::boot_contents::BootContents;
 use crate::deploy_steps::{EraseMode, TemplateStep};
 use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
@@ -323,35 +329,6 @@ impl Allocation {
     }
 }
 
-/// Returns the reason why a word cannot be an argument of the installed kernel; `None` if it can. Characters that a boot loader may
-/// interpret are not allowed.
-pub fn find_argument_error(word: &str) -> Option<&'static str> {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
-    match word {
-        "" => Some("a kernel argument must not be empty"),
-        _ if !word.bytes().all(is_plain) => Some(
-            "a kernel argument must be a single word of letters, digits and characters such as - _ . , : = / @ + %",
-        ),
-        _ if word.starts_with("root=") => Some("root= is set from the layout: remove it"),
-        _ => None,
-    }
-}
-
-/// Returns the reason why a name is not a valid hostname (RFC 1123; at most 64 bytes on Linux); `None` if it is valid.
-pub fn find_hostname_error(name: &str) -> Option<&'static str> {
-    let is_label = |label: &str| {
-        let is_word = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        is_word && !label.is_empty() && label.len() <= 63 && !label.starts_with('-') && !label.ends_with('-')
-    };
-    match name {
-        _ if name.len() > 64 => Some("a hostname must not have more than 64 characters"),
-        _ if !name.split('.').all(is_label) => {
-            Some("a hostname must consist of words of letters, digits and hyphens, separated by dots")
-        }
-        _ => None,
-    }
-}
-
 /// Source of information about earlier installations of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RecordSource {
@@ -376,22 +353,5 @@ mod tests {
         assert_eq!(both(None, Some(FinisherChoice::None)), FinisherChoice::None);
         assert_eq!(both(Some(FinisherChoice::Builtin), Some(FinisherChoice::None)), FinisherChoice::Builtin);
         assert_eq!(both(Some(FinisherChoice::Auto), Some(FinisherChoice::None)), FinisherChoice::Auto);
-    }
-
-    #[test]
-    fn arguments_and_names_are_plain_words() {
-        for good in ["quiet", "nvme_core.io_timeout=300", "ip=dhcp", "module_blacklist=a,b", "hugepages=1G:4"] {
-            assert_eq!(find_argument_error(good), None, "{good}");
-        }
-        for bad in ["", "a b", "a\nb", "a=\"b\"", "$x", "a;b", "root=/dev/sda1", "ä"] {
-            assert!(find_argument_error(bad).is_some(), "{bad}");
-        }
-        for good in ["a", "web-1", "web-1.example.org", "7"] {
-            assert_eq!(find_hostname_error(good), None, "{good}");
-        }
-        let long = "a".repeat(65);
-        for bad in ["", "a b", "-a", "a-", "a..b", "a_b", "web\n1", &long] {
-            assert!(find_hostname_error(bad).is_some(), "{bad}");
-        }
     }
 }

@@ -31,6 +31,9 @@ impl NetworkConfig {
             }
         }
         let servers = read_list(&mut reader, "dns_servers", dns_servers).into_iter().filter_map(|server| {
+            if server.value.is_string() {
+                return reader.parse_scalar(&server, parse_ip);
+            }
             let value = server.value.get("ip")?;
             reader.parse_scalar(&JsonField { place: format!("{}.ip", server.place), value }, parse_ip)
         });

@@ -6,7 +6,10 @@ use super::restore::mount_path;
 use super::stages::writable_devices;
 use super::{PlanRequest, image_bootability, os_definition};
 use common::diagnostic::Diagnostic;
-use model::allocation::{Allocation, FinisherChoice, find_argument_error, find_hostname_error};
+use model::allocation::{
+    Allocation, FinisherChoice, ServerKind, find_argument_error, find_hostname_error, find_key_line_error,
+    normalize_servers,
+};
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::{self, FirmwareType, Inventory, Nic};
 use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel};
@@ -73,22 +76,27 @@ pub(crate) fn warn_missing_esp(layout: &Layout, finishing: &FinishInputs) -> Opt
     }
 }
 
-/// Refuses values that would inject syntax into a configuration file.
+/// Refuses values that would inject syntax into a configuration file, or that the system could not use.
 fn check_injected_values(allocation: &Allocation) -> Vec<Diagnostic> {
     let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
     let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| find_hostname_error(name));
     let hostname = hostname.map(|why| Diagnostic::new("allocation.hostname", why));
-    let keys = ssh_pub_keys.iter().enumerate().filter(|(_, key)| key.trim().chars().any(char::is_control));
-    let keys = keys.map(|(index, _)| {
-        Diagnostic::new(
-            format!("allocation.ssh_pub_keys[{index}]"),
-            "a public key must be a single line; list several keys separately",
-        )
-    });
-    let arguments = kernel_arguments.iter().enumerate().filter_map(|(index, word)| {
-        Some(Diagnostic::new(format!("allocation.kernel_arguments[{index}]"), find_argument_error(word)?))
-    });
-    hostname.into_iter().chain(keys).chain(arguments).collect()
+    let keys = find_list_errors("ssh_pub_keys", ssh_pub_keys, find_key_line_error);
+    let arguments = find_list_errors("kernel_arguments", kernel_arguments, find_argument_error);
+    let dns = normalize_servers(ServerKind::Dns, &allocation.dns_servers);
+    let ntp = normalize_servers(ServerKind::Ntp, &allocation.ntp_servers);
+    let servers = [dns, ntp].into_iter().filter_map(Result::err).flatten();
+    let servers = servers.map(|problem| Diagnostic { place: format!("allocation.{}", problem.place), ..problem });
+    hostname.into_iter().chain(keys).chain(arguments).chain(servers).collect()
+}
+
+fn find_list_errors(
+    field: &str,
+    values: &[String],
+    find_error: impl Fn(&str) -> Option<&'static str>,
+) -> Vec<Diagnostic> {
+    let errors = values.iter().enumerate().filter_map(|(index, value)| Some((index, find_error(value)?)));
+    errors.map(|(index, why)| Diagnostic::new(format!("allocation.{field}[{index}]"), why)).collect()
 }
 
 pub(crate) fn finish_inputs(

@@ -9,6 +9,7 @@ use crate::NewRoot;
 use crate::metal_files::{decode_user_data, describe_nic};
 use crate::system_setup::log_sink::LogSink;
 use common::error::{Context, Phase, Result};
+use model::allocation::{ServerKind, normalize_servers};
 use operations::{FinishInputs, MachineFiles, RequestedNetwork};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -53,13 +54,13 @@ pub(crate) fn perform_os_installer_tasks(
         write_machine_files(root, files, tree.root_uuid, "")?;
     }
     os_installer::write_lvm_settings(root)?;
-    let name_servers = collect_values(&allocation.dns_servers, "ip");
+    let name_servers = server_names(ServerKind::Dns, &allocation.dns_servers);
     let is_described = matches!(finishing.network, RequestedNetwork::Described(_));
     if !is_described && !name_servers.is_empty() && overrides.is_task_enabled(task::RESOLV_CONF) {
         let lines: String = name_servers.iter().map(|ip| format!("nameserver {ip}\n")).collect();
         root.write_file(RESOLV_CONF, 0o644, lines.as_bytes())?;
     }
-    let time_servers = collect_values(&allocation.ntp_servers, "address").join(" ");
+    let time_servers = server_names(ServerKind::Ntp, &allocation.ntp_servers).join(" ");
     if !time_servers.is_empty() && allocation.role != FIREWALL && overrides.is_task_enabled(task::NTP) {
         write_ntp(root, &time_servers)?;
     }
@@ -72,10 +73,11 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the values of this field in a list of objects.
-fn collect_values(list: &Value, field: &str) -> Vec<String> {
-    let values = list.as_array().into_iter().flatten().filter_map(|one| one.get(field)?.as_str());
-    values.filter(|value| !value.is_empty() && !value.contains(char::is_whitespace)).map(str::to_owned).collect()
+/// Returns the servers of a list. The plan has refused lists that cannot be read, unless the image is not finished by drophammer.
+fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
+    let servers = normalize_servers(kind, list).unwrap_or_default();
+    let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());
+    names.map(str::to_owned).collect()
 }
 
 /// Configures the image's NTP client to use these servers: chrony, whose own servers are removed, or else
@@ -120,11 +122,8 @@ fn format_allocation(files: &MachineFiles) -> String {
         ("userdata", json!(String::from_utf8_lossy(&decode_user_data(&allocation.user_data)).trim())),
         ("allocation_type", json!(format!("MACHINE_ALLOCATION_TYPE_{kind}"))),
         ("firewall_rules", convert_firewall_rules(&allocation.firewall_rules)),
-        ("dns_servers", convert_list(&allocation.dns_servers, |server| select_fields(server, &[("ip", "ip")]))),
-        (
-            "ntp_servers",
-            convert_list(&allocation.ntp_servers, |server| select_fields(server, &[("address", "address")])),
-        ),
+        ("dns_servers", normalize_servers(ServerKind::Dns, &allocation.dns_servers).unwrap_or_default()),
+        ("ntp_servers", normalize_servers(ServerKind::Ntp, &allocation.ntp_servers).unwrap_or_default()),
         ("vpn", select_fields(&allocation.vpn, &[("address", "control_plane_address"), ("auth_key", "auth_key")])),
     ];
     let given: Vec<(&str, Value)> = fields.into_iter().filter(|(_, value)| !is_empty(value)).collect();

@@ -215,11 +215,13 @@ fn words_that_would_be_more_than_words_are_refused() {
         hostname: "web 1".into(),
         ssh_pub_keys: vec!["ssh-ed25519 AAAA\n".into(), "ssh-ed25519 AAAA\nssh-ed25519 BBBB".into()],
         kernel_arguments: vec!["quiet".into(), "root=/dev/sda1".into()],
+        dns_servers: serde_json::json!(["192.0.2.53", {"ip": "not-an-address"}]),
         ..by(FinisherChoice::Auto)
     };
     let places: Vec<String> = reasons(finished(&layout(), FirmwareType::Bios, &wrong));
     let places: Vec<&str> = places.iter().map(|line| line.split(": ").next().unwrap()).collect();
-    assert_eq!(places, ["allocation.hostname", "allocation.ssh_pub_keys[1]", "allocation.kernel_arguments[1]"]);
+    let expected = ["hostname", "ssh_pub_keys[1]", "kernel_arguments[1]", "dns_servers[1]"];
+    assert_eq!(places, expected.map(|place| format!("allocation.{place}")));
     finished(&layout(), FirmwareType::Bios, &Allocation { finish: Some(FinisherChoice::Image), ..wrong }).unwrap();
 }
 

@@ -36,7 +36,7 @@ async fn edit(server: &Running, hostname: &str, more: &str) -> Value {
 fn differences(effect: &str) -> Value {
     json!([
         { "field": "hostname", "installed": "h", "file": "other", "effect": effect },
-        { "field": "ssh_pub_keys", "file": ["k"], "effect": effect },
+        { "field": "ssh_pub_keys", "file": ["ssh-rsa AAAA"], "effect": effect },
     ])
 }
 
@@ -57,7 +57,7 @@ async fn the_file_is_applied_only_by_an_order_that_says_so() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
     assert_eq!(server.listed().await.get("differences"), None);
-    assert_eq!(edit(&server, "other", "  ssh_pub_keys: [k]\n").await, differences("kept"));
+    assert_eq!(edit(&server, "other", "  ssh_pub_keys: [ssh-rsa AAAA]\n").await, differences("kept"));
     server.heard("the file differs from the installed allocation in hostname, ssh_pub_keys; a reinstall keeps").await;
 
     let answer = server.press(ONE, "debian-13", json!({})).await;
@@ -87,7 +87,7 @@ async fn the_file_is_applied_only_by_an_order_that_says_so() {
 async fn an_applied_order_that_is_cancelled_or_fails_changes_nothing() {
     let server = Running::start_in(with_images()).await;
     server.installed().await;
-    edit(&server, "other", "  ssh_pub_keys: [k]\n").await;
+    edit(&server, "other", "  ssh_pub_keys: [ssh-rsa AAAA]\n").await;
     for is_cancelled in [true, false] {
         let answer = server.press(ONE, "debian-13", json!({ "apply_allocation": true })).await;
         assert_eq!((answer.status, &answer.json()["differences"]), (200, &differences("applied")), "{}", answer.text());

@@ -43,7 +43,7 @@ fn each_field_is_kept_unless_the_order_applies_the_file() {
         ("  project: x\n", "", Kept),
         ("", "  role: firewall\n", Kept),
         ("  requested_traits: [CUSTOM_A]\n", "  requested_traits: [CUSTOM_B]\n", Kept),
-        ("  ssh_pub_keys: [x]\n", "  ssh_pub_keys: [x, y]\n", Kept),
+        ("  ssh_pub_keys: [ssh-rsa AAAA]\n", "  ssh_pub_keys: [ssh-rsa AAAA, ssh-rsa AAAA b]\n", Kept),
         ("", "  erase: secure\n", Kept),
         ("  finish: builtin\n", "", Kept),
         ("  kernel_arguments: [quiet]\n", "  kernel_arguments: [debug]\n", Kept),
@@ -147,7 +147,7 @@ fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
 
 #[test]
 fn differences_are_described_without_secrets() {
-    let standing = installed(allocation("  name: x\n  user_data: hunter2\n  ssh_pub_keys: [k]\n"));
+    let standing = installed(allocation("  name: x\n  user_data: hunter2\n  ssh_pub_keys: [ssh-rsa AAAA]\n"));
     let long = "y".repeat(100);
     let file = allocation(&format!("  name: {long}\n  user_data: hunter3\n  console_password: hunter4\n"));
     let lines: Vec<String> = find_allocation_differences(&file, &standing).iter().map(ToString::to_string).collect();
@@ -155,14 +155,14 @@ fn differences_are_described_without_secrets() {
         lines,
         [
             format!("name: stays \"x\"; the file's value is ignored: \"{}…", "y".repeat(59)),
-            "ssh_pub_keys: stays [\"k\"]; the file's value is ignored: not set".to_owned(),
+            "ssh_pub_keys: stays [\"ssh-rsa AAAA\"]; the file's value is ignored: not set".to_owned(),
             "console_password: stays not set; the file's value is ignored".to_owned(),
             "user_data: differs from the installed value, which cannot be kept".to_owned(),
         ]
     );
     let standing = InstallState { order: order(true), ..standing };
     let all = find_allocation_differences(&file, &standing);
-    assert_eq!(all[1].to_string(), "ssh_pub_keys: [\"k\"] becomes not set");
+    assert_eq!(all[1].to_string(), "ssh_pub_keys: [\"ssh-rsa AAAA\"] becomes not set");
     assert_eq!(all[3].to_string(), "user_data: changes to the value of the file");
     assert!(!json!(all).to_string().contains("hunter"));
 }

@@ -138,7 +138,7 @@ mod tests {
     const FULL: &str = "  name: n
   project: p
   role: machine
-  ssh_pub_keys: [k]
+  ssh_pub_keys: [ssh-rsa AAAA]
   user_data: u
   console_password: c
   disk_key: '0123456789012345678901'
@@ -147,7 +147,7 @@ mod tests {
   kernel_arguments: [quiet]
   boot_order: disk
   dns_servers: [{ip: 1.1.1.1}]
-  ntp_servers: [t]
+  ntp_servers: [{address: t}]
   networks: [{vrf: 3}]
   vpn: {auth_key: v}
 ";

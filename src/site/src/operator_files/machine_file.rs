@@ -7,7 +7,9 @@ use super::{
 };
 use crate::boot_values;
 use marked_yaml::{Node, Spanned};
-use model::allocation::find_argument_error;
+use model::allocation::{
+    ServerKind, find_argument_error, find_hostname_error, find_public_key_error, normalize_servers,
+};
 use model::deploy_steps::traits;
 use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::os_definition::OsSelector;
@@ -141,6 +143,10 @@ fn check_allocation(
     }
     let fields = PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), to_json(get_field(given, name)?))));
     allocation.passed_on = fields.collect();
+    wrong.extend(check_login(allocation, given));
+    for kind in [ServerKind::Dns, ServerKind::Ntp] {
+        wrong.extend(normalize_server_field(allocation, given, kind));
+    }
     wrong.extend(allocation.disk_key.as_ref().and_then(pull_secret::check_disk_key));
     wrong.extend(
         get_field(given, "network").map(|given| network_field::find_problems("network", given)).unwrap_or_default(),
@@ -149,6 +155,34 @@ fn check_allocation(
     let has_image = get_field(given, "image").is_some();
     wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));
     wrong
+}
+
+/// Returns the problems of the host name and the SSH keys.
+fn check_login(allocation: &AllocationSpec, given: &Node) -> Vec<String> {
+    let hostname = get_field(given, "hostname").filter(|_| !allocation.hostname.is_empty());
+    let hostname = hostname.zip(find_hostname_error(&allocation.hostname)).map(|(node, why)| format_node(node, why));
+    let keys = get_field(given, "ssh_pub_keys").and_then(Node::as_sequence);
+    let keys = keys.into_iter().flat_map(|keys| keys.iter()).zip(&allocation.ssh_pub_keys);
+    hostname
+        .into_iter()
+        .chain(keys.filter_map(|(node, key)| Some(format_node(node, find_public_key_error(key)?))))
+        .collect()
+}
+
+/// Writes a list of servers in metal-api's format. Returns its problems.
+fn normalize_server_field(allocation: &mut AllocationSpec, given: &Node, kind: ServerKind) -> Vec<String> {
+    let Some((node, value)) = get_field(given, kind.field()).zip(allocation.passed_on.get_mut(kind.field())) else {
+        return Vec::new();
+    };
+    match normalize_servers(kind, value) {
+        Ok(servers) => *value = servers,
+        Err(problems) => return problems.iter().map(|problem| format_node(node, &problem.to_string())).collect(),
+    }
+    Vec::new()
+}
+
+fn format_node(node: &Node, message: &str) -> String {
+    format!("{}{message}", format_position(node.span().start()))
 }
 
 /// Parses the OS parameters of an allocation. Returns the problems of `os_parameters` and of `os`.

@@ -129,6 +129,35 @@ fn a_bad_machine_is_told_where_and_why() {
 }
 
 #[test]
+fn values_that_the_installed_system_could_not_use_are_refused_with_their_position() {
+    let text = format!(
+        "id: {ID}\nallocation:\n  id: a\n  hostname: foo bar\n  image: i\n  ssh_pub_keys:\n  - ssh-rsa AAAA\n  - '-----BEGIN RSA PRIVATE KEY-----'\n\
+         \x20 dns_servers: [192.0.2.53, dns.example.org]\n  ntp_servers: 10.0.0.123\n"
+    );
+    let error = parse_machine(&text).unwrap_err();
+    let lines: Vec<&str> = error.lines().collect();
+    let expected = [
+        "4:13: a hostname must consist of",
+        "8:5: this is a private key",
+        "9:16: dns_servers[1]: must be an IP address",
+        "10:16: ntp_servers: must be a list",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{error}");
+    lines.iter().zip(expected).for_each(|(line, expected)| assert!(line.starts_with(expected), "{line}"));
+    for hostname in ["-x", "a_b", &"a".repeat(80), "\"a\\nb\""] {
+        let text = format!("id: {ID}\nallocation: {{id: a, hostname: {hostname}, image: i}}\n");
+        let error = parse_machine(&text).unwrap_err();
+        assert!(error.starts_with("2:31: a hostname must"), "{hostname}: {error}");
+    }
+    let text = format!(
+        "id: {ID}\nallocation: {{id: a, hostname: h, image: i, dns_servers: [192.0.2.53], ntp_servers: [{{address: t}}]}}\n"
+    );
+    let allocation = parse_machine(&text).unwrap().allocation.unwrap();
+    assert_eq!(allocation.passed_on["dns_servers"], serde_json::json!([{"ip": "192.0.2.53"}]));
+    assert_eq!(allocation.passed_on["ntp_servers"], serde_json::json!([{"address": "t"}]));
+}
+
+#[test]
 fn all_that_is_wrong_with_a_machine_is_said_at_once() {
     let text = "id: 7
 mac: [x]
