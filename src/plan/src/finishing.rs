@@ -37,7 +37,8 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
     let contents = image_bootability::judge_image(layout, inventory, request).refused;
     let definition = os_definition::refuse_definition(layout, request);
-    esp.into_iter().chain(words).chain(network).chain(contents).chain(definition).collect()
+    let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes);
+    esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
 /// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are not refused here, because the image may
@@ -68,10 +69,14 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems.into_iter().map(|problem| Diagnostic { place: place(problem.place.clone()), ..problem }).collect()
 }
 
-/// Returns a warning about a missing ESP that an installer of the image may not need.
-pub(crate) fn warn_missing_esp(layout: &Layout, finishing: &FinishInputs) -> Option<String> {
+/// Returns a warning about firmware that an installer of the image may handle in its own way: a missing ESP, or a BIOS and disks from which
+/// no BIOS boots.
+pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &FinishInputs) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (FinisherChoice::Auto, FirmwareType::Uefi) => layout.find_missing_esp().map(|problem| problem.message),
+        (FinisherChoice::Image, FirmwareType::Bios) => {
+            find_unbootable_sectors(layout, inventory).map(|problem| problem.message)
+        }
         _ => None,
     }
 }
@@ -188,6 +193,27 @@ const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
 /// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
+
+/// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot`, or else below `/`, has sectors of 512 bytes.
+fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
+    if inventory.system.firmware != FirmwareType::Bios {
+        return None;
+    }
+    let meant = LayoutMatch::new(layout, inventory);
+    let boot = layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/boot"));
+    let below = boot.map_or_else(|| meant.graph.objects_below_root(), |boot| meant.graph.objects_below([&boot.device]));
+    let disks: Vec<_> = below.disks.into_iter().filter_map(|index| meant.matched_disk(index)).collect();
+    let first = disks.first()?;
+    let boots = |disk: &&inventory::InventoryDisk| u64::from(disk.sector_bytes) == BIOS_SECTOR;
+    (!disks.iter().any(boots)).then(|| {
+        let message = format!(
+            "a BIOS cannot boot from {}, whose sectors have {} bytes: set the firmware to UEFI and add an EFI system partition, or put \
+             /boot on a disk with sectors of 512 bytes",
+            first.device, first.sector_bytes
+        );
+        Diagnostic::new("disks", message)
+    })
+}
 
 fn boot_disks(meant: &LayoutMatch, decided: &PlanDecisions, device: &LayoutPath) -> Vec<BootDisk> {
     let disks = meant.graph.objects_below([device]).disks.into_iter().filter_map(|index| meant.matched_disk(index));

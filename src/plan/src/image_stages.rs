@@ -42,7 +42,7 @@ impl SystemSource for ImageSource<'_> {
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
         let (request, inventory) = (self.0, inputs.meant.inventory);
         let mut warnings = image_bootability::judge_image(inputs.layout, inventory, request).warnings;
-        warnings.extend(finishing::warn_missing_esp(inputs.layout, &finishing));
+        warnings.extend(finishing::warn_firmware(inputs.layout, inventory, &finishing));
         let needs = image_bootability::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
         let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));

@@ -231,22 +231,47 @@ fn boot_disk(device: &str) -> BootDisk {
     BootDisk { device: device.into(), gap: Some(gap) }
 }
 
+/// Plan for a machine with this firmware, whose system disk has sectors of this size.
+fn on_sectors(firmware: FirmwareType, bytes: u32, finish: FinisherChoice) -> Result<Plan, Box<PlanRefusal>> {
+    let mut inventory = machine();
+    inventory.system.firmware = firmware;
+    inventory.disks[0].sector_bytes = bytes;
+    let assigned = PlanAssignment { allocation: by(finish), ..PlanAssignment::default() };
+    let request = PlanRequest {
+        mode: InstallMode::Install,
+        steps: StepList::default(),
+        subject: subject(),
+        assigned,
+        claim: None,
+    };
+    super::super::make_plan(&layout(), &inventory, request, &mut counting())
+}
+
+#[test]
+fn a_bios_boots_only_from_disks_with_sectors_of_512_bytes() {
+    let message = "a BIOS cannot boot from /dev/sda, whose sectors have 4096 bytes";
+    for finish in [FinisherChoice::Builtin, FinisherChoice::Auto] {
+        let reasons = reasons(on_sectors(FirmwareType::Bios, 4096, finish));
+        assert!(reasons[0].starts_with(&format!("disks: {message}")), "{reasons:?}");
+    }
+    for (firmware, bytes, finish, warns) in [
+        (FirmwareType::Bios, 4096, FinisherChoice::Image, true),
+        (FirmwareType::Bios, 4096, FinisherChoice::None, false),
+        (FirmwareType::Bios, 512, FinisherChoice::Builtin, false),
+        (FirmwareType::Uefi, 4096, FinisherChoice::Builtin, false),
+    ] {
+        let warnings = on_sectors(firmware, bytes, finish).unwrap().warnings;
+        assert_eq!(
+            warnings.iter().any(|warning| warning.starts_with(message)),
+            warns,
+            "{firmware:?} {bytes} {finish:?}"
+        );
+    }
+}
+
 #[test]
 fn a_boot_loader_has_room_behind_a_table_of_ours_alone() {
-    let of_sectors = |bytes: u32| {
-        let mut inventory = machine();
-        inventory.system.firmware = FirmwareType::Bios;
-        inventory.disks[0].sector_bytes = bytes;
-        let assigned = PlanAssignment { allocation: by(FinisherChoice::Builtin), ..PlanAssignment::default() };
-        let request = PlanRequest {
-            mode: InstallMode::Install,
-            steps: StepList::default(),
-            subject: subject(),
-            assigned,
-            claim: None,
-        };
-        super::super::make_plan(&layout(), &inventory, request, &mut counting()).unwrap()
-    };
+    let of_sectors = |bytes: u32| on_sectors(FirmwareType::Bios, bytes, FinisherChoice::Image).unwrap();
     assert_eq!(finishing(&of_sectors(512)).boot_disks, [boot_disk("/dev/sda")]);
     assert_eq!(finishing(&of_sectors(4096)).boot_disks, [BootDisk { gap: None, ..boot_disk("/dev/sda") }]);
     // The disk is preserved, so the plan does not write its partition table.
