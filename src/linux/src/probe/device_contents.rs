@@ -34,6 +34,11 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
+/// Partition tables of computers that this program does not run on. They are recognized by so few bytes that libblkid and the kernel also
+/// find them in the first sector of filesystems, encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). Next to a signature
+/// of the whole device they are not tables.
+const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
+
 /// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
 ///
 /// # Errors
@@ -49,6 +54,8 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
                 None
             });
             contents.signatures = collect_signatures(target.device, probe.read_signatures(), &mut doubts);
+            let found =
+                found.filter(|found| contents.signatures.is_empty() || !OBSOLETE_TABLES.contains(&found.kind.as_str()));
             contents.table = found.map(|found| build_table(target, found, &mut kernel, roots, &mut doubts));
         }
         Err(error) => doubts.push(format!("{}: {error}", target.device)),

@@ -75,3 +75,38 @@ fn a_table_that_we_write_is_read_as_it_was_meant() {
         }
     }
 }
+
+/// A root sector of Atari's AHDI with one partition, as random bytes in the first sector can look.
+fn with_atari_table(mut disk: Vec<u8>) -> Vec<u8> {
+    let sectors = u32::try_from(disk.len() / 512).unwrap();
+    disk[0x1c2..0x1c6].copy_from_slice(&sectors.to_be_bytes());
+    disk[0x1c6..0x1ca].copy_from_slice(b"\x01LNX");
+    disk[0x1ca..0x1ce].copy_from_slice(&2_u32.to_be_bytes());
+    disk[0x1ce..0x1d2].copy_from_slice(&1000_u32.to_be_bytes());
+    disk
+}
+
+#[test]
+fn an_obsolete_table_in_front_of_a_filesystem_is_not_a_table() {
+    let tree = FakeMachine::new();
+    let roots = tree.roots();
+    std::fs::create_dir_all(roots.sys.join("block/sda/sda1")).unwrap();
+    for (file, text) in [("partition", "1"), ("start", "2"), ("size", "1000")] {
+        tree.write(&format!("sys/block/sda/sda1/{file}"), text);
+    }
+    let users = DeviceUsers::read(&roots).unwrap();
+    let read = |disk: &[u8]| {
+        tree.write("dev/sda", disk);
+        let size_bytes = disk.len() as u64;
+        let target = ProbeTarget { name: &"sda".into(), device: &"/dev/sda".into(), sector_bytes: 512, size_bytes };
+        super::read_contents(&target, &roots, &users).unwrap()
+    };
+    let alone = read(&with_atari_table(vec![0; 8 << 20]));
+    assert_eq!(alone.table.map(|table| (table.kind, table.partitions.len())), Some(("atari".to_owned(), 1)));
+    tree.write("dev/sda", vec![0; 8 << 20]);
+    crate::process::ToolCommand::new("mkfs.ext4").args(["-q", "-F"]).arg(tree.path("dev/sda")).run().unwrap();
+    let found = read(&with_atari_table(std::fs::read(tree.path("dev/sda")).unwrap()));
+    let kinds: Vec<&str> = found.signatures.iter().map(|signature| signature.kind.as_str()).collect();
+    assert_eq!((found.table, &kinds[..], found.blank), (None, &["ext4"][..], false));
+    assert_eq!((found.uses, found.unreadable), (vec![], None));
+}
