@@ -8,6 +8,7 @@ pub mod busy_device_users;
 pub mod disk_identity;
 pub mod erase;
 mod ext_journal;
+pub mod filesystem_features;
 pub mod filesystem_growth;
 pub mod filesystem_inspection;
 pub mod image_table_fit;

@@ -27,6 +27,29 @@ pub struct BootContents {
     pub cryptsetup: Option<Vec<String>>,
 }
 
+impl BootContents {
+    /// Returns the version of the newest kernel, as its path contains it: `6.12.48+deb13-amd64`. Returns `None` if no path contains a version.
+    pub fn newest_kernel(&self) -> Option<&str> {
+        let versions = self.kernels.iter().filter_map(|path| {
+            // `/boot/vmlinuz-VERSION`, `/boot/kernel-VERSION`, or `/usr/lib/modules/VERSION/vmlinuz`.
+            let (folder, name) = path.rsplit_once('/')?;
+            let named = name.split_once('-').map(|(_, version)| version);
+            let version = named.unwrap_or(folder.rsplit('/').next().unwrap_or_default());
+            Some((parse_linux_version(version)?, version))
+        });
+        versions.max().map(|(_, version)| version)
+    }
+}
+
+/// Major and minor version of Linux.
+pub type LinuxVersion = (u32, u32);
+
+/// Parses the version of a kernel: `3.10.0-1160.el7.x86_64`.
+pub fn parse_linux_version(name: &str) -> Option<LinuxVersion> {
+    let mut numbers = name.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Manifest of an image. Other fields of manifests are ignored.
 #[derive(Deserialize)]
 struct ContentsManifest {
@@ -74,5 +97,34 @@ mod tests {
             let error = read_manifest_contents(text, "sha256:0b").unwrap_err();
             assert!(error.starts_with(says), "{error}");
         }
+    }
+
+    #[test]
+    fn versions_are_read_from_the_names_of_module_directories() {
+        for (name, expected) in [
+            ("3.10.0-1160.el7.x86_64", Some((3, 10))),
+            ("6.1.0-31-amd64", Some((6, 1))),
+            ("6.12-arch1", Some((6, 12))),
+            ("kabi-current", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_linux_version(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_newest_kernel_is_found_by_its_path() {
+        let newest = |paths: &[&str]| {
+            let kernels = paths.iter().map(|path| (*path).to_owned()).collect();
+            BootContents { kernels, ..BootContents::default() }.newest_kernel().map(str::to_owned)
+        };
+        let both = ["/boot/vmlinuz-5.14.0-427.el9.x86_64", "/boot/vmlinuz-5.4.0-1"];
+        assert_eq!(newest(&both).as_deref(), Some("5.14.0-427.el9.x86_64"));
+        assert_eq!(
+            newest(&["/usr/lib/modules/3.10.0-1160.el7.x86_64/vmlinuz"]).as_deref(),
+            Some("3.10.0-1160.el7.x86_64")
+        );
+        assert_eq!(newest(&["/boot/vmlinuz"]), None);
+        assert_eq!(newest(&[]), None);
     }
 }

@@ -50,6 +50,18 @@ pub struct TryFilesystem {
     pub sector_bytes: u32,
     /// Mount options; `None` if the filesystem is not mounted.
     pub mount: Option<Vec<String>>,
+    /// Kernel of the image that must be able to mount the filesystem, if the image's manifest lists it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mounted_by: Option<MountingKernel>,
+}
+
+/// Kernel that mounts a filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountingKernel {
+    /// Version: `5.14.0-427.el9.x86_64`.
+    pub version: String,
+    /// Mount point.
+    pub path: String,
 }
 
 impl PlannedOperation for TryFilesystem {

@@ -49,7 +49,7 @@ pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
-pub use filesystems::{MakeFilesystem, TryFilesystem};
+pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
 pub use finish_inputs::{
     BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
     SeedFilesystem,

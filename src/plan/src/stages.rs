@@ -47,7 +47,9 @@ pub(crate) fn arrange_stages(
     let finishing = finishing::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
     let source = request.source();
     formats.retain(|operation| source.is_created(operation));
-    let mut trials = trials::filesystem_trials(&filesystems);
+    let contents = request.assigned.allocation.image.contents.as_ref();
+    let kernel = contents.and_then(|contents| contents.newest_kernel());
+    let mut trials = trials::filesystem_trials(&filesystems, kernel);
     trials.retain(|operation| source.is_created(operation));
     let (filesystems, returning) = (&filesystems, &returning);
     let inputs = SourceInputs { layout, meant: &meant, decided: &decided, filesystems, returning, fstab: &fstab };

@@ -3,8 +3,11 @@
 use super::devices::DeviceSize;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
 use super::restore::mount_path;
+use model::boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
-use operations::{ArraySlot, CreateArray, DeviceOp, MakeFilesystem, Operation, TryArray, TryFilesystem, VolumeFilling};
+use operations::{
+    ArraySlot, CreateArray, DeviceOp, MakeFilesystem, MountingKernel, Operation, TryArray, TryFilesystem, VolumeFilling,
+};
 use uuid::Uuid;
 
 /// First estimate for the size of a device whose size is unknown until the device is created.
@@ -55,17 +58,23 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
-/// Returns the trials of filesystems on preserved devices, and of filesystems with options. Other filesystems are created with the defaults
-/// of the tool, and are not tried.
-pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem]) -> Vec<Operation> {
+/// First version of Linux that supports all features which mkfs in the ramdisk enables by default.
+const WITH_DEFAULT_FEATURES: LinuxVersion = (5, 10);
+
+/// Returns the trials of filesystems on preserved devices, of filesystems with options, and of those that an old kernel of the image
+/// mounts. Other filesystems are created with the defaults of the tool, and are not tried.
+pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option<&str>) -> Vec<Operation> {
+    let is_old = kernel.and_then(parse_linux_version).is_some_and(|version| version < WITH_DEFAULT_FEATURES);
     let tried = filesystems.iter().filter(|(wanted, is)| {
         let mounted = mount_path(wanted).is_some() && wanted.mountoptions.iter().any(|option| option != "defaults");
         is.as_filled().is_some()
             || !wanted.createoptions.is_empty()
             || mounted
+            || is_old && mount_path(wanted).is_some()
             || wanted.format == FilesystemFormat::Tmpfs && !wanted.mountoptions.is_empty()
     });
-    tried.filter_map(filesystem_trial).map(DeviceOp::TryFilesystem).map(Operation::Device).collect()
+    let trials = tried.filter_map(|placed| filesystem_trial(placed, kernel));
+    trials.map(DeviceOp::TryFilesystem).map(Operation::Device).collect()
 }
 
 /// Returns the trial of a Kubernetes volume that is added to a preserved object, or whose class has options.
@@ -87,6 +96,7 @@ pub(crate) fn volume_trial(
         or_size_bytes,
         sector_bytes,
         mount: None,
+        mounted_by: None,
     })
 }
 
@@ -95,7 +105,7 @@ fn invert_uuid(uuid: &str) -> String {
 }
 
 /// Returns the trial of a filesystem; `None` if it is not created.
-fn filesystem_trial((wanted, is): &PlacedFilesystem) -> Option<TryFilesystem> {
+fn filesystem_trial((wanted, is): &PlacedFilesystem, kernel: Option<&str>) -> Option<TryFilesystem> {
     let in_memory =
         NewFilesystem { device: "tmpfs".into(), uuid: String::new(), size: DeviceSize::Known(0), sector_bytes: 512 };
     let new = match is {
@@ -114,5 +124,8 @@ fn filesystem_trial((wanted, is): &PlacedFilesystem) -> Option<TryFilesystem> {
         or_size_bytes,
         sector_bytes: new.sector_bytes,
         mount: mount_path(wanted).map(|_| wanted.mountoptions.clone()),
+        mounted_by: mount_path(wanted)
+            .zip(kernel)
+            .map(|(path, version)| MountingKernel { version: version.to_owned(), path: path.to_owned() }),
     })
 }

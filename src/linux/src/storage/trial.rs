@@ -4,14 +4,16 @@
 
 use super::mount::MountStack;
 use super::scratch_disk::ScratchDisk;
-use super::{mdadm, mkfs};
+use super::{filesystem_features, mdadm, mkfs};
 use crate::process::{CommandError, ProcessFailure};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use std::{fs, io};
 
 /// Maximum memory for a trial. Most of an empty filesystem is a hole in the sparse file. Its metadata takes several
 /// hundred MiB for 8 TB, most of which is the zeroed log of an xfs.
@@ -134,12 +136,23 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
         };
     }
     mkfs::verify_uuid(&make).context(Phase::Storage, what)?;
+    refuse_unsupported(trial, &make.device)?;
     drop(four_k);
     if trial.mount.is_some() {
         let device = scratch.attach_loop_device(trial.sector_bytes)?;
         try_mount(trial, &scratch, &device.path)?;
     }
     Ok(TrialOutcome::Whole)
+}
+
+/// Refuses a filesystem that the kernel of the image cannot mount.
+fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()> {
+    let Some(kernel) = &trial.mounted_by else { return Ok(()) };
+    let mut superblock = [0; filesystem_features::SUPERBLOCK_AREA];
+    let read = File::open(created).and_then(|file| file.read_exact_at(&mut superblock, 0));
+    read.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
+    let why = filesystem_features::explain_unsupported(&superblock, trial.make.format, &kernel.path, &kernel.version);
+    why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why)))
 }
 
 fn is_timeout(error: &CommandError) -> bool {

@@ -1,58 +1,15 @@
-//! Check that the image's kernel can mount the filesystems of the layout. mkfs of the ramdisk may be newer than the kernel of the image, and
-//! enable features that this kernel does not support.
+//! Check that the image's kernel can mount the filesystems of the layout.
 
 use super::boot_kernel::MODULES;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
+use linux::storage::filesystem_features::{SUPERBLOCK_AREA, explain_unsupported, is_checked};
+use model::boot_contents::parse_linux_version;
 use model::device::KernelName;
-use model::layout::FilesystemFormat;
 use operations::FstabEntry;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-
-/// Size of the area that contains the superblocks of xfs and ext, in bytes.
-const SUPERBLOCK_AREA: usize = 4096;
-const XFS_MAGIC: &[u8] = b"XFSB";
-const EXT_MAGIC: [u8; 2] = [0x53, 0xef];
-/// Start of the superblock of ext.
-const EXT_SUPERBLOCK: usize = 1024;
-
-/// Major and minor version of Linux.
-type LinuxVersion = (u32, u32);
-
-/// Filesystem feature with the first version of Linux that supports it.
-struct Feature {
-    name: &'static str,
-    /// Offset of the 32-bit field in [`SUPERBLOCK_AREA`], and the bit in it.
-    field: usize,
-    bit: u32,
-    since: LinuxVersion,
-    /// Create option without the feature; empty if mkfs does not enable the feature by default.
-    without: &'static str,
-}
-
-/// Features of xfs v5 (fs/xfs/libxfs/xfs_format.h); fields are big-endian. Older features are part of every kernel that an image may have.
-const XFS: [Feature; 8] = [
-    Feature { name: "rmapbt", field: 212, bit: 2, since: (4, 8), without: "rmapbt=0" },
-    Feature { name: "reflink", field: 212, bit: 4, since: (4, 9), without: "reflink=0" },
-    Feature { name: "inobtcount", field: 212, bit: 8, since: (5, 10), without: "inobtcount=0" },
-    Feature { name: "bigtime", field: 216, bit: 8, since: (5, 10), without: "bigtime=0" },
-    Feature { name: "nrext64", field: 216, bit: 32, since: (5, 19), without: "" },
-    Feature { name: "exchange", field: 216, bit: 64, since: (6, 10), without: "" },
-    Feature { name: "parent", field: 216, bit: 128, since: (6, 10), without: "" },
-    Feature { name: "metadir", field: 216, bit: 256, since: (6, 13), without: "" },
-];
-
-/// Features of ext3 and ext4 (fs/ext4/ext4.h); fields are little-endian.
-const EXT: [Feature; 6] = [
-    Feature { name: "encrypt", field: 1120, bit: 0x1_0000, since: (4, 1), without: "^encrypt" },
-    Feature { name: "metadata_csum_seed", field: 1120, bit: 0x2000, since: (4, 4), without: "^metadata_csum_seed" },
-    Feature { name: "project", field: 1124, bit: 0x2000, since: (4, 5), without: "^project" },
-    Feature { name: "large_dir", field: 1120, bit: 0x4000, since: (4, 13), without: "^large_dir" },
-    Feature { name: "casefold", field: 1120, bit: 0x2_0000, since: (5, 2), without: "^casefold" },
-    Feature { name: "verity", field: 1124, bit: 0x8000, since: (5, 4), without: "^verity" },
-];
 
 /// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image. Without modules, the
 /// version is unknown, and nothing is checked.
@@ -61,11 +18,11 @@ const EXT: [Feature; 6] = [
 /// The kernel does not support a feature of a filesystem. A filesystem whose superblock cannot be read is not checked.
 pub(super) fn require_kernel_support(root: &NewRoot, fstab: &[FstabEntry]) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
-    let Some((kernel, name)) = all.filter_map(|name| Some((parse_version(&name)?, name))).max() else { return Ok(()) };
+    let Some((_, kernel)) = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max() else {
+        return Ok(());
+    };
     for entry in fstab {
-        let is_checked =
-            matches!(entry.format, FilesystemFormat::Xfs | FilesystemFormat::Ext3 | FilesystemFormat::Ext4);
-        if !is_checked || !entry.path.starts_with('/') {
+        if !is_checked(entry.format) || !entry.path.starts_with('/') {
             continue;
         }
         // A filesystem that cannot be examined does not fail the installation.
@@ -76,50 +33,11 @@ pub(super) fn require_kernel_support(root: &NewRoot, fstab: &[FstabEntry]) -> Re
                 continue;
             }
         };
-        let unsupported = find_unsupported(&superblock, kernel);
-        if !unsupported.is_empty() {
-            return Err(Error::new(Phase::Target, describe_unsupported(entry, &name, &unsupported)));
+        if let Some(why) = explain_unsupported(&superblock, entry.format, &entry.path, &kernel) {
+            return Err(Error::new(Phase::Target, why));
         }
     }
     Ok(())
-}
-
-fn describe_unsupported(entry: &FstabEntry, kernel: &str, unsupported: &[&Feature]) -> String {
-    let names: Vec<&str> = unsupported.iter().map(|feature| feature.name).collect();
-    let since = unsupported.iter().map(|feature| feature.since).max().unwrap_or_default();
-    let without: Vec<&str> = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty()).collect();
-    let option = if entry.format == FilesystemFormat::Xfs { "-m" } else { "-O" };
-    let remedy = match without.is_empty() {
-        true => String::new(),
-        false => format!(", or create the filesystem with createoptions: [\"{option}\", \"{}\"]", without.join(",")),
-    };
-    format!(
-        "the kernel {kernel} of the image cannot mount {} ({}): it does not support {}; use an image with Linux {}.{} or later{remedy}",
-        entry.path,
-        entry.format,
-        names.join(", "),
-        since.0,
-        since.1
-    )
-}
-
-/// Parses the version of a kernel: `3.10.0-1160.el7.x86_64`.
-fn parse_version(name: &str) -> Option<LinuxVersion> {
-    let mut numbers = name.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-fn find_unsupported(superblock: &[u8; SUPERBLOCK_AREA], kernel: LinuxVersion) -> Vec<&'static Feature> {
-    let word = |at: usize| [superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]];
-    let is_ext = superblock[EXT_SUPERBLOCK + 56..EXT_SUPERBLOCK + 58] == EXT_MAGIC;
-    type ReadWord = fn([u8; 4]) -> u32;
-    let (features, read): (&[Feature], ReadWord) = match superblock.starts_with(XFS_MAGIC) {
-        // Version 5, in the low bits of the version number; earlier versions do not have these fields.
-        true if superblock[101] & 0xf == 5 => (&XFS, u32::from_be_bytes),
-        false if is_ext => (&EXT, u32::from_le_bytes),
-        _ => return Vec::new(),
-    };
-    features.iter().filter(|feature| kernel < feature.since && read(word(feature.field)) & feature.bit != 0).collect()
 }
 
 /// Reads the superblock of the filesystem that is mounted at this path of the target.
@@ -137,74 +55,7 @@ fn read_superblock(root: &NewRoot, path: &str) -> io::Result<[u8; SUPERBLOCK_ARE
 mod tests {
     use super::*;
     use crate::system_setup::testing::tree;
-    use linux::process::ToolCommand;
-
-    fn names(superblock: &[u8; SUPERBLOCK_AREA], kernel: LinuxVersion) -> Vec<&'static str> {
-        find_unsupported(superblock, kernel).iter().map(|feature| feature.name).collect()
-    }
-
-    fn xfs(read_only_compatible: u32, incompatible: u32) -> [u8; SUPERBLOCK_AREA] {
-        let mut area = [0; SUPERBLOCK_AREA];
-        area[..4].copy_from_slice(XFS_MAGIC);
-        area[100..102].copy_from_slice(&[0xb4, 0xb5]);
-        area[212..216].copy_from_slice(&read_only_compatible.to_be_bytes());
-        area[216..220].copy_from_slice(&incompatible.to_be_bytes());
-        area
-    }
-
-    #[test]
-    fn features_are_compared_with_the_kernel() {
-        let default = xfs(0b1101, 0b1011);
-        for (kernel, expected) in [
-            ((3, 10), &["reflink", "inobtcount", "bigtime"][..]),
-            ((4, 18), &["inobtcount", "bigtime"]),
-            ((5, 4), &["inobtcount", "bigtime"]),
-            ((5, 10), &[]),
-            ((6, 1), &[]),
-        ] {
-            assert_eq!(names(&default, kernel), expected, "{kernel:?}");
-        }
-        assert_eq!(names(&xfs(0b0001, 0b0011), (3, 10)), [""; 0]);
-        assert_eq!(names(&xfs(0b1101, 32), (5, 14)), ["nrext64"]);
-        let mut old = default;
-        old[101] = 0xb4;
-        assert_eq!(names(&old, (3, 10)), [""; 0]);
-        let mut ext = [0; SUPERBLOCK_AREA];
-        ext[1080..1082].copy_from_slice(&EXT_MAGIC);
-        ext[1120..1124].copy_from_slice(&0x2000_u32.to_le_bytes());
-        assert_eq!(names(&ext, (3, 10)), ["metadata_csum_seed"]);
-        assert_eq!(names(&ext, (4, 4)), [""; 0]);
-        assert_eq!(names(&[0; SUPERBLOCK_AREA], (3, 10)), [""; 0]);
-    }
-
-    #[test]
-    fn the_refusal_contains_both_remedies() {
-        let entry =
-            |format| FstabEntry { source: "UUID=1".into(), path: "/srv".into(), format, options: Vec::new(), pass: 0 };
-        let default = xfs(0b1101, 0b1011);
-        let found = find_unsupported(&default, (3, 10));
-        assert_eq!(
-            describe_unsupported(&entry(FilesystemFormat::Xfs), "3.10.0-1160.el7.x86_64", &found),
-            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): it does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
-        );
-        let nrext = xfs(0, 32);
-        let found = find_unsupported(&nrext, (5, 14));
-        let message = describe_unsupported(&entry(FilesystemFormat::Xfs), "5.14.0", &found);
-        assert!(message.ends_with("use an image with Linux 5.19 or later"), "{message}");
-    }
-
-    #[test]
-    fn versions_are_read_from_the_names_of_module_directories() {
-        for (name, expected) in [
-            ("3.10.0-1160.el7.x86_64", Some((3, 10))),
-            ("6.1.0-31-amd64", Some((6, 1))),
-            ("6.12-arch1", Some((6, 12))),
-            ("kabi-current", None),
-            ("", None),
-        ] {
-            assert_eq!(parse_version(name), expected, "{name}");
-        }
-    }
+    use model::layout::FilesystemFormat;
 
     #[test]
     fn without_modules_or_checked_filesystems_nothing_is_read() {
@@ -220,29 +71,5 @@ mod tests {
         require_kernel_support(&bare, &[root_entry]).unwrap();
         let (_dir, old) = tree(&[("lib/modules/3.10.0/modules.dep", "")]);
         require_kernel_support(&old, &[tmpfs]).unwrap();
-    }
-
-    #[test]
-    #[ignore = "needs mkfs.xfs and mkfs.ext4"]
-    fn loop_superblocks_of_the_tools_are_read() {
-        for (tool, options, kernel, expected) in [
-            ("mkfs.xfs", &["-q"][..], (3, 10), &["reflink", "inobtcount", "bigtime"][..]),
-            ("mkfs.xfs", &["-q", "-m", "reflink=0,inobtcount=0,bigtime=0"], (3, 10), &[]),
-            ("mkfs.xfs", &["-q", "-m", "inobtcount=0,bigtime=0"], (4, 18), &[]),
-            (
-                "mkfs.ext4",
-                &["-q", "-F", "-O", "metadata_csum_seed,project"],
-                (3, 10),
-                &["metadata_csum_seed", "project"],
-            ),
-            ("mkfs.ext4", &["-q", "-F"], (4, 4), &[]),
-        ] {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            file.as_file().set_len(400 << 20).unwrap();
-            ToolCommand::new(tool).args(options).arg(file.path()).run().unwrap();
-            let mut area = [0; SUPERBLOCK_AREA];
-            file.as_file().read_exact_at(&mut area, 0).unwrap();
-            assert_eq!(names(&area, kernel), expected, "{tool} {options:?}");
-        }
     }
 }

@@ -4,8 +4,10 @@ use super::stacks::{five, layout};
 use super::*;
 use crate::devices::DeviceSize;
 use crate::trials;
+use model::allocation::{AllocatedImage, Allocation, FinisherChoice};
+use model::boot_contents::BootContents;
 use model::layout::RaidLevel;
-use operations::{ArraySlot, CreateArray, DeviceOp, Operation};
+use operations::{ArraySlot, CreateArray, DeviceOp, Operation, PlanAssignment};
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
@@ -71,6 +73,31 @@ fn a_filesystem_with_options_is_tried_in_its_size_under_another_uuid() {
     assert_eq!((trial.make.device.as_str(), trial.mount.as_deref()), ("/dev/md/root", Some(&[][..])));
     assert_ne!(trial.make.uuid, plan.root_uuid);
     assert!(trial.size_bytes > 10_000 << 20, "{}", trial.size_bytes);
+}
+
+#[test]
+fn filesystems_are_tried_for_an_old_kernel_that_the_manifest_lists() {
+    let tried = |kernels: &[&str]| {
+        let kernels = kernels.iter().map(|path| (*path).to_owned()).collect();
+        let contents = BootContents { kernels, init: Some("/sbin/init".to_owned()), ..BootContents::default() };
+        let image = AllocatedImage { contents: Some(contents), ..AllocatedImage::default() };
+        let allocation = Allocation { image, finish: Some(FinisherChoice::None), ..Allocation::default() };
+        let assigned = PlanAssignment { allocation, ..PlanAssignment::default() };
+        let (mode, steps) = (InstallMode::Install, StepList::default());
+        let request = PlanRequest { mode, steps, subject: subject(), assigned, claim: None };
+        let plan = crate::make_plan(&layout(), &five(), request, &mut counting()).unwrap();
+        let kernel = |operation: &Operation| match operation {
+            Operation::Device(DeviceOp::TryFilesystem(trial)) => {
+                trial.mounted_by.clone().map(|kernel| (kernel.path, kernel.version))
+            }
+            _ => None,
+        };
+        trials(&plan).into_iter().filter_map(kernel).collect::<Vec<_>>()
+    };
+    let old = tried(&["/boot/vmlinuz-4.18.0-553.el8_10.x86_64"]);
+    assert!(old.contains(&("/".to_owned(), "4.18.0-553.el8_10.x86_64".to_owned())), "{old:?}");
+    assert_eq!(tried(&["/boot/vmlinuz-6.1.0-31-amd64"]), []);
+    assert_eq!(tried(&["/boot/vmlinuz"]), []);
 }
 
 /// How large an array with this option will be, nobody can say before: not the options of what lies on it are wrong then, but the

@@ -1,6 +1,7 @@
 //! With the real tools and the real kernel.
 
 use super::*;
+use operations::MountingKernel;
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,7 +18,14 @@ fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFil
         uuid: uuid.to_owned(),
         createoptions: words(options),
     };
-    TryFilesystem { make, size_bytes: 20 << 30, or_size_bytes: vec![], sector_bytes: 512, mount: mount.map(words) }
+    TryFilesystem {
+        make,
+        size_bytes: 20 << 30,
+        or_size_bytes: vec![],
+        sector_bytes: 512,
+        mount: mount.map(words),
+        mounted_by: None,
+    }
 }
 
 /// Mounts and loop devices that this process has made to try something.
@@ -61,6 +69,18 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
                 .unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
             assert_eq!(said, None, "{format} {sector_bytes}");
         }
+    }
+    for (version, options, words) in [
+        ("3.10.0-1160.el7.x86_64", "", Some("cannot mount /srv (xfs): it does not support reflink")),
+        ("3.10.0-1160.el7.x86_64", "-m reflink=0,inobtcount=0,bigtime=0", None),
+        ("6.1.0-31-amd64", "", None),
+    ] {
+        let kernel = MountingKernel { version: version.to_owned(), path: "/srv".to_owned() };
+        let tried = TryFilesystem { mounted_by: Some(kernel), ..trial(Xfs, options, None) };
+        let refused =
+            try_filesystem_within(&tried, 256 * MIB).err().map(|error| (error.is_refusal(), error.to_string()));
+        assert_eq!(refused.is_some(), words.is_some(), "{version} {options}: {refused:?}");
+        assert!(refused.is_none_or(|(is_refusal, why)| is_refusal && why.contains(words.unwrap())), "{version}");
     }
     for (format, options, mount, words) in [
         (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (trial in memory): `mkfs.ext4"),
