@@ -31,6 +31,7 @@ mod told;
 use raw::{installed, root_on};
 
 mod refusals;
+mod wiped;
 
 struct Bench {
     control: Arc<FakeControl>,
