@@ -1,4 +1,4 @@
-//! Disks that must not be wiped by name alone, or cannot be used at all.
+//! Disks that must not be wiped by name alone, or cannot be used at all, neither by the layout nor for a Kubernetes volume.
 //!
 //! | a disk that would be wiped | |
 //! |---|---|
@@ -71,7 +71,8 @@ impl PlanDecider<'_> {
     }
 }
 
-fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
+/// Returns why a disk cannot be used at all; `None` if it can.
+pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     // 0: the inventory does not contain the size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
