@@ -179,3 +179,23 @@ fn loop_copies_of_labels_are_zeroed_to_the_sector_and_neither_on_a_kept_nor_on_a
         assert_eq!(signature(&wiped.disk.partition(1)), "ext4");
     }
 }
+
+/// Disks are wiped at the same time, so all of them are verified before the first one is written.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_no_disk_is_wiped_if_another_one_has_changed() {
+    let [unchanged, grown] = [(); 2].map(|()| LabelledDisk::new(512));
+    let disks = [&unchanged.disk, &grown.disk];
+    let identify = (StageName::StorageIdentify, disks.map(identify_operation).into());
+    let zero = || ZEROED.iter().map(|(start, end)| ByteRange { start: *start, length: end - start }).collect();
+    let wipe = (StageName::StorageWipe, disks.map(|disk| wipe_operation(disk.path().clone(), zero())).into());
+    let mut session = Bench::new().session();
+    session.run_plan(&plan(vec![identify])).map_err(|failure| failure.error).unwrap();
+    fs::OpenOptions::new().write(true).open(grown.disk.image()).and_then(|image| image.set_len(SIZE + MIB)).unwrap();
+    linux::process::ToolCommand::new("losetup").args(["--set-capacity", grown.disk.path().as_str()]).run().unwrap();
+    let before = (unchanged.content(), grown.content());
+    let failure = session.run_plan(&plan(vec![wipe])).unwrap_err();
+    let expected = format!("{SIZE} bytes are now {}; it was not changed", SIZE + MIB);
+    assert!(failure.error.to_string().contains(&expected), "{}", failure.error);
+    assert!(before == (unchanged.content(), grown.content()), "a disk was wiped");
+}
