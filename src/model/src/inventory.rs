@@ -30,7 +30,8 @@ pub use marker_limits::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
 pub use volume_group::{
-    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, VolumeHealth,
+    FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP,
+    VolumeHealth,
 };
 
 use crate::device::by_path::is_same_by_path;

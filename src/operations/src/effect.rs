@@ -16,7 +16,7 @@ pub trait PlannedOperation {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
     /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately before the operation
-    /// that each path still leads to a disk of the plan. If an operation opens a disk itself, the open descriptor is verified instead.
+    /// that each path still leads to a disk of the plan. Operations that open a disk themselves verify the open descriptor.
     pub opened: Vec<&'a DevicePath>,
     /// Devices that were not written before, and that the operation and later ones may write. Devices on recreated disks are omitted.
     pub written: Vec<DevicePath>,

@@ -45,7 +45,8 @@ impl PlannedOperation for WipeDisk {
     }
 
     fn effect(&self) -> Effect<'_> {
-        Effect::none().undone_by([UndoOperation::Wiping(self.device.clone())])
+        // The descriptor is verified too, but disks are wiped concurrently: none is written if another one has changed.
+        Effect::opening([&self.device]).undone_by([UndoOperation::Wiping(self.device.clone())])
     }
 }
 

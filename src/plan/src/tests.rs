@@ -75,6 +75,7 @@ mod unknown;
 mod unremembered;
 mod unusual_disks;
 mod whole;
+mod wiped_ranges;
 mod zero_proofs;
 
 const MIB: u64 = 1 << 20;

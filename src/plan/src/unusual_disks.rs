@@ -1,15 +1,18 @@
-//! Disks that must not be wiped by name alone, or cannot be used at all.
+//! Disks that must not be wiped by name alone, or cannot be used at all, neither by the layout nor for a Kubernetes volume.
 //!
 //! | a disk that would be wiped | |
 //! |---|---|
 //! | has sectors of another size than 512 or 4096 bytes (520, 528: disks of storage systems) | refused |
 //! | is a host-managed zoned disk, whose zones are only written sequentially | refused |
-//! | contains a filesystem of a cluster (GFS2, OCFS2, VMFS, GPFS, Lustre), or a disk of Oracle ASM | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
+//! | contains a filesystem of a cluster (GFS2, OCFS2, VMFS, GPFS, Lustre), a disk of Oracle ASM, or a shared LVM volume group, or lies below one of these | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
 use super::DiskVerdict;
 use super::decider::PlanDecider;
 use super::unrecorded_disks::is_identified;
-use model::inventory::{DeviceSignature, InventoryDisk};
+use model::device::KernelName;
+use model::inventory::InventoryDisk;
+use model::storage_graph::{StackUnit, all_units};
+use std::collections::BTreeMap;
 
 /// Sizes of sectors that partition tables, filesystems and firmware support, in bytes.
 const SECTOR_BYTES: [u32; 2] = [512, 4096];
@@ -29,11 +32,13 @@ const SHARED_SIGNATURES: [(&str, &str); 9] = [
 /// Types of GPT partitions that clusters use, with the name of the content.
 const SHARED_PARTITIONS: [(&str, &str); 2] =
     [("aa31e02a-400f-11db-9590-000c2911d1b8", "VMFS"), ("37affc90-ef7d-4e96-91c3-2d7ae055b174", "GPFS")];
+const SHARED_GROUP: &str = "a shared LVM volume group";
 
 impl PlanDecider<'_> {
     /// Refuses to wipe disks that are unsupported, or that other machines may use.
     pub(crate) fn refuse_unusual_disks(&mut self) {
         let layout = self.layout;
+        let shared = self.find_shared_contents();
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
             if !matches!(self.verdict(&found.name), DiskVerdict::Wipe | DiskVerdict::Make) {
@@ -43,21 +48,32 @@ impl PlanDecider<'_> {
             if let Some(why) = explain_unsupported(found) {
                 self.refuse(place.clone(), format!("{} cannot be used: {why}", found.device));
             }
-            let Some(content) = find_shared_content(found).filter(|_| !is_identified(listed, found)) else { continue };
+            let Some(content) = shared.get(&found.name).filter(|_| !is_identified(listed, found)) else { continue };
             let said = format!("{} contains {content}, which other machines may use too", found.device);
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
             } else {
                 let message = format!(
-                    "{said}: it is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id"
+                    "{said}: it is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id. If no other machine uses \
+                     it, and there is no layout, remove its signatures with wipefs"
                 );
                 self.refuse(place, message);
             }
         }
     }
+
+    /// Returns the contents that other machines may use, by the disks below them.
+    fn find_shared_contents(&self) -> BTreeMap<KernelName, &'static str> {
+        let units = all_units(self.inventory).filter_map(|(device, unit)| Some((device, find_shared_content(unit)?)));
+        let groups = self.inventory.groups.iter().filter(|group| group.is_shared());
+        let groups = groups.flat_map(|group| group.present_devices().map(|device| (device, SHARED_GROUP)));
+        let disks = |(device, content)| self.disks_below(device).into_iter().map(move |disk| (disk, content));
+        groups.chain(units).flat_map(disks).collect()
+    }
 }
 
-fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
+/// Returns why a disk cannot be used at all; `None` if it can.
+pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     // 0: the inventory does not contain the size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
@@ -70,11 +86,13 @@ fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     })
 }
 
-fn find_shared_content(disk: &InventoryDisk) -> Option<&'static str> {
-    let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
-    let signatures = disk.signatures.iter().chain(partitions().flat_map(|part| &part.signatures));
-    let by_signature = |found: &DeviceSignature| SHARED_SIGNATURES.iter().find(|(kind, _)| *kind == found.kind);
-    let by_type = |kind: &str| SHARED_PARTITIONS.iter().find(|(guid, _)| guid.eq_ignore_ascii_case(kind));
-    let found = signatures.filter_map(by_signature).chain(partitions().filter_map(|part| by_type(&part.kind)));
-    found.map(|(_, name)| *name).next()
+/// Returns the content of a disk, partition or stacked device that other machines may use. Partitions of a disk are separate units.
+fn find_shared_content(unit: StackUnit) -> Option<&'static str> {
+    let is_shared = |kind: &str| SHARED_SIGNATURES.iter().find(|(shared, _)| *shared == kind);
+    let by_signature = unit.signatures().iter().find_map(|found| is_shared(&found.kind));
+    let by_type = match unit {
+        StackUnit::Partition(part) => SHARED_PARTITIONS.iter().find(|(guid, _)| guid.eq_ignore_ascii_case(&part.kind)),
+        _ => None,
+    };
+    by_signature.or(by_type).map(|(_, name)| *name)
 }

@@ -11,7 +11,7 @@
 use super::capacity::LVM_METADATA_BYTES;
 use super::sectors::{self, MIB, SectorExtent};
 use model::deploy_steps::EraseMode;
-use model::inventory::{DeviceSignature, EraseMethod, InventoryDisk};
+use model::inventory::{EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
 
 const QUICK_SECONDS: u64 = 60;
@@ -52,31 +52,29 @@ fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
         .zip(partitions().map(|part| part.start_bytes.saturating_add(part.size_bytes)).max());
     let tables = tables.map(|(begin, end)| {
         let behind = end.max(disk.size_bytes.saturating_sub(MIB));
-        [range(sector_end, begin.min(MIB)), range(behind, disk.size_bytes)]
+        [range(sector_end, begin.min(MIB).min(disk.size_bytes)), range(behind, disk.size_bytes)]
     });
     range(0, sector_end).into_iter().chain(tables.into_iter().flatten().flatten()).collect()
 }
 
 fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRange> {
     let whole = ByteRange { start: 0, length: disk.size_bytes };
-    let partitions = || disk.table.iter().flat_map(|table| &table.partitions);
-    let old =
-        partitions().map(|part| (ByteRange { start: part.start_bytes, length: part.size_bytes }, &part.signatures));
-    let old: Vec<_> = std::iter::once((whole, &disk.signatures)).chain(old).collect();
-    let volumes = old.iter().filter_map(|(area, signatures)| first_volume_range(*area, signatures));
+    let old = disk.table.iter().flat_map(|table| &table.partitions);
+    let old = old.map(|part| ByteRange { start: part.start_bytes, length: part.size_bytes });
     let new = extents.iter().map(|extent| ByteRange {
         start: extent.first_lba * u64::from(disk.sector_bytes),
         length: extent.length_bytes(disk.sector_bytes),
     });
-    sectors::signature_ranges(old.iter().map(|(area, _)| *area).chain(volumes).chain(new), disk.size_bytes)
+    let areas = std::iter::once(whole).chain(old).chain(new);
+    sectors::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
 /// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph stores its data in
-/// logical volumes, and such a volume may be recreated at the same offset.
-fn first_volume_range(area: ByteRange, signatures: &[DeviceSignature]) -> Option<ByteRange> {
-    let is_physical_volume = signatures.iter().any(|signature| signature.kind == "LVM2_member");
+/// logical volumes, and such a volume may be recreated at the same offset. The range does not depend on the signature of a physical volume:
+/// an interrupted attempt has zeroed the signature, and may have left the copies.
+fn first_volume_range(area: ByteRange) -> ByteRange {
     let length = area.length.saturating_sub(LVM_METADATA_BYTES);
-    is_physical_volume.then(|| ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length })
+    ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length }
 }
 
 #[cfg(test)]
@@ -116,30 +114,20 @@ mod tests {
     #[test]
     fn copies_of_bluestore_labels_are_zeroed_whatever_the_method_is() {
         const GIB: u64 = 1 << 30;
-        let physical = DeviceSignature { kind: "LVM2_member".into(), ..DeviceSignature::default() };
-        let part = |number, start_bytes, size_bytes, signatures| DiskPartition {
-            number,
+        let partitions = [(MIB, 5 * GIB), (6 * GIB, 20 * GIB)];
+        let partitions = partitions.map(|(start_bytes, size_bytes)| DiskPartition {
             start_bytes,
             size_bytes,
-            signatures,
             ..DiskPartition::default()
-        };
-        let partitions = vec![part(1, MIB, 5 * GIB, vec![]), part(2, 6 * GIB, 20 * GIB, vec![physical])];
-        let table = Some(DiskTable { partitions, ..DiskTable::default() });
+        });
+        let table = Some(DiskTable { partitions: partitions.into(), ..DiskTable::default() });
         let disk = InventoryDisk { size_bytes: 500 * GIB, sector_bytes: 512, table, ..InventoryDisk::default() };
-        let new = SectorExtent { first_lba: 4096, last_lba: 12 * GIB / 512 };
-        let expected = [
-            GIB,
-            MIB + GIB,
-            2 * MIB + GIB,
-            7 * GIB,
-            MIB + 7 * GIB,
-            10 * GIB,
-            2 * MIB + 10 * GIB,
-            16 * GIB,
-            MIB + 16 * GIB,
-            100 * GIB,
-        ];
+        let new = SectorExtent { first_lba: 16384, last_lba: 12 * GIB / 512 };
+        // The disk, both old partitions and the new one, and 1 MiB after each start.
+        let short = [0, MIB, 2 * MIB, 8 * MIB, 9 * MIB, 6 * GIB, 6 * GIB + MIB].map(|start| start + GIB);
+        let long = [0, MIB, 8 * MIB, 9 * MIB, 6 * GIB, 6 * GIB + MIB].map(|start| start + 10 * GIB);
+        let longest = [0, MIB].map(|start| start + 100 * GIB);
+        let expected = [&short[..], &long, &longest].concat();
         for erase in [EraseMode::Quick, EraseMode::Secure, EraseMode::None] {
             let zero = wipe_disk(erase, &disk, &[new]).zero;
             let copies: Vec<u64> = zero.iter().filter(|range| range.length == 4096).map(|range| range.start).collect();

@@ -9,8 +9,8 @@ use crate::process::ToolCommand;
 use allocation::{PhysicalSegment, build_allocation};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
-    HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, StackedDeviceKind, UnassignedDevices,
-    VolumeHealth,
+    HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP, StackedDeviceKind,
+    UnassignedDevices, VolumeHealth,
 };
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -295,7 +295,7 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
         return Some(format!(
-            "it is shared with other hosts (lock type {lock}), and no lock manager runs here: make it a local group \
+            "{SHARED_GROUP} (lock type {lock}), and no lock manager runs here: make it a local group \
              in the installed system with `vgchange --lock-type none`"
         ));
     }

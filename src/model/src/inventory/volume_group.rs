@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// show it.
 pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
 
+/// Beginning of [`LvmVolumeGroup::closed`] for a group that several hosts use, coordinated by a lock manager.
+pub const SHARED_GROUP: &str = "it is shared with other hosts";
+
 /// LVM volume group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LvmVolumeGroup {
@@ -33,6 +36,11 @@ impl LvmVolumeGroup {
     /// Returns the devices of the physical volumes that are present.
     pub fn present_devices(&self) -> impl Iterator<Item = &DevicePath> {
         self.physical.iter().filter_map(|physical| physical.device.as_ref())
+    }
+
+    /// Returns whether other hosts use the group too.
+    pub fn is_shared(&self) -> bool {
+        self.closed.as_ref().is_some_and(|why| why.starts_with(SHARED_GROUP))
     }
 }
 

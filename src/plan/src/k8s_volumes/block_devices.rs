@@ -6,6 +6,7 @@ use crate::content_text;
 use super::super::PersistentVerdict;
 use super::super::decider::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
+use super::super::unusual_disks::explain_unsupported;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
 use model::device::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
@@ -140,6 +141,9 @@ impl<'a> PlanDecider<'a> {
         if disk.read_only {
             return refuse(format!("names {}, which is read-only", disk.device));
         }
+        if let Some(why) = explain_unsupported(disk) {
+            return refuse(format!("cannot use {}: {why}", disk.device));
+        }
         self.reserve_disk(disk);
         self.decided.persistent.written.push(disk.name.clone());
         self.decided.beginning.push((disk.name.clone(), volume.uid));
@@ -187,7 +191,10 @@ impl<'a> PlanDecider<'a> {
             None => {
                 let why = |disk: &InventoryDisk| match (self.verdicts.contains_key(&disk.name), self.is_free(disk)) {
                     (true, _) => format!("{} (used by the layout or another volume)", disk.device),
-                    (_, false) => format!("{} (not blank: {})", disk.device, content_text::describe_contents(disk)),
+                    (_, false) => {
+                        let there = || format!("not blank: {}", content_text::describe_contents(disk));
+                        format!("{} ({})", disk.device, explain_unsupported(disk).unwrap_or_else(there))
+                    }
                     (_, true) => format!("{} ({})", disk.device, hints::explain_differences(wanted, disk).join(", ")),
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
@@ -196,11 +203,12 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the disk is blank, writable and not used otherwise.
+    /// Returns whether the disk is blank, writable, supported and not used otherwise.
     fn is_free(&self, disk: &InventoryDisk) -> bool {
         let is_empty = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
         let is_one = multipath::find_other_path(disk, self.inventory).is_none();
-        is_empty && is_one && disk.blank && !disk.read_only && disk.unreadable.is_none() && self.is_unnamed(disk)
+        let is_usable = !disk.read_only && disk.unreadable.is_none() && explain_unsupported(disk).is_none();
+        is_empty && is_one && disk.blank && is_usable && self.is_unnamed(disk)
     }
 
     fn is_unnamed(&self, disk: &InventoryDisk) -> bool {

@@ -78,3 +78,39 @@ fn a_disk_of_a_cluster_is_wiped_only_if_its_serial_number_or_wwn_selects_it() {
     let local = with_sdb(|disk| disk.signatures.push(signature("xfs")));
     make(&layout(), &local, InstallMode::Install).unwrap();
 }
+
+/// The shared disks of a cluster usually have a volume group between disk and filesystem.
+#[test]
+fn a_cluster_that_uses_logical_volumes_protects_the_disks_below_them() {
+    let group = |closed: Option<&str>| inventory::LvmVolumeGroup {
+        name: "data".to_owned(),
+        physical: vec![inventory::LvmPhysicalVolume { device: Some("/dev/sdb".into()), ..Default::default() }],
+        closed: closed.map(str::to_owned),
+        ..inventory::LvmVolumeGroup::default()
+    };
+    let volume = |kind: &str| inventory::StackedDevice {
+        name: "dm-0".into(),
+        device: "/dev/mapper/data-vm".into(),
+        kind: inventory::StackedDeviceKind::Volume,
+        below: vec!["sdb".into()],
+        signatures: vec![DeviceSignature { kind: kind.to_owned(), ..DeviceSignature::default() }],
+        ..inventory::StackedDevice::default()
+    };
+    let locked = format!("{} (lock type sanlock)", inventory::SHARED_GROUP);
+    for (closed, kind, content) in [
+        (None, "gfs2", Some("GFS2")),
+        (Some(locked.as_str()), "xfs", Some("a shared LVM volume group")),
+        (Some("it is exported"), "xfs", None),
+        (None, "xfs", None),
+    ] {
+        let mut inventory = with_sdb(|_| ());
+        inventory.groups.push(group(closed));
+        inventory.stacked.push(volume(kind));
+        let refused = make(&layout(), &inventory, InstallMode::Install).err().map(|refusal| refusal.problems);
+        let refused: Vec<String> = refused.iter().flatten().map(ToString::to_string).collect();
+        let words = content.map(|content| format!("/dev/sdb contains {content}, which other machines may use too"));
+        assert_eq!(refused.len(), usize::from(content.is_some()), "{refused:?}");
+        assert!(words.is_none_or(|words| refused[0].contains(&words)), "{refused:?}");
+        make(&hinted("serial", "B0"), &inventory, InstallMode::Install).unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+}

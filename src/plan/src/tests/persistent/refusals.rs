@@ -22,6 +22,10 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
         (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: it contains data of no known kind"),
         (is(&|disk| disk.uses.push(DeviceUse::Swap)), "names /dev/sdc, which is in use"),
         (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only"),
+        (
+            is(&|disk| disk.sector_bytes = 520),
+            "cannot use /dev/sdc: it has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
+        ),
         (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, whose content cannot be read: EIO"),
         (
             is(&|disk| disk.signatures.push(DeviceSignature { uuid: uid(1), ..signature("xfs") })),
@@ -30,6 +34,20 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
     ] {
         assert_eq!(said, [format!("volumes[data]: volume data {expected}")]);
     }
+}
+
+#[test]
+fn an_unsupported_disk_is_not_discovered() {
+    let discovered = discover("data", 1, json!({}));
+    let mut machine = machine();
+    for disk in &mut machine.disks[2..] {
+        disk.zoned = "host-managed".to_owned();
+    }
+    let said = refused(&layout(), &machine, InstallMode::Install, std::slice::from_ref(&discovered));
+    assert!(said.len() == 1 && said[0].contains("/dev/sdc (it is a host-managed zoned disk, "), "{said:?}");
+    machine.disks[3].zoned = "none".to_owned();
+    let plan = planned(&layout(), &machine, InstallMode::Install, &[discovered]).unwrap();
+    assert_eq!(plan.disks[3].verdict, DiskVerdict::Volumes);
 }
 
 #[test]
