@@ -4,7 +4,7 @@ use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
 use super::restore::mount_path;
 use super::stages::writable_devices;
-use super::{PlanRequest, image_bootability, os_definition};
+use super::{InstallMode, PlanRequest, image_bootability, os_definition};
 use common::diagnostic::Diagnostic;
 use model::allocation::{
     Allocation, FinisherChoice, ServerKind, find_argument_error, find_hostname_error, find_key_line_error,
@@ -37,7 +37,9 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
     let contents = image_bootability::judge_image(layout, inventory, request).refused;
     let definition = os_definition::refuse_definition(layout, request);
-    let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes);
+    // A machine that is reinstalled has booted from its disks.
+    let is_new = request.mode == InstallMode::Install;
+    let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
     esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
@@ -69,15 +71,13 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems.into_iter().map(|problem| Diagnostic { place: place(problem.place.clone()), ..problem }).collect()
 }
 
-/// Returns a warning about firmware that an installer of the image may handle in its own way: a missing ESP, or a BIOS and disks from which
-/// no BIOS boots.
+/// Returns a warning about firmware that an installer of the image may handle in its own way, or that a reinstalled machine has handled: a
+/// missing ESP, or a BIOS and disks from which no BIOS boots.
 pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &FinishInputs) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (FinisherChoice::Auto, FirmwareType::Uefi) => layout.find_missing_esp().map(|problem| problem.message),
-        (FinisherChoice::Image, FirmwareType::Bios) => {
-            find_unbootable_sectors(layout, inventory).map(|problem| problem.message)
-        }
-        _ => None,
+        (FinisherChoice::None, FirmwareType::Bios) | (_, FirmwareType::Uefi) => None,
+        (_, FirmwareType::Bios) => find_unbootable_sectors(layout, inventory).map(|problem| problem.message),
     }
 }
 
