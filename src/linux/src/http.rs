@@ -1,9 +1,11 @@
 //! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
 
 pub mod privileged;
+pub mod proxies;
 
 use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
+use proxies::{ProxyScope, use_proxies};
 use reqwest::blocking::{Client, ClientBuilder, Response};
 use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
@@ -35,12 +37,36 @@ pub fn read_error_response(response: Response) -> String {
 }
 
 /// Returns a client for requests with small responses. The client has no timeout: set one for each request with
-/// `RequestBuilder::timeout`.
+/// `RequestBuilder::timeout`. It does not use proxies.
 ///
 /// # Errors
 /// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
 pub fn new_client() -> Result<Client> {
     build_client(&|| client_builder(None))
+}
+
+/// Returns a client for requests of operators, which contain a token: it uses the proxies of the environment over https only.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_operator_client() -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(None), ProxyScope::Https))
+}
+
+/// Returns a client for images, which uses the proxies of the environment. `stall` has the same meaning as for [`new_streaming_client`].
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
+}
+
+/// Returns a client for passwords of registries: it does not follow redirects, and uses the proxies of the environment over https only.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_login_client() -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(None), ProxyScope::Https).redirect(Policy::none()))
 }
 
 /// Returns a client for requests that contain a secret: it does not follow redirects.
@@ -87,7 +113,7 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
     format!("{path}{suffix}{query}")
 }
 
-/// Returns a builder with the settings that all clients share.
+/// Returns a builder with the settings that all clients share. Without [`proxies`], a client connects directly.
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -95,6 +121,7 @@ pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
     // image over one connection, which defeats parallel ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+    let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
         Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
         _ => Policy::default().redirect(attempt),

@@ -49,7 +49,7 @@ async fn boot_scripts() {
         assert_eq!(answer.status, 400, "{host}");
     }
     let start = server.ask("GET", "/start.ipxe", &[("Host", "install.rack:80")], "").await;
-    assert!(start.text().contains("chain http://install.rack:80/boot.ipxe?uuid=${uuid}&mac="), "{}", start.text());
+    assert!(start.text().contains("chain --replace http://install.rack:80/boot.ipxe?uuid=${uuid}&mac="), "{}", start.text());
     let before = server.token(ONE).await;
     assert_eq!(server.ask("HEAD", &format!("/boot.ipxe?uuid={ONE}"), &[], "").await.status, 405);
     assert_eq!(server.call(&before, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.status, 200);

@@ -50,7 +50,7 @@ async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
     assert!(script.contains(&format!("initrd --name initrd {plain}/boot/initrd\n")), "{script}");
     assert_eq!(server.ask("GET", "/boot/vmlinuz", &[], "").await.text(), "kernel");
     let start = server.ask("GET", "/start.ipxe", &[], "").await.text();
-    assert!(start.contains(&format!("chain {plain}/boot.ipxe")), "{start}");
+    assert!(start.contains(&format!("chain --replace {plain}/boot.ipxe")), "{start}");
 
     let token = token_of(&script);
     let register = registration(ONE);
