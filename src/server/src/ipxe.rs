@@ -1,5 +1,7 @@
 //! iPXE scripts, and validation of all values in them that unauthenticated clients control.
 
+use time::OffsetDateTime;
+
 /// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
 pub(crate) struct RamdiskBoot<'a> {
     /// Base URL of the API, without a trailing slash.
@@ -64,6 +66,8 @@ fn retry_download(what: &str) -> String {
 /// an hour, as the ramdisk does after a failure.
 pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
+    // Not part of the arguments of kexec, whose digest is the same in each boot.
+    let now = OffsetDateTime::now_utc().unix_timestamp();
     let retry = retry_download("the ramdisk");
     let end = match keep_from_disk {
         true => {
@@ -73,7 +77,7 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String
         false => "sleep 30 ||\nexit 1\n",
     };
     format!(
-        "#!ipxe\nclear downloads ||\n:again\nimgfree ||\nkernel {kernel} initrd=initrd {arguments} || goto failed\n\
+        "#!ipxe\nclear downloads ||\n:again\nimgfree ||\nkernel {kernel} initrd=initrd drophammer.time={now} {arguments} || goto failed\n\
          initrd --name initrd {initrd} || goto failed\nboot ||\n:failed\n{retry}\
          echo drophammer: this machine CANNOT BOOT the ramdisk from {}: check the output of drophammer serve\n{end}",
         boot.files

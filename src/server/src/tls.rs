@@ -6,7 +6,7 @@ use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
-use rustls::{InconsistentKeys, ServerConfig};
+use rustls::{AlertDescription, InconsistentKeys, ServerConfig};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,6 +87,11 @@ impl ServerTls {
 /// Describes a failed handshake for the operator. Returns `None` if the client was only slow or has disconnected.
 pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
     match error.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
+            "considers the server's certificate expired or not yet valid: compare the validity of the certificate with the clocks of \
+             client and server"
+                .to_owned(),
+        ),
         rustls::Error::AlertReceived(alert) => Some(format!(
             "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
         )),

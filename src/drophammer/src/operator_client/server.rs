@@ -78,7 +78,10 @@ impl OperatorClient {
                 describe_proxy(&self.url, ProxyScope::Https)
             )
         };
-        let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
+        let lost = |error: reqwest::Error| {
+            Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url())
+        };
+        let response = request.send().map_err(lost)?;
         let status = response.status();
         if status.is_success() {
             let body = http::read_response(response).context(Phase::Control, reach)?;
