@@ -72,6 +72,7 @@ impl ControlServer {
         let operator = store::token::operator_token_hash(&options.dir)?;
         let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
         let listeners = BoundListeners::bind_sockets(options, &watch).await?;
+        counters.set_certificates(listeners.certificate().map(|tls| tls.expiry_times()).unwrap_or_default());
         check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
         let (wake, directory) = start_reloader(options, &state, &watch, around.look_every).await?;
         let pxe = match options.pxe.clone() {

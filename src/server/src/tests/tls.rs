@@ -178,3 +178,38 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
     assert!(script.contains(&url), "{script}");
     server.heard("does not cover: set --url").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expiring_certificate_is_reported_by_the_check_the_start_and_the_metrics() {
+    let day = time::Duration::DAY;
+    let now = time::OffsetDateTime::now_utc();
+    let key = rcgen::KeyPair::generate().unwrap();
+    for (until, is_rejected, words) in [
+        (now + day * 10, false, "server.pem: the certificate expires on "),
+        (now - day * 10, true, "server.pem: the certificate expired on "),
+    ] {
+        let dir = directory();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (now - day * 100, until);
+        let (certificates, key_file) = (dir.path().join("server.pem"), dir.path().join("server.key"));
+        std::fs::write(&certificates, params.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&key_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let tls = TlsOptions { certificates, key: key_file, listen: "127.0.0.1:0".parse().unwrap() };
+        let options = ServerConfig { tls: Some(tls), ..options(dir.path()) };
+
+        let found = check_site::find_problems(&options).unwrap();
+        let names = |all: &[check_site::SiteProblem]| {
+            all.iter().any(|one| format!("{}: {}", one.file.clone().unwrap_or_default(), one.message).starts_with(words))
+        };
+        assert_eq!((names(&found.problems), names(&found.notes)), (is_rejected, !is_rejected), "{found:?}");
+        let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+        server.heard(words).await;
+        let client = Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build().unwrap();
+        let metrics = server.over_tls(&client, Method::GET, "/metrics", &server.operator(), &Value::Null).await;
+        let line =
+            format!("drophammer_certificate_expiry_timestamp_seconds{{position=\"1\"}} {}", until.unix_timestamp());
+        let text = metrics.text().await.unwrap();
+        assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+    }
+}
