@@ -62,7 +62,8 @@ fn is_address(name: &str) -> bool {
     bracketed.map_or_else(|| name.parse::<Ipv4Addr>().is_ok(), |address| address.parse::<Ipv6Addr>().is_ok())
 }
 
-fn extract_host(url: &str) -> &str {
+/// Returns the host of a URL, without its port.
+pub(crate) fn extract_host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     strip_port(rest.split('/').next().unwrap_or_default())
 }
