@@ -20,7 +20,7 @@ const SERVERS: usize = 4;
 const PRECISE: Duration = Duration::from_secs(2);
 
 /// Offset up to which the clock is considered correct, compared with the boot script: kernel and ramdisk were loaded after it.
-const BOOT_TIME: Duration = Duration::from_secs(5 * 60);
+const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time between the build of the ramdisk and a time that is accepted.
 const AFTER_BUILD: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -31,8 +31,8 @@ const BUILD_DATE: &str = "/etc/build-date";
 /// Time servers of the ramdisk's DHCP leases, separated by blanks or lines.
 const DHCP_TIME_SERVERS: &str = "/run/time-servers";
 
-/// Kernel argument with the time at which the server rendered the boot script, in seconds since 1970.
-const BOOT_ARGUMENT: &str = "drophammer.time=";
+/// Kernel argument with the time of the boot script or of kexec, in seconds since 1970.
+pub const BOOT_TIME: &str = "drophammer.time=";
 
 /// Time from one source.
 struct SourceTime {
@@ -113,9 +113,9 @@ fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<
 
 /// Returns the current time according to the boot script: the time of the script plus the time since the kernel's start.
 fn boot_time(cmdline: &str, uptime: Duration) -> Option<SourceTime> {
-    let text = cmdline.split_whitespace().filter_map(|word| word.strip_prefix(BOOT_ARGUMENT)).next_back()?;
+    let text = cmdline.split_whitespace().filter_map(|word| word.strip_prefix(BOOT_TIME)).next_back()?;
     let now = parse_epoch(text)?.checked_add(uptime)?;
-    Some(SourceTime { now, source: "the boot script".to_owned(), tolerance: BOOT_TIME })
+    Some(SourceTime { now, source: "the kernel command line".to_owned(), tolerance: BOOT_TOLERANCE })
 }
 
 /// Parses seconds since 1970. The limit is far beyond the lifetime of a ramdisk, and within what the kernel accepts.
@@ -166,13 +166,13 @@ mod tests {
             (now + 365 * DAY, 365 * DAY),
         ] {
             let expected = ClockDecision::Set(Duration::from_secs(offset));
-            assert_eq!(decide(at(now), at(here), BOOT_TIME, Some(at(built))), expected, "{here}");
+            assert_eq!(decide(at(now), at(here), BOOT_TOLERANCE, Some(at(built))), expected, "{here}");
         }
         for here in [now, now - 300, now + 300] {
-            assert_eq!(decide(at(now), at(here), BOOT_TIME, Some(at(built))), ClockDecision::Keep, "{here}");
+            assert_eq!(decide(at(now), at(here), BOOT_TOLERANCE, Some(at(built))), ClockDecision::Keep, "{here}");
         }
         assert_eq!(decide(at(now), at(now + 3), PRECISE, Some(at(built))), ClockDecision::Set(Duration::from_secs(3)));
-        assert_eq!(decide(at(5), at(now), BOOT_TIME, None), ClockDecision::Set(Duration::from_secs(now - 5)));
+        assert_eq!(decide(at(5), at(now), BOOT_TOLERANCE, None), ClockDecision::Set(Duration::from_secs(now - 5)));
     }
 
     #[test]
@@ -181,11 +181,11 @@ mod tests {
         let last = built + AFTER_BUILD.as_secs();
         for here in [0, built, built + DAY, last, last + DAY] {
             for (now, is_accepted) in [(0, false), (built - 1, false), (built, true), (last, true), (last + 1, false)] {
-                let decision = decide(at(now), at(here), BOOT_TIME, Some(at(built)));
+                let decision = decide(at(now), at(here), BOOT_TOLERANCE, Some(at(built)));
                 assert_eq!(!matches!(decision, ClockDecision::Reject(_)), is_accepted, "{now} {here}: {decision:?}");
             }
         }
-        let ClockDecision::Reject(why) = decide(at(0), at(0), BOOT_TIME, Some(at(built))) else { panic!() };
+        let ClockDecision::Reject(why) = decide(at(0), at(0), BOOT_TOLERANCE, Some(at(built))) else { panic!() };
         assert_eq!(why, "it is before 2024-10-04, when this ramdisk was built");
     }
 
