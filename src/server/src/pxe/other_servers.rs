@@ -83,7 +83,7 @@ fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
 fn parse_offer(packet: &[u8], number: u32) -> Option<DhcpOffer> {
     let is_it =
         packet.first() == Some(&2) && packet.get(4..8)? == number.to_be_bytes() && packet.get(236..HEADER)? == COOKIE;
-    let address = |bytes: &[u8]| Some(Ipv4Addr::from_octets(bytes.get(..4)?.try_into().ok()?));
+    let address = |bytes: &[u8]| Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(..4)?).ok()?));
     let (mut options, mut rest) = (BTreeMap::new(), packet.get(HEADER..)?);
     while let [code, more @ ..] = rest {
         rest = match (code, more) {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn card() -> PxeNic {
-        let [address, netmask] = [[10, 77, 0, 1], [255, 255, 255, 0]].map(Ipv4Addr::from_octets);
+        let [address, netmask] = [[10, 77, 0, 1], [255, 255, 255, 0]].map(Ipv4Addr::from);
         PxeNic { name: "eth1".to_owned(), index: 2, address, netmask }
     }
 

@@ -5,7 +5,6 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_scripts() {
     let server = Running::start().await;
-    let token = |script: &str| script.split("drophammer.token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     let base = format!("http://{}", server.address);
     let cases = [
         (format!("uuid={}&mac=52:54:00:00:00:02", TWO.to_uppercase()), TWO, "console=ttyS1"),
@@ -16,7 +15,7 @@ async fn boot_scripts() {
     ];
     for (query, id, consoles) in cases {
         let script = server.boot(&query).await.text();
-        let token = token(&script);
+        let token = token_of(&script);
         let arguments =
             format!("drophammer.url={base} drophammer.token={token} drophammer.machine={id} {consoles} panic=-1 quiet");
         assert_eq!(kernel_arguments(&script), arguments, "{query}");
