@@ -184,6 +184,7 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
 async fn an_expiring_certificate_is_reported_by_the_check_the_start_and_the_metrics() {
     let day = time::Duration::DAY;
     let now = time::OffsetDateTime::now_utc();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let key = rcgen::KeyPair::generate().unwrap();
     for (until, is_rejected, words) in [
         (now + day * 10, false, "server.pem: the certificate expires on "),
