@@ -243,7 +243,8 @@ fn read_script(script: &str) -> Result<Option<Script>> {
     let kernel = script.lines().find_map(|line| line.strip_prefix("kernel "));
     match kernel.and_then(|line| line.split_once(" initrd=initrd ")) {
         Some((_, arguments)) => {
-            let with_luks = script.contains("/boot/initrd-luks\n");
+            let (arguments, _) = arguments.split_once(" || ").unwrap_or((arguments, ""));
+            let with_luks = script.contains("/boot/initrd-luks ");
             Ok(Some(Script { cmdline: arguments.to_owned(), with_luks }))
         }
         None if script.contains("sanboot") => Ok(None),
@@ -256,7 +257,7 @@ pub fn self_test() {
     let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
-    let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1\ninitrd --name initrd http://h/boot/initrd\nboot\n";
+    let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";
     let told = |with_luks| Ok(Some(Script { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
     assert_eq!(read_script(ramdisk), told(false));
     assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), told(true));

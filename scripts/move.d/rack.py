@@ -189,7 +189,7 @@ class Machine(Consoles):
         self.boots, self.heard = self.boots + 1, 0
         with urllib.request.urlopen(f"{URL}/boot.ipxe?uuid={self.uuid}&mac={self.mac}", timeout=30) as answer:
             words = answer.read().decode()
-        kernel = re.search(r"^kernel \S+ initrd=initrd (.*)$", words, re.MULTILINE)
+        kernel = re.search(r"^kernel \S+ initrd=initrd (.*?)( \|\| .*)?$", words, re.MULTILINE)
         self.from_disk = kernel is None
         check(kernel or "starting its disk" in words, f"the server tells {self.name} neither ramdisk nor disk: {words}")
         ramdisk = os.path.join(self.rack.target, "ramdisk")

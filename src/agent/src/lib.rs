@@ -65,9 +65,9 @@ pub(crate) struct RebootRequested;
 /// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control plane was reachable.
 pub(crate) fn run_agent() -> Result<IronicNextAction> {
     console::load_ramdisk_log();
-    let settings = AgentSettings::from_cmdline(
-        &std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?,
-    )?;
+    let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
+    let settings = AgentSettings::from_cmdline(&cmdline)?;
+    control::clock::set_clock_of_boot(&cmdline, &print_line);
     let inventory = probe::read_inventory(ProbeDepth::Deep)?;
     if let ControlPlaneSource::Conductor(conductor) = &settings.control {
         return ironic::run_ironic_agent(conductor, &settings, &inventory);

@@ -13,11 +13,13 @@ use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output;
 use control::boot_digest::BootDigest;
+use control::clock::BOOT_TIME;
 use linux::probe;
 use model::inventory::Nic;
 use newroot::boot::{efi, kexec};
 use shutdown::{NextKernel, StopMethod};
 use std::path::Path;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// Options of `drophammer reinstall`.
@@ -95,7 +97,9 @@ fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
 
 /// Loads the new kernel and stops the system. From here on, the system is changed.
 fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
-    let loaded = kexec::load_kernel_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &boot.names.cmdline);
+    // The new kernel reads the hardware clock again, which this system need not keep correct.
+    let cmdline = format!("{} {BOOT_TIME}{}", boot.names.cmdline, OffsetDateTime::now_utc().unix_timestamp());
+    let loaded = kexec::load_kernel_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &cmdline);
     let next = match loaded {
         Ok(()) => {
             output::print_line(&format!("kexec   {} and {} loaded", boot.names.kernel, boot.names.initrd));

@@ -170,7 +170,8 @@ impl HttpControlPlane {
     }
 
     fn unreachable_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        Error::with_source(Phase::Control, format!("{what}: no answer from {}", self.url), error)
+        let clock = http::describe_clock(&error);
+        Error::with_source(Phase::Control, format!("{what}: no answer from {}{clock}", self.url), error)
     }
 
     fn parse_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -3,6 +3,7 @@
 
 pub mod api_types;
 pub mod boot_digest;
+pub mod clock;
 mod file;
 mod http;
 pub mod metal;

@@ -2,7 +2,6 @@
 //! [`MetalApi`] is the interface to the code for one of them.
 
 pub(crate) mod bmc_record;
-mod clock;
 pub(crate) mod event_filter;
 pub mod firmware_record;
 mod loki;
@@ -11,6 +10,7 @@ pub(crate) mod registration;
 pub mod v1;
 pub mod v2;
 
+use super::clock;
 use super::retry::PATIENT;
 use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
 use bmc_record::{BmcRecord, KnownBmc};
@@ -122,7 +122,7 @@ impl MetalControlPlane {
     /// Fails if the configuration cannot be fetched or is unusable.
     pub fn new(pixie: &str, machine: &str, ipmi: &Path) -> Result<MetalControlPlane> {
         let config = pixie_config::fetch_config(pixie, machine, PATIENT)?;
-        clock::set_clock(&config, &output::print_line);
+        clock::set_clock_by_date(&config.ntp_servers, config.date.as_deref(), &output::print_line);
         let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
         let api: Box<dyn MetalApi> = match &config.api {
             pixie_config::ApiCredentials::V2(_) => {

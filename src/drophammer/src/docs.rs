@@ -255,11 +255,15 @@ fn the_way_to_a_first_machine_is_the_servers() {
     let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
     let dnsmasq = &blocks(page, "conf")[0];
     let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
-    assert_eq!(classes.len(), 3);
-    for class in classes {
-        let file = class["boot-file-name"].as_str().unwrap();
+    let files: Vec<&str> = classes.iter().filter_map(|class| class["boot-file-name"].as_str()).collect();
+    assert_eq!(files.len(), 3);
+    for file in files {
         assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
     }
+    // One lease for each NIC, and no answer without a boot file.
+    assert_eq!(kea["Dhcp4"]["match-client-id"], false);
+    assert_eq!(classes.last().unwrap()["name"], "DROP");
+    assert!(dnsmasq.contains("\ndhcp-ignore-clid\n") && dnsmasq.contains("\ndhcp-ignore=tag:firmware,"), "{dnsmasq}");
 }
 
 /// Checks that the command line accepts every line of a code block that begins with `drophammer`.

@@ -77,7 +77,7 @@ impl IncomingImage {
         plain: PayloadKind,
         pace: FetchRetryPolicy,
     ) -> Result<IncomingImage> {
-        let client = http::new_streaming_client(pace.stall)?;
+        let client = http::new_download_client(Some(pace.stall))?;
         let mut incoming = IncomingImage { reached, client, pace, plain, first: None, among_others: false };
         incoming.first = incoming.reached.parts.first().map(|part| incoming.start_download(part, None)).transpose()?;
         Ok(incoming)

@@ -46,7 +46,7 @@ use linux::http;
 /// Returns an error if the server does not answer or does not have the image, if no digest is available, or if a
 /// required signature is missing or invalid.
 pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
-    fetch::resolve_image(&http::new_client()?, source, &fetch::FetchRetryPolicy::default())
+    fetch::resolve_image(&http::new_download_client(None)?, source, &fetch::FetchRetryPolicy::default())
 }
 
 #[cfg(test)]

@@ -1,15 +1,19 @@
 //! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
 
 pub mod privileged;
+pub mod proxies;
 
 use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
+use proxies::{ProxyScope, use_proxies};
 use reqwest::blocking::{Client, ClientBuilder, Response};
 use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
+use rustls::CertificateError;
 use std::error::Error as StdError;
 use std::io::{self, Read};
 use std::time::Duration;
+use time::OffsetDateTime;
 
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -35,12 +39,36 @@ pub fn read_error_response(response: Response) -> String {
 }
 
 /// Returns a client for requests with small responses. The client has no timeout: set one for each request with
-/// `RequestBuilder::timeout`.
+/// `RequestBuilder::timeout`. It does not use proxies.
 ///
 /// # Errors
 /// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
 pub fn new_client() -> Result<Client> {
     build_client(&|| client_builder(None))
+}
+
+/// Returns a client for requests of operators, which contain a token: it uses the proxies of the environment over https only.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_operator_client() -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(None), ProxyScope::Https))
+}
+
+/// Returns a client for images, which uses the proxies of the environment. `stall` has the same meaning as for [`new_streaming_client`].
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
+}
+
+/// Returns a client for passwords of registries: it does not follow redirects, and uses the proxies of the environment over https only.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_login_client() -> Result<Client> {
+    build_client(&|| use_proxies(client_builder(None), ProxyScope::Https).redirect(Policy::none()))
 }
 
 /// Returns a client for requests that contain a secret: it does not follow redirects.
@@ -87,7 +115,7 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
     format!("{path}{suffix}{query}")
 }
 
-/// Returns a builder with the settings that all clients share.
+/// Returns a builder with the settings that all clients share. Without [`proxies`], a client connects directly.
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -95,6 +123,7 @@ pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
     // image over one connection, which defeats parallel ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+    let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
         Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
         _ => Policy::default().redirect(attempt),
@@ -106,13 +135,32 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
     before.scheme() == "https" && next.scheme() != "https"
 }
 
-/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error.
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error. A certificate that is
+/// not valid yet is not meant: the clock of this machine may be behind, and be corrected.
 pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
+    use CertificateError::{NotValidYet, NotValidYetContext};
+    find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
+}
+
+/// Returns the time of this machine's clock, for a message, if the peer's certificate is not valid at this time.
+pub fn describe_clock(error: &(dyn StdError + 'static)) -> String {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    match find_certificate_error(error) {
+        Some(NotValidYet | NotValidYetContext { .. } | Expired | ExpiredContext { .. }) => {
+            let now = OffsetDateTime::now_utc();
+            let (date, [hour, minute, _]) = (now.date(), <[u8; 3]>::from(now.to_hms()));
+            format!(" (the clock of this machine shows {date} {hour:02}:{minute:02} UTC; it may be wrong)")
+        }
+        _ => String::new(),
+    }
+}
+
+fn find_certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CertificateError> {
+    if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
+        return Some(why);
+    }
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    let is_it = matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_)));
-    is_it
-        || inner.is_some_and(|inner| is_untrusted_certificate(inner))
-        || error.source().is_some_and(is_untrusted_certificate)
+    inner.and_then(|inner| find_certificate_error(inner)).or_else(|| find_certificate_error(error.source()?))
 }
 
 /// Returns a client without CA certificates. The platform's verifier fails if no CA certificate is installed, although plain HTTP needs
@@ -181,6 +229,15 @@ mod tests {
         assert!(is_untrusted_certificate(&wrapped));
         assert!(!is_untrusted_certificate(&tls(rustls::Error::HandshakeNotComplete)));
         assert!(!is_untrusted_certificate(&std::io::Error::other("connection reset")));
+        // The clock may be corrected.
+        let early = || rustls::Error::InvalidCertificate(CertificateError::NotValidYet);
+        let late = || rustls::Error::InvalidCertificate(CertificateError::Expired);
+        assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));
+        for (error, names_the_clock) in [(early(), true), (late(), true), (unknown(), false)] {
+            let text = describe_clock(&tls(error));
+            assert_eq!(text.starts_with(" (the clock of this machine shows 2"), names_the_clock, "{text}");
+            assert_eq!(text.ends_with(" UTC; it may be wrong)"), names_the_clock, "{text}");
+        }
     }
 
     #[test]

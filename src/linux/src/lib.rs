@@ -5,6 +5,7 @@
 //! standard input that is empty unless data is passed, a deadline, and the standard error in the error.
 
 pub mod atomic_file;
+pub mod clock;
 pub mod console;
 pub mod efi;
 pub mod gpt;

@@ -12,6 +12,8 @@ use std::fmt::Display;
 struct YamlWriter {
     text: String,
     depth: usize,
+    /// True if `dhcp-identifier` is written, which cloud-init does not support.
+    identifies_by_mac: bool,
 }
 
 impl YamlWriter {
@@ -41,7 +43,7 @@ fn quote(text: impl Display) -> String {
 
 impl NetworkConfig {
     pub(super) fn render_netplan(&self) -> Vec<RenderedFile> {
-        let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0 };
+        let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0, identifies_by_mac: true };
         yaml.write_block("network", |yaml| self.write_yaml(yaml, |_| None));
         // netplan warns about files that other users can read.
         vec![RenderedFile { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
@@ -50,7 +52,7 @@ impl NetworkConfig {
     /// Renders the file `network-config` of cloud-init's NoCloud seed. Every NIC gets a name, because cloud-init refers to a NIC by its id
     /// in the files that it writes for network managers other than netplan.
     pub(super) fn render_cloud_init(&self, nics: &[Nic]) -> Vec<RenderedFile> {
-        let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0 };
+        let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0, identifies_by_mac: false };
         let mut network = self.clone();
         network.bonds.values_mut().for_each(replace_arp_monitoring);
         network.write_yaml(&mut yaml, |id| Some(self.assigned_name(id, nics)));
@@ -138,6 +140,9 @@ fn write_bond(yaml: &mut YamlWriter, bond: &BondConfig) {
 /// Writes the settings of a device. `dhcp4` is always written, because netplan ignores a device without any settings.
 fn write_settings(yaml: &mut YamlWriter, settings: &InterfaceSettings) {
     yaml.write_line(format!("dhcp4: {}", settings.dhcp4));
+    if settings.dhcp4 && yaml.identifies_by_mac {
+        yaml.write_line("dhcp-identifier: mac");
+    }
     if settings.dhcp6 {
         yaml.write_line("dhcp6: true");
     }

@@ -73,8 +73,12 @@ impl NetworkConfig {
         if !self.ethernets.contains_key(id) {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
-        if settings.dhcp4 && settings.mtu.is_none() {
-            ini.section("DHCPv4").set("UseMTU", "yes");
+        if settings.dhcp4 {
+            // As the ramdisk, so that a DHCP server that identifies clients by option 61 assigns the same address.
+            ini.section("DHCPv4").set("ClientIdentifier", "mac");
+            if settings.mtu.is_none() {
+                ini.set("UseMTU", "yes");
+            }
         }
         settings.routes.iter().for_each(|one| write_route(ini, one));
     }

@@ -2,12 +2,14 @@
 
 use super::AppState;
 use super::api_error::ApiError;
+use super::host_names::extract_host;
 use super::quotas::ConnectionInfo;
 use super::tls::strip_port;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 use site::boot_values;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Base URLs, without a trailing slash. The two differ if the agent must use TLS, while firmware uses plain HTTP.
@@ -45,5 +47,69 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
             }
         };
         Ok(BaseUrls { calls, files: format!("http://{host}") })
+    }
+}
+
+/// Checks that machines can resolve the host of `--url`: iPXE and the ramdisk use DNS only. `without_dns` is true if this server assigns
+/// addresses without announcing a DNS server.
+///
+/// # Errors
+/// Describes why machines cannot reach the host.
+pub(crate) fn check_url_host(url: &str, without_dns: bool) -> Result<(), String> {
+    let host = extract_host(url);
+    let name = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    let why = match name.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() || address.is_unspecified() => {
+            "is an address of this host only: give the address at which machines reach it"
+        }
+        Ok(_) => return Ok(()),
+        Err(_) if name == "localhost" || name.ends_with(".localhost") => {
+            "is a name of this host only: give the address at which machines reach it"
+        }
+        Err(_) if name.ends_with(".local") => {
+            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: give an address, or a name in DNS"
+        }
+        Err(_) if without_dns => {
+            "cannot be resolved by machines, because --range assigns addresses without a DNS server: give an address, or announce a DNS \
+             server with --dhcp-option dns-server,ADDRESS"
+        }
+        Err(_) => return Ok(()),
+    };
+    Err(format!("--url {url}: {host} {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_machines_cannot_resolve_is_refused() {
+        for (url, without_dns, expected) in [
+            ("http://10.0.0.1:8080", true, None),
+            ("http://install.rack:8080/base", false, None),
+            ("https://[2001:db8::1]:8443", true, None),
+            ("http://localhost.rack", false, None),
+            ("http://install:8080", false, None),
+            ("http://install.rack:8080", true, Some("install.rack cannot be resolved by machines, because --range")),
+            ("http://install:8080", true, Some("announce a DNS server with --dhcp-option")),
+            ("http://localhost:8080", false, Some("localhost is a name of this host only")),
+            ("http://LocalHost.:8080", false, Some("is a name of this host only")),
+            ("http://a.localhost", false, Some("is a name of this host only")),
+            ("http://install.local:8080", false, Some("multicast DNS")),
+            ("http://install.LOCAL./", false, Some("multicast DNS")),
+            ("http://127.0.0.1:8080", false, Some("is an address of this host only")),
+            ("http://127.0.1.1", false, Some("is an address of this host only")),
+            ("http://0.0.0.0:8080", false, Some("is an address of this host only")),
+            ("https://[::1]:8443", false, Some("[::1] is an address of this host only")),
+        ] {
+            let checked = check_url_host(url, without_dns);
+            match expected {
+                Some(words) => {
+                    let why = checked.unwrap_err();
+                    assert!(why.starts_with(&format!("--url {url}: ")) && why.contains(words), "{why}");
+                }
+                None => assert_eq!(checked, Ok(()), "{url}"),
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. It reads the directory with the same code as the server, and
 //! a copy of the database. The directory is not written, and a server may be running in it.
 
+use super::host_names::note_local_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners, out_of_band, pxe};
 use common::error::{Context, Phase, Result};
@@ -69,9 +70,19 @@ pub(crate) fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
 pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let dir = &options.dir;
     let mut all: Vec<String> = check_options(options).err().map(|error| error.to_string()).into_iter().collect();
-    let mut seen = None;
+    let (mut seen, mut remarks) = (None, Vec::new());
     if dir.is_dir() {
-        all.extend(listeners::load_tls(options).err().map(|error| error.to_string()));
+        remarks.extend(options.url.as_deref().and_then(note_local_name));
+        match listeners::load_tls(options) {
+            Ok(loaded) => {
+                let found = loaded.iter().flat_map(|(tls, _, _)| tls.find_validity_problems());
+                let (rejected, expiring): (Vec<_>, Vec<_>) = found.partition(|problem| problem.is_rejected);
+                all.extend(rejected.into_iter().map(|problem| problem.message));
+                remarks.extend(expiring.into_iter().map(|problem| problem.message));
+                all.extend(loaded.and_then(|(_, _, problem)| problem));
+            }
+            Err(error) => all.push(error.to_string()),
+        }
         all.extend(
             options.pxe.as_ref().and_then(|asked| pxe::check_pxe(asked, options).err()).map(|error| error.to_string()),
         );
@@ -90,7 +101,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let SiteScan { directory, problems, notes } = seen.unwrap_or_default();
     all.extend(problems);
     let problems = parse_problems(all, dir);
-    let notes = notes.into_iter().chain(find_undecided_pairs(&directory)).collect();
+    let notes = remarks.into_iter().chain(notes).chain(find_undecided_pairs(&directory)).collect();
     Ok(SiteCheckReport {
         directory: dir.clone(),
         good: problems.is_empty(),

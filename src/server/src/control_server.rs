@@ -4,7 +4,7 @@ use super::anonymous_events::AnonymousEvents;
 use super::connections::ConnectionLimiter;
 use super::deploy_templates::TemplateWriter;
 use super::host_environment::HostEnvironment;
-use super::host_names::HostNames;
+use super::host_names::{HostNames, note_local_name};
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
 use super::planner::PlannerPool;
@@ -72,7 +72,8 @@ impl ControlServer {
         let operator = store::token::operator_token_hash(&options.dir)?;
         let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
         let listeners = BoundListeners::bind_sockets(options, &watch).await?;
-        check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
+        counters.set_certificates(listeners.certificate().map(|tls| tls.expiry_times()).unwrap_or_default());
+        report_start_checks(options, &watch);
         let (wake, directory) = start_reloader(options, &state, &watch, around.look_every).await?;
         let pxe = match options.pxe.clone() {
             Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
@@ -162,6 +163,12 @@ impl ControlServer {
         let _ = pxe.await;
         result
     }
+}
+
+/// Logs the problems that do not prevent the start.
+fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
+    options.url.as_deref().and_then(note_local_name).into_iter().for_each(|note| watch.log_note(note));
+    check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
 }
 
 /// Services that are started before the first request is served, and the hashes of the operator's tokens.

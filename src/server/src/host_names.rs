@@ -57,12 +57,26 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Returns a note if the host of `--url` is a name in the table of hosts of this host, which machines do not read.
+pub(crate) fn note_local_name(url: &str) -> Option<String> {
+    find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url)
+}
+
+fn find_local_name(table: &str, url: &str) -> Option<String> {
+    let name = canonicalize_name(extract_host(url));
+    let is_listed = !find_aliases(table, &name).is_empty();
+    is_listed.then(|| {
+        format!("--url {url}: {HOSTS} contains {name}, but machines resolve it by DNS: check that DNS has the name")
+    })
+}
+
 fn is_address(name: &str) -> bool {
     let bracketed = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     bracketed.map_or_else(|| name.parse::<Ipv4Addr>().is_ok(), |address| address.parse::<Ipv6Addr>().is_ok())
 }
 
-fn extract_host(url: &str) -> &str {
+/// Returns the host of a URL, without its port.
+pub(crate) fn extract_host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     strip_port(rest.split('/').next().unwrap_or_default())
 }
@@ -139,6 +153,25 @@ mod tests {
         let table = "127.0.0.1 localhost\n127.0.1.1\tinstall.rack.example  Install # install.evil\n# 1.2.3.4 x install\n10.0.0.9 other.example other\n";
         assert_eq!(find_aliases(table, "install"), ["install.rack.example", "Install"]);
         assert!(find_aliases(table, "").is_empty() && find_aliases("10.0.0.1", "install").is_empty());
+    }
+
+    #[test]
+    fn a_name_in_the_table_of_hosts_is_noted() {
+        let table = "127.0.1.1 install.rack install\n10.0.0.9 10.0.0.1.example\n";
+        for (url, is_noted) in [
+            ("http://install.rack:8080", true),
+            ("https://INSTALL.rack.:8443/base", true),
+            ("http://other.rack:8080", false),
+            ("http://127.0.1.1:8080", false),
+            ("https://[::1]:8443", false),
+        ] {
+            let note = find_local_name(table, url);
+            assert_eq!(
+                note.is_some_and(|note| note.contains("contains install.rack, but machines")),
+                is_noted,
+                "{url}"
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! iPXE scripts, and validation of all values in them that unauthenticated clients control.
 
+use time::OffsetDateTime;
+
 /// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
 pub(crate) struct RamdiskBoot<'a> {
     /// Base URL of the API, without a trailing slash.
@@ -45,10 +47,41 @@ impl RamdiskBoot<'_> {
     }
 }
 
+/// Number of times that a script requests a file before it gives up.
+const DOWNLOADS: u32 = 4;
+
+/// Returns the end of a script whose download has failed: it repeats the script from the label `again`, up to [`DOWNLOADS`] times in total,
+/// and then continues after the label `stop`. iPXE's commands fail without `||` at the end of the line.
+fn retry_download(what: &str) -> String {
+    format!(
+        "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
+         echo drophammer: {what} was not loaded: attempt ${{downloads}} of {DOWNLOADS} failed\nsleep 5 ||\ngoto again\n:stop\n"
+    )
+}
+
 /// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
-pub(crate) fn ramdisk_script(boot: &RamdiskBoot) -> String {
+///
+/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. With `keep_from_disk`, the script does not
+/// return to the firmware, because the system on the disk is incomplete, or belongs to another machine: it restarts the machine after half
+/// an hour, as the ramdisk does after a failure.
+pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
-    format!("#!ipxe\nkernel {kernel} initrd=initrd {arguments}\ninitrd --name initrd {initrd}\nboot\n")
+    // Not part of the arguments of kexec, whose digest is the same in each boot.
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    let retry = retry_download("the ramdisk");
+    let end = match keep_from_disk {
+        true => {
+            "echo drophammer: its disks must not be booted: it restarts in 30 minutes, or with Ctrl-C\nsleep 1800 ||\n\
+             reboot || goto again\n"
+        }
+        false => "sleep 30 ||\nexit 1\n",
+    };
+    format!(
+        "#!ipxe\nclear downloads ||\n:again\nimgfree ||\nkernel {kernel} initrd=initrd drophammer.time={now} {arguments} || goto failed\n\
+         initrd --name initrd {initrd} || goto failed\nboot ||\n:failed\n{retry}\
+         echo drophammer: this machine CANNOT BOOT the ramdisk from {}: check the output of drophammer serve\n{end}",
+        boot.files
+    )
 }
 
 /// Returns a script that boots the installed system. With UEFI firmware, the script exits with an error: the firmware then continues with
@@ -57,7 +90,8 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot) -> String {
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
-         sanboot --no-describe --drive 0x80 || exit\n"
+         sanboot --no-describe --drive 0x80 ||\n\
+         echo drophammer: this machine CANNOT BOOT its first disk (BIOS drive 0x80): check the order of its disks\nsleep 30 ||\nexit 1\n"
     )
 }
 
@@ -70,69 +104,22 @@ pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     )
 }
 
-/// Returns the script for the TFTP server. `netX` is the NIC that has just been configured by DHCP.
+/// Returns the script for the TFTP server. `netX` is the NIC that was opened last, which is the one that has loaded the script: `dhcp` without a name would
+/// open other NICs, and continue on the first one with an answer.
+///
+/// `--replace` ends this script, so that only a failed download is repeated, and not a script that exits. The server counts no attempt for
+/// a repeated request.
 pub fn start_script(url: &str) -> String {
-    format!("#!ipxe\necho drophammer: asking {url}\ndhcp\nchain {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n")
+    let retry = retry_download("the boot script");
+    format!(
+        "#!ipxe\necho drophammer: asking {url}\nclear downloads ||\nisset ${{netX/mac}} || dhcp ||\n\
+         isset ${{netX/ip}} || dhcp netX ||\n:again\n\
+         chain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} ||\n{retry}\
+         echo drophammer: this machine CANNOT BOOT over the network: no boot script from {url}\n\
+         echo drophammer: NIC ${{netX/mac}}, address ${{netX/ip}}, uuid ${{uuid}}: check the output of drophammer serve\n\
+         sleep 30 ||\nexit 1\n"
+    )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ramdisk_script() {
-        let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
-        let boot = RamdiskBoot {
-            url: "https://10.0.2.2:8443",
-            files: "http://10.0.2.2:8080",
-            token: "abc",
-            machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
-            consoles: &consoles,
-            network: None,
-            cmdline: " quiet  drophammer.hold=60",
-            stop: false,
-            initrd: "initrd",
-        };
-        let script = ramdisk_script(&boot);
-        assert_eq!(
-            script,
-            "#!ipxe\n\
-             kernel http://10.0.2.2:8080/boot/vmlinuz initrd=initrd drophammer.url=https://10.0.2.2:8443 \
-             drophammer.token=abc drophammer.machine=4c4c4544-0051-3010-8052-b4c04f4d3132 \
-             console=tty0 console=ttyS0,115200n8 panic=-1 quiet drophammer.hold=60\n\
-             initrd --name initrd http://10.0.2.2:8080/boot/initrd\n\
-             boot\n"
-        );
-        let stopped = ramdisk_script(&RamdiskBoot { stop: true, ..boot });
-        assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
-        let more = ramdisk_script(&RamdiskBoot { initrd: "initrd-luks", ..boot });
-        assert_eq!(
-            more,
-            script.replace("boot/initrd\n", "boot/initrd-luks\n"),
-            "the kernel asks for it by the same name"
-        );
-        let described = ramdisk_script(&RamdiskBoot { network: Some("e30"), ..boot });
-        assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
-    }
-
-    #[test]
-    fn the_other_scripts() {
-        assert_eq!(
-            start_script("http://10.0.2.2:8080"),
-            "#!ipxe\necho drophammer: asking http://10.0.2.2:8080\ndhcp\n\
-             chain http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}\n"
-        );
-        assert_eq!(
-            local_disk_script("m"),
-            "#!ipxe\necho drophammer: m is installed, starting its disk\niseq ${platform} pcbios || exit 1\n\
-             sanboot --no-describe --drive 0x80 || exit\n"
-        );
-        let held = hold_script("http://10.0.2.2:8080", "m");
-        assert_eq!(
-            held,
-            "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
-             sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
-        );
-        assert!(!held.contains("exit") && !held.contains("sanboot"));
-    }
-}
+mod tests;

@@ -49,7 +49,8 @@ impl ServerFronts {
 impl BoundListeners {
     pub(crate) async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
         let tls = load_tls(options)?.map(|(tls, at, problem)| {
-            problem.into_iter().for_each(|problem| watch.log_problem(problem));
+            let validity = tls.find_validity_problems().into_iter().map(|problem| problem.message);
+            problem.into_iter().chain(validity).for_each(|problem| watch.log_problem(problem));
             (tls, at)
         });
         let (machines, address) = bind_socket(options.listen).await?;

@@ -9,9 +9,10 @@ use common::sync::lock_mutex;
 use control::api_types::InstallReport;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use store::InstallState;
+use time::OffsetDateTime;
 
 /// Maximum number of different step names. They are received from machines, whose plans have fewer steps.
 const MOST_STEPS: usize = 100;
@@ -28,6 +29,8 @@ pub(crate) struct Metrics {
     /// Number of requests of machines that are waiting for their allocation.
     waiting: AtomicU64,
     phases: endpoints::CachedPhases,
+    /// End of the validity of the server's certificates, in seconds since 1970.
+    certificates: OnceLock<Vec<i64>>,
 }
 
 #[derive(Clone)]
@@ -112,6 +115,11 @@ impl Metrics {
         WaitingGuard(self.clone())
     }
 
+    /// Sets the end of the validity of the server's certificates, which are read only at the start.
+    pub(crate) fn set_certificates(&self, expiry: Vec<OffsetDateTime>) {
+        self.certificates.get_or_init(|| expiry.into_iter().map(OffsetDateTime::unix_timestamp).collect());
+    }
+
     pub(crate) fn count_order(&self, what: OrderEvent) {
         *lock_mutex(&self.counts).orders.entry(what.name()).or_default() += 1;
     }
@@ -183,6 +191,7 @@ mod tests {
             metrics.count_report(&InstallReport { order: Some("o".to_owned()), timings, ..InstallReport::default() });
         }
         metrics.count_order(OrderEvent::Placed);
+        metrics.set_certificates(vec![OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1_795_806_607)]);
         let waits = metrics.count_waiting();
         let text = prometheus::format_metrics(&metrics, &BTreeMap::from([("waiting", 2)]));
         for line in [
@@ -191,6 +200,7 @@ mod tests {
             "drophammer_orders_total{event=\"placed\"} 1",
             "drophammer_orders_total{event=\"begun\"} 0",
             "drophammer_waits 1",
+            "drophammer_certificate_expiry_timestamp_seconds{position=\"1\"} 1795806607",
             "drophammer_machines{phase=\"waiting\"} 2",
             "drophammer_machines{phase=\"installed\"} 0",
             "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"5\"} 0",

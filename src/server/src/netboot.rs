@@ -80,7 +80,10 @@ pub(crate) async fn boot_script(
     record_event(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
     log_order_end(&app, &asking.id, &next, peer);
     Ok(match stop {
-        Some(stop) => ipxe::ramdisk_script(&ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, stop) }),
+        Some(stop) => {
+            let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, stop) };
+            ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
+        }
         None => ipxe::local_disk_script(&asking.id),
     })
 }

@@ -1,6 +1,6 @@
 //! Command line options of `drophammer serve`.
 
-use super::pxe::pxe_options::{AddressRange, PxeOptions};
+use super::pxe::pxe_options::{AddressRange, DhcpOption, PxeOptions};
 use clap::{Args, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -97,6 +97,10 @@ pub struct ServeOptions {
     /// Assign the addresses of machines from this range. Use it only on a network without another DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<AddressRange>,
+    /// Also send this DHCP option, such as ntp-server,10.0.0.5 or dns-server,10.0.0.53, to all clients; may be given several times. The
+    /// names are those of `dnsmasq --help dhcp`.
+    #[arg(long = "dhcp-option", value_name = "NAME,VALUE", requires = "range")]
+    pub dhcp_options: Vec<DhcpOption>,
     /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].
     #[arg(long, value_name = "DIR", requires = "pxe")]
     pub ipxe: Option<PathBuf>,
@@ -167,6 +171,7 @@ impl From<ServeOptions> for ServerConfig {
             hosts,
             url,
             range,
+            dhcp_options,
             ipxe,
             boot,
             cmdline,
@@ -174,7 +179,7 @@ impl From<ServeOptions> for ServerConfig {
             approved_only,
             ..
         } = serve;
-        let pxe = serve.pxe.map(|card| PxeOptions { card, range, ipxe });
+        let pxe = serve.pxe.map(|card| PxeOptions { card, range, dhcp_options, ipxe });
         let tls = serve.tls_cert.zip(serve.tls_key).map(|(certificates, key)| TlsOptions {
             certificates,
             key,

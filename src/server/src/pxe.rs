@@ -2,11 +2,12 @@
 //! and stops it.
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
-//! supervises it.
+//! supervises it, `other_servers` detects other DHCP servers.
 
 mod dnsmasq_config;
 mod dnsmasq_directory;
 mod nic;
+mod other_servers;
 pub(crate) mod pxe_options;
 mod supervisor;
 
@@ -16,7 +17,7 @@ use common::error::{Context, Error, Phase, Result};
 use dnsmasq_config::{BINARIES, NAME_BYTES};
 use dnsmasq_directory::DnsmasqDirectory;
 use linux::process::capabilities::{self, Capability};
-use nic::PxeNic;
+use nic::{PxeNic, TFTP_PORT};
 use pxe_options::PxeOptions;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -110,7 +111,7 @@ pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()
         Err(why) => wrong.push(why),
         Ok(card) => {
             let proxies = asked.range.is_none().then_some((4011, "PXE"));
-            let ports = [(67, "DHCP"), (69, "TFTP")].into_iter().chain(proxies);
+            let ports = [(67, "DHCP"), (TFTP_PORT, "TFTP")].into_iter().chain(proxies);
             wrong.extend(ports.filter_map(|(port, what)| card.check_port(port, what).err()));
         }
     }

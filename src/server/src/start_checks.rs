@@ -1,6 +1,8 @@
 //! Checks of the options and of the directory before the server starts.
 
+use super::base_url::check_url_host;
 use super::options::ServerConfig;
+use super::pxe::pxe_options::PxeOptions;
 use common::error::{Error, Phase, Result};
 use site::boot_values;
 use site::yaml_folder;
@@ -37,6 +39,8 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
         if host.is_none_or(|host| boot_values::validate_host(host).is_err()) || !url.bytes().all(plain) {
             return refuse(format!("--url {url}: must be a URL such as http://10.0.0.1:8080"));
         }
+        let without_dns = options.pxe.as_ref().is_some_and(PxeOptions::assigns_without_dns);
+        check_url_host(url, without_dns).or_else(refuse)?;
     }
     boot_values::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }

@@ -168,6 +168,15 @@ fn token_of(script: &str) -> String {
     rest.split(' ').next().unwrap().to_owned()
 }
 
+/// Kernel arguments of a boot script, except its time.
+fn kernel_arguments(script: &str) -> &str {
+    let (_, rest) = script.split_once(" initrd=initrd drophammer.time=").unwrap_or_else(|| panic!("{script}"));
+    let (time, rest) = rest.split_once(' ').unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(now.abs_diff(time.parse().unwrap()) < 3600, "{time}");
+    rest.split_once(" || ").unwrap().0
+}
+
 fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -> String {
     format!(
         "id: {id}\nname: {name}\nmacs: ['{mac}']\nsize: c1\nallocation:\n  id: {allocation}\n  hostname: h\n  \

@@ -1,19 +1,23 @@
 //! TLS of the server: certificate, key, and handshakes.
 
+mod validity;
+
 use super::write_timeout::WriteTimeoutStream;
 use common::error::{Context, Error, Phase, Result};
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
-use rustls::{InconsistentKeys, ServerConfig};
+use rustls::{AlertDescription, InconsistentKeys, ServerConfig};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
+use time::OffsetDateTime;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use validity::{CertificateValidity, ValidityProblem};
 
 /// Time limit for the handshake.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -22,7 +26,10 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct ServerTls {
     acceptor: TlsAcceptor,
-    certificate: CertificateDer<'static>,
+    /// Certificates, the server's own first. Not empty.
+    chain: Vec<CertificateDer<'static>>,
+    /// File of the certificates.
+    file: PathBuf,
     pub handshake: Duration,
 }
 
@@ -41,9 +48,9 @@ impl ServerTls {
             Ok(chain) => chain,
             Err(error) => return refuse(certificates, format!("invalid PEM: {error}")),
         };
-        let Some(certificate) = chain.first().cloned() else {
+        if chain.is_empty() {
             return refuse(certificates, "does not contain a certificate (-----BEGIN CERTIFICATE-----)".to_owned());
-        };
+        }
         let secret = match PrivateKeyDer::from_pem_slice(&read(key, "the key of --tls-key")?) {
             Ok(secret) => secret,
             Err(error) => {
@@ -53,7 +60,7 @@ impl ServerTls {
         };
         let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
         let config = config.with_safe_default_protocol_versions().context(Phase::Serve, || "set up TLS")?;
-        let mut config = match config.with_no_client_auth().with_single_cert(chain, secret) {
+        let mut config = match config.with_no_client_auth().with_single_cert(chain.clone(), secret) {
             Ok(config) => config,
             Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
                 return refuse(key, format!("does not match the first certificate in {}", certificates.display()));
@@ -63,15 +70,27 @@ impl ServerTls {
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), certificate, handshake: HANDSHAKE })
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(ServerTls { acceptor, chain, file: certificates.to_owned(), handshake: HANDSHAKE })
     }
 
     /// Returns whether the certificate covers this host: an address or a name, with or without a port.
     pub(crate) fn covers_host(&self, host: &str) -> bool {
         let name = strip_port(host).trim_start_matches('[').trim_end_matches(']');
-        let certificate = ParsedCertificate::try_from(&self.certificate);
-        let (Ok(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
+        let certificate = self.chain.first().and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
+        let (Some(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
         verify_server_name(&certificate, &name).is_ok()
+    }
+
+    /// Returns the certificates that clients reject, or will reject within 30 days.
+    pub(crate) fn find_validity_problems(&self) -> Vec<ValidityProblem> {
+        validity::find_validity_problems(&self.file, &self.chain, OffsetDateTime::now_utc())
+    }
+
+    /// Returns the end of the validity of each certificate.
+    pub(crate) fn expiry_times(&self) -> Vec<OffsetDateTime> {
+        let validity = self.chain.iter().filter_map(CertificateValidity::parse);
+        validity.map(|validity| validity.not_after).collect()
     }
 
     /// Performs the handshake.
@@ -87,6 +106,11 @@ impl ServerTls {
 /// Describes a failed handshake for the operator. Returns `None` if the client was only slow or has disconnected.
 pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
     match error.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
+            "considers the server's certificate expired or not yet valid: compare the validity of the certificate with the clocks of \
+             client and server"
+                .to_owned(),
+        ),
         rustls::Error::AlertReceived(alert) => Some(format!(
             "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
         )),

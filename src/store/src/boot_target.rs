@@ -41,3 +41,15 @@ pub enum BootTarget {
     /// No boot: the machine does not have a file, and the number of such machines has reached its limit.
     Crowded,
 }
+
+impl BootTarget {
+    /// Returns whether the machine must not boot the system on its disks, even if its ramdisk cannot be loaded: the system is incomplete,
+    /// or may run on another machine.
+    pub fn excludes_disk(&self) -> bool {
+        match self {
+            BootTarget::Attempt(order) => order.begun,
+            BootTarget::Stop(_) | BootTarget::Moving(..) | BootTarget::Released => true,
+            _ => false,
+        }
+    }
+}

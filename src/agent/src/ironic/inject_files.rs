@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
+use linux::http::proxies::{ProxyScope, describe_proxy};
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
@@ -41,8 +42,8 @@ pub(crate) enum FileDestination {
 /// Fails if it cannot be downloaded completely.
 pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
-    let answer =
-        http::new_streaming_client(STALL)?.get(url).send().context(Phase::Control, || format!("fetch {url}"))?;
+    let what = || format!("fetch {url}{}", describe_proxy(url, ProxyScope::All));
+    let answer = http::new_download_client(Some(STALL))?.get(url).send().context(Phase::Control, what)?;
     if !answer.status().is_success() {
         return Err(wrong(answer.status().as_str()));
     }

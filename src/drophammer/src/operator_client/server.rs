@@ -5,6 +5,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::format::untrusted_text;
 use control::api_types::ErrorBody;
 use linux::http;
+use linux::http::proxies::{ProxyScope, describe_proxy};
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
@@ -39,7 +40,12 @@ impl OperatorClient {
         let file = options.token_file.clone().or_else(|| env::var_os("DROPHAMMER_TOKEN_FILE").map(PathBuf::from));
         let token_file = file.unwrap_or_else(|| PathBuf::from("operator.token"));
         let token = read_token(&token_file)?;
-        Ok(OperatorClient { client: http::new_client()?, url: url.trim_end_matches('/').to_owned(), token, token_file })
+        Ok(OperatorClient {
+            client: http::new_operator_client()?,
+            url: url.trim_end_matches('/').to_owned(),
+            token,
+            token_file,
+        })
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -67,11 +73,15 @@ impl OperatorClient {
     pub(crate) fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
         let reach = || {
             format!(
-                "no response from {}; check that `drophammer serve` is running there, or set --server URL",
-                self.url
+                "no response from {}{}; check that `drophammer serve` is running there, or set --server URL",
+                self.url,
+                describe_proxy(&self.url, ProxyScope::Https)
             )
         };
-        let response = request.send().map_err(reqwest::Error::without_url).context(Phase::Control, reach)?;
+        let lost = |error: reqwest::Error| {
+            Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url())
+        };
+        let response = request.send().map_err(lost)?;
         let status = response.status();
         if status.is_success() {
             let body = http::read_response(response).context(Phase::Control, reach)?;

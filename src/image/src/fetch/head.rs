@@ -3,6 +3,7 @@
 use super::local_file;
 use super::retry::FetchRetryPolicy;
 use common::error::{Context, Error, Phase, Result};
+use linux::http::proxies::{ProxyScope, describe_proxy};
 use model::registry_auth::SecretText;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
@@ -79,7 +80,8 @@ impl HeadAnswer {
         match self {
             HeadAnswer::There(look) => Ok(look),
             HeadAnswer::Refused(response) => {
-                let text = format!("cannot fetch the image {url}: the server answers {}", response.status());
+                let proxy = describe_proxy(url.as_str(), ProxyScope::All);
+                let text = format!("cannot fetch the image {url}{proxy}: the server answers {}", response.status());
                 Err(Error::new(Phase::Image, text))
             }
         }
@@ -87,7 +89,7 @@ impl HeadAnswer {
 }
 
 fn describe_request(url: &Url) -> String {
-    format!("request the image {url}")
+    format!("request the image {url}{}", describe_proxy(url.as_str(), ProxyScope::All))
 }
 
 /// Returns the value of the Content-Length header. reqwest's `content_length` returns the length of the body, which is

@@ -58,7 +58,8 @@ fn instrumented(folder: &str) -> String {
     let script = rest
         .replace("/run/leases", &format!("{folder}/leases"))
         .replace("/etc/resolv.conf", &format!("{folder}/resolv.conf"))
-        .replace("/dev/console", &format!("{folder}/console"));
+        .replace("/dev/console", &format!("{folder}/console"))
+        .replace("/run/time-servers", &format!("{folder}/time-servers"));
     assert!(["/run/", "/etc/", "/dev/console"].iter().all(|path| !script.contains(path)), "{script}");
     format!("{first}\n{}{}{script}", record("ip"), record("hostname"))
 }
@@ -79,9 +80,46 @@ fn fuzz_dhcp_offers() {
     let total: u64 = counts.values().sum();
     let bound: u64 = counts.iter().filter(|(verdict, _)| verdict.starts_with("lease")).map(|(_, count)| count).sum();
     assert!(bound * 3 > total, "{counts:?}");
-    for part in ["router", "DNS", "search", "MTU", "host name"] {
+    for part in ["router", "route", "DNS", "search", "MTU", "host name", "NTP"] {
         assert!(counts.keys().any(|verdict| verdict.contains(part)), "{part}: {counts:?}");
     }
+}
+
+/// Routes that the script adds for a lease with these options, and the time servers that it records.
+fn routes(options: &[Vec<u8>]) -> (Vec<String>, String) {
+    let payload = [vec![0; FIELDS], option(51, &600_u32.to_be_bytes()), options.concat(), vec![255]].concat();
+    let answer = CLIENT.lock().unwrap().offer(&payload);
+    let words = |command: &Value| {
+        let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let commands = answer["commands"].as_array().unwrap().iter().map(words);
+    let routes = commands.filter_map(|command| command.strip_prefix("ip route add ").map(str::to_owned));
+    (routes.collect(), answer["times"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn classless_routes_replace_the_router() {
+    let (router, near) = (option(3, &[10, 9, 8, 254]), option(1, &[255, 255, 255, 0]));
+    let default = "default via 10.9.8.254 dev fuzz0 metric 100";
+    assert_eq!(routes(&[near.clone(), router.clone()]).0, [default]);
+    let classless = option(121, &[24, 192, 0, 2, 10, 9, 8, 1, 0, 10, 9, 8, 253, 16, 10, 1, 0, 0, 0, 0]);
+    let expected = [
+        "192.0.2.0/24 via 10.9.8.1 dev fuzz0 metric 100",
+        "0.0.0.0/0 via 10.9.8.253 dev fuzz0 metric 100",
+        "10.1.0.0/16 dev fuzz0 metric 100",
+    ];
+    assert_eq!(routes(&[near, router.clone(), classless]).0, expected);
+    // Routers outside of the network are reached on the link.
+    let (alone, one) = (option(1, &[255; 4]), option(121, &[0, 10, 9, 8, 254]));
+    let expected = ["10.9.8.254 dev fuzz0", "0.0.0.0/0 via 10.9.8.254 dev fuzz0 metric 100"];
+    assert_eq!(routes(&[alone, router, one]).0, expected);
+}
+
+#[test]
+fn time_servers_are_recorded_for_the_agent() {
+    assert_eq!(routes(&[option(42, &[10, 9, 8, 1, 192, 0, 2, 53])]).1, "10.9.8.1\n192.0.2.53\n");
+    assert_eq!(routes(&[]).1, "");
 }
 
 fn judge(input: &[u8], _: &mut Rng) -> bool {
@@ -98,7 +136,11 @@ fn judge(input: &[u8], _: &mut Rng) -> bool {
         parts.push(assert_resolver_line(line));
     }
     let files: Vec<&str> = answer["files"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    let known = ["commands", "console", "dhcp-event", "leases", "resolv.conf"];
+    for server in answer["times"].as_str().unwrap().lines() {
+        assert!(server.parse::<Ipv4Addr>().is_ok(), "{server:?}");
+        parts.push("NTP");
+    }
+    let known = ["commands", "console", "dhcp-event", "leases", "resolv.conf", "time-servers"];
     assert!(files.iter().all(|name| known.contains(name)), "{files:?}");
     parts.sort_unstable();
     parts.dedup();
@@ -129,6 +171,16 @@ fn assert_own_command(words: &[&str]) -> Option<&'static str> {
             if is_address(router) && metric.parse::<u32>().is_ok() =>
         {
             Some("router")
+        }
+        ["ip", "route", "add", network, "dev", "fuzz0", "metric", metric]
+            if is_network(network) && metric.parse::<u32>().is_ok() =>
+        {
+            Some("route on the link")
+        }
+        ["ip", "route", "add", network, "via", router, "dev", "fuzz0", "metric", metric]
+            if is_network(network) && is_address(router) && metric.parse::<u32>().is_ok() =>
+        {
+            Some("route")
         }
         ["hostname", "--", name] if is_domain(name) => Some("host name"),
         other => panic!("{other:?}"),
@@ -206,10 +258,12 @@ fn options(random: &mut Rng) -> Vec<Vec<u8>> {
     // Classless routes, domain search with pointers, VLAN, time servers, a URL.
     for (code, value) in [
         (121, vec![24, 192, 0, 2, 10, 9, 8, 1, 33, 1, 2]),
+        (121, vec![24, 192, 0, 2, 10, 9, 8, 1, 0, 10, 9, 8, 254, 16, 10, 1, 0, 0, 0, 0]),
         (249, vec![0, 10, 9, 8, 66]),
         (119, b"\x03www\xc0\x00\x07example\xc0\x04".to_vec()),
         (132, vec![0, 0, 16, 1]),
         (42, vec![10, 9, 8]),
+        (42, vec![10, 9, 8, 1, 192, 0, 2, 53]),
         (114, b"http://$(reboot)/".to_vec()),
     ] {
         if one_in(random, 5) {

@@ -68,7 +68,7 @@ def read(name):
 
 
 def one(payload, data):
-    for name in ("commands", "console", "resolv.conf", "leases/fuzz0"):
+    for name in ("commands", "console", "resolv.conf", "time-servers", "leases/fuzz0"):
         if os.path.exists(os.path.join(FOLDER, name)):
             os.remove(os.path.join(FOLDER, name))
     payload[:] = [data]
@@ -76,7 +76,7 @@ def one(payload, data):
     client = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     commands = [line.split("\x1f")[:-1] for line in read("commands").split("\x1e") if line]
     files = sorted(os.listdir(FOLDER))
-    return {"bound": client.returncode == 0, "commands": commands, "resolv": read("resolv.conf"), "files": files}
+    return {"bound": client.returncode == 0, "commands": commands, "resolv": read("resolv.conf"), "times": read("time-servers"), "files": files}
 
 
 def main():

@@ -18,6 +18,11 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     }
     write_header(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
     write_sample(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
+    let name = "certificate_expiry_timestamp_seconds";
+    write_header(&mut text, name, "gauge", "End of the validity of each certificate of --tls-cert, in its order.");
+    for (index, expiry) in metrics.certificates.get().into_iter().flatten().enumerate() {
+        write_sample(&mut text, name, &[("position", &(index + 1).to_string())], expiry);
+    }
     write_header(&mut text, "installs_total", "counter", "Installations whose end was reported.");
     for ((kind, result), count) in &counts.installs {
         write_sample(&mut text, "installs_total", &[("kind", kind), ("result", result)], *count);

@@ -1,7 +1,7 @@
 //! Configuration of dnsmasq, which reads no other configuration file.
 
 use super::nic::PxeNic;
-use super::pxe_options::AddressRange;
+use super::pxe_options::{AddressRange, DhcpOption};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -19,6 +19,8 @@ pub(crate) struct DnsmasqParameters<'a> {
     pub card: &'a PxeNic,
     /// Range of addresses to assign; `None` if another DHCP server assigns addresses.
     pub range: Option<AddressRange>,
+    /// Further options that are sent with addresses.
+    pub dhcp_options: &'a [DhcpOption],
     /// True if this host forwards packets to other networks.
     pub forwards: bool,
     /// URL of the iPXE script.
@@ -31,13 +33,15 @@ pub(crate) struct DnsmasqParameters<'a> {
 }
 
 /// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is iPXE, and gets the
-/// script. Every other client is firmware, and must load iPXE first.
+/// script. Every other client is firmware, and must load iPXE first. Firmware of other architectures gets no answer: after an answer without
+/// a boot file it would not try the network's other servers.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(
         "# Made by drophammer serve at each start.\n\
          port=0\n\
          interface={}\n\
+         except-interface=lo\n\
          bind-interfaces\n\
          log-facility=-\n\
          pid-file=\n\
@@ -50,6 +54,8 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
          dhcp-match=set:uefi,option:client-arch,7\n\
          dhcp-match=set:uefi,option:client-arch,9\n\
          dhcp-match=set:http,option:client-arch,16\n\
+         dhcp-match=set:firmware,option:client-arch\n\
+         dhcp-ignore=tag:firmware,tag:!bios,tag:!uefi,tag:!http\n\
          dhcp-boot=tag:ipxe,{script},,{server}\n\
          dhcp-boot=tag:!ipxe,tag:http,{ipxe},,{server}\n",
         card.name,
@@ -59,7 +65,7 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
         server = card.address,
     );
     let more = match asked.range {
-        Some(range) => address_config(range, card, asked.forwards),
+        Some(range) => address_config(range, asked),
         None => proxy_config(card),
     };
     text.push_str(&more);
@@ -79,13 +85,17 @@ fn proxy_config(card: &PxeNic) -> String {
 
 /// Returns the part of the configuration that assigns one address to each NIC, by its MAC. Client identifiers are ignored: firmware, iPXE,
 /// ramdisk and installed system send different ones for the same NIC, and boards that share an SMBIOS UUID send the same one.
-fn address_config(AddressRange { first, last }: AddressRange, card: &PxeNic, forwards: bool) -> String {
+fn address_config(AddressRange { first, last }: AddressRange, asked: &DnsmasqParameters) -> String {
+    let DnsmasqParameters { card, dhcp_options, .. } = asked;
     // An empty option prevents dnsmasq from announcing itself as the router.
-    let router = if forwards { format!(",{}", card.address) } else { String::new() };
+    let own_router = if asked.forwards { format!(",{}", card.address) } else { String::new() };
+    let is_router_given = dhcp_options.iter().any(|option| option.is("3", "router"));
+    let router = if is_router_given { String::new() } else { format!("dhcp-option=option:router{own_router}\n") };
+    let options: String = dhcp_options.iter().map(DhcpOption::config_line).collect();
     format!(
         "dhcp-range={first},{last},{},12h\n\
          dhcp-ignore-clid\n\
-         dhcp-option=option:router{router}\n\
+         {router}{options}\
          dhcp-boot=tag:!ipxe,tag:bios,{BIOS}\n\
          dhcp-boot=tag:!ipxe,tag:uefi,{UEFI}\n\
          dhcp-option-force=tag:!ipxe,tag:http,60,HTTPClient\n",
@@ -105,7 +115,8 @@ mod tests {
         let card = PxeNic { name, index: 2, address: address("10.0.0.1"), netmask };
         let (script, ipxe) = ("http://10.0.0.1:8080/start.ipxe", "http://10.0.0.1:8080/ipxe/snponly.efi");
         let (tftp, leases) = (Path::new("/t"), Path::new("/l"));
-        let asked = DnsmasqParameters { card: &card, range: None, forwards: false, script, ipxe, tftp, leases };
+        let (range, dhcp_options) = (None, &[][..]);
+        let asked = DnsmasqParameters { card: &card, range, dhcp_options, forwards: false, script, ipxe, tftp, leases };
         let told = dnsmasq_config(&asked);
         for line in [
             "port=0",
@@ -128,8 +139,12 @@ mod tests {
             "{told}"
         );
         assert!(!told.contains("proxy"), "{told}");
-        let told =
-            dnsmasq_config(&DnsmasqParameters { range, forwards: true, card: &card, script, ipxe, tftp, leases });
+        let asked = DnsmasqParameters { card: &card, range, dhcp_options, forwards: true, script, ipxe, tftp, leases };
+        let told = dnsmasq_config(&asked);
         assert!(told.contains("\ndhcp-option=option:router,10.0.0.1\n"), "{told}");
+        let given = ["router,10.0.0.254", "42,10.0.0.5"].map(|option| option.parse().unwrap());
+        let told = dnsmasq_config(&DnsmasqParameters { dhcp_options: &given, ..asked });
+        assert!(told.contains("\ndhcp-option=option:router,10.0.0.254\ndhcp-option=42,10.0.0.5\n"), "{told}");
+        assert!(!told.contains("option:router,10.0.0.1\n"), "{told}");
     }
 }

@@ -7,6 +7,7 @@ use nix::sys::socket::sockopt::BindToDevice;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Maximum time for which an occupied port is tried again. A port may be occupied for a moment by a process that is being started, which
 /// holds the sockets of its parent until it executes its program.
 const STARTING: Duration = Duration::from_secs(2);
+
+/// UDP port of TFTP.
+pub(super) const TFTP_PORT: u16 = 69;
 
 /// NIC with its first IPv4 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +59,16 @@ impl PxeNic {
         Ok(PxeNic { name: name.to_owned(), index, address: address.ip(), netmask: netmask.ip() })
     }
 
+    /// Reads the MAC of the NIC.
+    ///
+    /// # Errors
+    /// The NIC does not exist any longer, or does not have a MAC.
+    pub(super) fn read_mac(&self) -> io::Result<[u8; 6]> {
+        let own = getifaddrs()?.filter(|one| one.interface_name == self.name);
+        let mac = own.filter_map(|one| one.address?.as_link_addr()?.addr()).next();
+        mac.ok_or_else(|| io::Error::other("the NIC does not have a MAC"))
+    }
+
     pub(crate) fn network(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.address.to_bits() & self.netmask.to_bits())
     }
@@ -64,7 +78,8 @@ impl PxeNic {
     }
 
     /// Checks that a UDP port of the NIC is free, by listening on it briefly. dnsmasq itself would share the port with another dnsmasq,
-    /// and each of the two would receive only some of the packets.
+    /// and each of the two would receive only some of the packets. As dnsmasq, this listens at the NIC's address for TFTP, so that a TFTP
+    /// server at another address of this host does not matter, and at all addresses otherwise, because DHCP clients send broadcasts.
     ///
     /// # Errors
     /// Another process listens on the port.
@@ -72,7 +87,8 @@ impl PxeNic {
         let open = || {
             let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
             setsockopt(&socket, BindToDevice, &OsString::from(&self.name))?;
-            bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))
+            let [a, b, c, d] = if port == TFTP_PORT { self.address } else { Ipv4Addr::UNSPECIFIED }.octets();
+            bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, port))
         };
         let mut found = open();
         // A process that is being started inherits all sockets until it executes its program, including the socket of the previous check.

@@ -10,8 +10,17 @@ pub struct PxeOptions {
     pub card: String,
     /// Range of addresses to assign.
     pub range: Option<AddressRange>,
+    /// DHCP options for all clients.
+    pub dhcp_options: Vec<DhcpOption>,
     /// Directory with iPXE's binaries; by default the one in which Debian installs them.
     pub ipxe: Option<PathBuf>,
+}
+
+impl PxeOptions {
+    /// Returns whether clients get an address, but no DNS server.
+    pub(crate) fn assigns_without_dns(&self) -> bool {
+        self.range.is_some() && !self.dhcp_options.iter().any(|option| option.is("6", "dns-server"))
+    }
 }
 
 /// Range of addresses, such as `10.0.0.100,10.0.0.200`.
@@ -33,6 +42,51 @@ impl FromStr for AddressRange {
     }
 }
 
+/// DHCP option with its value, such as `ntp-server,10.0.0.5`, in the notation of dnsmasq.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DhcpOption {
+    /// Name of the option as in `dnsmasq --help dhcp`, or its number.
+    name: String,
+    value: String,
+}
+
+impl DhcpOption {
+    /// Returns whether this is the option with this number and this name.
+    pub(super) fn is(&self, number: &str, name: &str) -> bool {
+        self.name == number || self.name == name
+    }
+
+    /// Returns the line of dnsmasq's configuration.
+    pub(super) fn config_line(&self) -> String {
+        let kind = if self.name.bytes().all(|byte| byte.is_ascii_digit()) { "" } else { "option:" };
+        format!("dhcp-option={kind}{},{}\n", self.name, self.value)
+    }
+}
+
+/// Options that `--pxe` sets itself, by number and name.
+const OWN: [(&str, &str); 5] =
+    [("43", "vendor-encap"), ("60", "vendor-class"), ("66", "tftp-server"), ("67", "bootfile-name"), ("150", "")];
+
+impl FromStr for DhcpOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<DhcpOption, String> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-,/:@_".contains(&byte);
+        let given = text.split_once(',').filter(|(_, value)| !value.is_empty() && value.bytes().all(plain));
+        let Some((name, value)) = given.filter(|(name, _)| !name.is_empty() && !name.contains([':', '@', '/'])) else {
+            return Err("must be the name or number of an option and its value, such as ntp-server,10.0.0.5".to_owned());
+        };
+        let option = DhcpOption { name: name.to_owned(), value: value.to_owned() };
+        match OWN.iter().find(|(number, name)| option.is(number, name)) {
+            Some(_) => Err(format!("option {name} is set by --pxe itself")),
+            None if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') => {
+                Err(format!("{name:?} is not the name or number of an option"))
+            }
+            None => Ok(option),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +102,31 @@ mod tests {
             ("10.0.0.2,10.0.0.1", "10.0.0.2 comes after 10.0.0.1"),
         ] {
             assert!(text.parse::<AddressRange>().unwrap_err().contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_dhcp_option_is_a_line_of_dnsmasq() {
+        for (text, line) in [
+            ("ntp-server,10.0.0.5", "dhcp-option=option:ntp-server,10.0.0.5\n"),
+            ("dns-server,10.0.0.53,10.0.0.54", "dhcp-option=option:dns-server,10.0.0.53,10.0.0.54\n"),
+            ("121,192.0.2.0/24,10.0.0.254", "dhcp-option=121,192.0.2.0/24,10.0.0.254\n"),
+        ] {
+            assert_eq!(text.parse::<DhcpOption>().unwrap().config_line(), line);
+        }
+        for (text, expected) in [
+            ("ntp-server", "must be the name or number"),
+            ("ntp-server,", "must be the name or number"),
+            (",10.0.0.5", "must be the name or number"),
+            ("ntp-server,10.0.0.5\nuser=root", "must be the name or number"),
+            ("ntp-server,a b", "must be the name or number"),
+            ("tag:x,ntp-server,10.0.0.5", "must be the name or number"),
+            ("ntp server,10.0.0.5", "is not the name or number of an option"),
+            ("67,other.efi", "option 67 is set by --pxe itself"),
+            ("bootfile-name,other.efi", "is set by --pxe itself"),
+        ] {
+            let why = text.parse::<DhcpOption>().unwrap_err();
+            assert!(why.contains(expected), "{text}: {why}");
         }
     }
 }

@@ -4,8 +4,8 @@
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
-use super::pxe_options::{AddressRange, PxeOptions};
-use super::{CAPABILITIES, binary_url, script_url};
+use super::pxe_options::{AddressRange, DhcpOption, PxeOptions};
+use super::{CAPABILITIES, binary_url, other_servers, script_url};
 use crate::ServerConfig;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::status_log::StatusLog;
@@ -21,12 +21,15 @@ const END: Duration = Duration::from_secs(2);
 /// Pause before a restart. It is doubled each time up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Interval at which other DHCP servers are looked for.
+const SEARCH_EVERY: Duration = Duration::from_secs(3600);
 
 /// Parameters with which dnsmasq is started.
 pub(crate) struct DnsmasqCommand {
     program: PathBuf,
     card: String,
     range: Option<AddressRange>,
+    dhcp_options: Vec<DhcpOption>,
     options: ServerConfig,
     port: u16,
     words: RateLimitedLog,
@@ -40,8 +43,9 @@ impl DnsmasqCommand {
         program: PathBuf,
         watch: &StatusLog,
     ) -> DnsmasqCommand {
-        let (card, range, words) = (asked.card.clone(), asked.range, RateLimitedLog::new(watch.clone()));
-        DnsmasqCommand { program, card, range, options: options.clone(), port, words }
+        let PxeOptions { card, range, dhcp_options, .. } = asked.clone();
+        let words = RateLimitedLog::new(watch.clone());
+        DnsmasqCommand { program, card, range, dhcp_options, options: options.clone(), port, words }
     }
 
     /// Starts dnsmasq, and waits until it serves.
@@ -53,6 +57,7 @@ impl DnsmasqCommand {
         let text = dnsmasq_config::dnsmasq_config(&DnsmasqParameters {
             card,
             range: self.range,
+            dhcp_options: &self.dhcp_options,
             forwards,
             script,
             ipxe,
@@ -104,11 +109,21 @@ pub(crate) struct DnsmasqSupervisor {
     pause: Duration,
     /// Problem that was reported last, so that it is not repeated.
     said: Option<String>,
+    /// Time of the last search for other DHCP servers.
+    searched: Option<Instant>,
 }
 
 impl DnsmasqSupervisor {
     pub(crate) fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
-        DnsmasqSupervisor { dnsmasq, home, running: None, due: Instant::now(), pause: PAUSE, said: None }
+        DnsmasqSupervisor {
+            dnsmasq,
+            home,
+            running: None,
+            due: Instant::now(),
+            pause: PAUSE,
+            said: None,
+            searched: None,
+        }
     }
 
     /// Supervises dnsmasq until the sender of `ended` is dropped. Sends the result of the first start to `first`.
@@ -123,6 +138,7 @@ impl DnsmasqSupervisor {
         let _ = first.send(started);
         while is_good && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             self.check_state(watch);
+            self.search_other_servers(watch);
         }
         if let Some((running, _)) = self.running.take() {
             running.terminate(END);
@@ -185,6 +201,25 @@ impl DnsmasqSupervisor {
         watch.log_problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s"));
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Looks for other DHCP servers once an hour while dnsmasq runs, in a thread of its own, which waits for their answers.
+    fn search_other_servers(&mut self, watch: &StatusLog) {
+        let Some((_, card)) =
+            self.running.as_ref().filter(|_| self.searched.is_none_or(|at| at.elapsed() > SEARCH_EVERY))
+        else {
+            return;
+        };
+        self.searched = Some(Instant::now());
+        let (card, assigns, watch) = (card.clone(), self.dnsmasq.range.is_some(), watch.clone());
+        let search = move || {
+            match other_servers::find_problem(&card, assigns) {
+                Ok(found) => found.into_iter().for_each(|problem| watch.log_problem(problem)),
+                // For example because the DHCP client of this host occupies the port.
+                Err(error) => watch.log_note(format!("cannot look for other DHCP servers on {}: {error}", card.name)),
+            }
+        };
+        let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
     }
 
     /// Reports a problem, unless it is the one that was reported last.

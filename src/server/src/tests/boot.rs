@@ -5,7 +5,6 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn boot_scripts() {
     let server = Running::start().await;
-    let token = |script: &str| script.split("drophammer.token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     let base = format!("http://{}", server.address);
     let cases = [
         (format!("uuid={}&mac=52:54:00:00:00:02", TWO.to_uppercase()), TWO, "console=ttyS1"),
@@ -16,15 +15,12 @@ async fn boot_scripts() {
     ];
     for (query, id, consoles) in cases {
         let script = server.boot(&query).await.text();
-        let token = token(&script);
-        assert_eq!(
-            script,
-            format!(
-                "#!ipxe\nkernel {base}/boot/vmlinuz initrd=initrd drophammer.url={base} drophammer.token={token} \
-                 drophammer.machine={id} {consoles} panic=-1 quiet\ninitrd --name initrd {base}/boot/initrd\nboot\n"
-            ),
-            "{query}"
-        );
+        let token = token_of(&script);
+        let arguments =
+            format!("drophammer.url={base} drophammer.token={token} drophammer.machine={id} {consoles} panic=-1 quiet");
+        assert_eq!(kernel_arguments(&script), arguments, "{query}");
+        let loads = format!("goto failed\ninitrd --name initrd {base}/boot/initrd || goto failed\nboot ||\n");
+        assert!(script.contains(&format!("kernel {base}/boot/vmlinuz ")) && script.contains(&loads), "{script}");
         assert_eq!(token.len(), 146);
     }
     let bad = [
@@ -49,7 +45,11 @@ async fn boot_scripts() {
         assert_eq!(answer.status, 400, "{host}");
     }
     let start = server.ask("GET", "/start.ipxe", &[("Host", "install.rack:80")], "").await;
-    assert!(start.text().contains("chain http://install.rack:80/boot.ipxe?uuid=${uuid}&mac="), "{}", start.text());
+    assert!(
+        start.text().contains("chain --replace http://install.rack:80/boot.ipxe?uuid=${uuid}&mac="),
+        "{}",
+        start.text()
+    );
     let before = server.token(ONE).await;
     assert_eq!(server.ask("HEAD", &format!("/boot.ipxe?uuid={ONE}"), &[], "").await.status, 405);
     assert_eq!(server.call(&before, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.status, 200);
@@ -189,13 +189,13 @@ async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
     let server = Running::start_in(dir).await;
     let base = format!("http://{}", server.address);
     let script = async || server.boot(&format!("uuid={ONE}")).await.text();
-    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd\n")), "it is not there");
+    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")), "it is not there");
     server.heard("initrd-luks is missing: its agent will refuse").await;
     server.write("boot/initrd-luks", "both");
-    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks\n")));
+    assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks ||")));
     assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");
     let other = server.boot(&format!("uuid={TWO}")).await.text();
-    assert!(other.contains("/boot/initrd\n"), "{other}");
+    assert!(other.contains("/boot/initrd ||"), "{other}");
     // The machine is told its key; nobody else is.
     let token = server.token(ONE).await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();

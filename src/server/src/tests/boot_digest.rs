@@ -11,10 +11,9 @@ impl Running {
     /// The digest of what the machine boots now, computed as on the machine.
     async fn served(&self) -> String {
         let script = self.boot(&format!("uuid={ONE}")).await.text();
-        let (_, rest) = script.split_once(" initrd=initrd ").unwrap();
         let (kernel, initrd) =
             (self.ask("GET", "/boot/vmlinuz", &[], "").await, self.ask("GET", "/boot/initrd", &[], "").await);
-        let digest = BootDigest::compute_from_files(&kernel.body[..], &initrd.body[..], rest.lines().next().unwrap());
+        let digest = BootDigest::compute_from_files(&kernel.body[..], &initrd.body[..], kernel_arguments(&script));
         digest.unwrap().to_string()
     }
 }

@@ -42,6 +42,7 @@ async fn what_happens_is_counted() {
         assert!(text.lines().any(|said| said == line), "{line}\n{text}");
     }
     assert!(!text.contains("drophammer_store_seconds_count 0\n"));
+    assert!(!text.contains("drophammer_certificate_expiry_timestamp_seconds{"), "it does not use TLS");
     let order = json!({"id": ONE, "imageid": "debian-12"});
     assert_eq!(server.v1("POST", &format!("/v1/machine/{ONE}/reinstall"), &order).await.status, 200);
     until("drophammer_machines{phase=\"ordered\"} 1").await;

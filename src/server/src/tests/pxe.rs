@@ -9,12 +9,10 @@ pub(super) use firmware::{BIOS, Client, IPXE_BIOS, IPXE_UEFI, UEFI};
 use super::*;
 use crate::control_server::start_pxe;
 use crate::pxe::pxe_options::PxeOptions;
-use firmware::{OTHER, UEFI_HTTP, bound};
+use firmware::{ARM64, Firmware, IA32, OTHER, UEFI_HTTP};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::BindToDevice;
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -64,7 +62,7 @@ fn with_ipxe(dir: &TempDir) -> PathBuf {
 
 fn with_pxe(dir: &TempDir, range: Option<&str>) -> ServerConfig {
     let range = range.map(|range| range.parse().unwrap());
-    let pxe = Some(PxeOptions { card: "eth1".to_owned(), range, ipxe: Some(with_ipxe(dir)) });
+    let pxe = Some(PxeOptions { card: "eth1".to_owned(), range, dhcp_options: Vec::new(), ipxe: Some(with_ipxe(dir)) });
     ServerConfig { listen: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), HTTP), pxe, ..options(dir.path()) }
 }
 
@@ -108,23 +106,14 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         assert_eq!(client.tftp("snponly.efi"), "for UEFI ".repeat(100).as_bytes()[..512]);
         assert_eq!(client.http("/ipxe/snponly.efi"), "for UEFI ".repeat(100).as_bytes());
         let script = client.http("/start.ipxe");
-        let chained = format!("chain http://{SERVER}:{HTTP}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}}\n");
-        assert!(script.ends_with(chained.as_bytes()), "{}", String::from_utf8_lossy(&script));
+        assert_eq!(String::from_utf8_lossy(&script), ipxe::start_script(&format!("http://{SERVER}:{HTTP}")));
         runtime.block_on(server.heard("dnsmasq-dhcp: PXE(eth1) 52:54:00:aa:bb:01 proxy"));
 
-        // Whoever is no firmware is none of our business: an answer would come before that to the firmware.
-        client.run(|| {
-            let socket = bound();
-            setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
-            socket.set_broadcast(true).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            for (number, firmware) in [(1, OTHER), (2, BIOS)] {
-                socket.send_to(&firmware.packet(number, 1, None), (Ipv4Addr::BROADCAST, 67)).unwrap();
-            }
-            let mut packet = [0; 2048];
-            socket.recv(&mut packet).unwrap();
-            assert_eq!(packet[4..8], [0, 0, 0, 2]);
-        });
+        // Whoever is no firmware is none of our business: an answer would come before that to the firmware. Firmware of other
+        // architectures would wait for a boot file that does not come.
+        for other in [OTHER, ARM64, IA32, Firmware { is_ipxe: true, ..ARM64 }] {
+            client.is_ignored(other);
+        }
 
         // It dies, and is there again.
         let [first] = dnsmasqs()[..] else { panic!("{:?}", dnsmasqs()) };
@@ -171,6 +160,8 @@ fn root_with_a_range_machines_get_addresses_too() {
         let other = client.lease(OTHER);
         assert_eq!(other.class(), "");
         addresses.insert(other.address);
+        client.is_ignored(ARM64);
+        client.is_ignored(IA32);
         let addresses: Vec<Ipv4Addr> = addresses.into_iter().collect();
         let [address] = addresses[..] else { panic!("one card has one address: {addresses:?}") };
         assert!((100..=200).contains(&address.octets()[3]), "{address}");
@@ -223,6 +214,15 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         let why = refused(&ServerConfig { listen: "127.0.0.1:0".parse().unwrap(), ..good.clone() });
         assert!(why.contains("--listen 127.0.0.1 does not accept connections at that address"), "{why}");
 
+        // A TFTP server at the address of another NIC is none of our business.
+        ip("address add 10.78.0.1/24 dev lo");
+        let elsewhere = UdpSocket::bind("10.78.0.1:69").unwrap();
+        drop(
+            runtime
+                .block_on(ControlServer::bind_server(&good, StatusLog::json_into(Heard::default()), &silent(), 1000))
+                .unwrap(),
+        );
+        drop(elsewhere);
         let others: Vec<UdpSocket> = [67, 69].iter().map(|port| UdpSocket::bind(("0.0.0.0", *port)).unwrap()).collect();
         let why = refused(&good);
         assert_eq!(why.lines().count(), 2, "all that is wrong: {why}");
@@ -233,5 +233,37 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         assert_eq!(refused(&good), "--pxe: NIC eth1 does not have an IPv4 address, which DHCP requires");
         ip("link set eth1 down");
         assert_eq!(refused(&good), "--pxe: NIC eth1 is down: run `ip link set eth1 up`");
+    });
+}
+
+#[test]
+#[ignore = "needs root and dnsmasq"]
+fn root_another_dhcp_server_is_named() {
+    on_a_network(|client| {
+        let runtime = runtime();
+        let other = client.run(|| {
+            let config =
+                ["--port=0", "--interface=cli", "--bind-interfaces", "--leasefile-ro", "--conf-file=/dev/null"];
+            let range = ["--dhcp-range=10.77.0.60,10.77.0.70,255.255.255.0", "--dhcp-boot=grubx64.efi"];
+            let command = ToolCommand::new("dnsmasq").args(config).args(range);
+            command.args(["--keep-in-foreground", "--pid-file="]).start_in_background(|_| {}).unwrap()
+        });
+        for (range, words) in [
+            (Some("10.77.0.100,10.77.0.200"), "another DHCP server answers on eth1: 10.77.0.50 offers 10.77.0.6"),
+            (None, "another server on eth1 sends boot files: 10.77.0.50 offers 10.77.0.6"),
+        ] {
+            let dir = directory();
+            let options = with_pxe(&dir, range);
+            let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
+            runtime.block_on(server.heard(words));
+            runtime.block_on(server.heard("sends the boot file \\\"grubx64.efi\\\""));
+            runtime.block_on(server.stop());
+        }
+        other.terminate(Duration::from_secs(2));
+        let dir = directory();
+        let options = with_pxe(&dir, None);
+        let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
+        runtime.block_on(server.heard("no DHCP server on eth1 offers an address"));
+        runtime.block_on(server.stop());
     });
 }

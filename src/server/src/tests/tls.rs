@@ -2,6 +2,7 @@
 
 use super::options::TlsOptions;
 use super::*;
+use linux::pem::encode_pem;
 use reqwest::{Certificate, Client, Method, Response};
 
 /// A file of `testdata/tls`.
@@ -46,11 +47,12 @@ async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
     let client = trusting("ca.pem");
     let script = server.boot(&format!("uuid={ONE}")).await.text();
     let (plain, https) = (format!("http://{}", server.address), server.https());
-    assert!(script.contains(&format!("kernel {plain}/boot/vmlinuz initrd=initrd drophammer.url={https} ")), "{script}");
-    assert!(script.contains(&format!("initrd --name initrd {plain}/boot/initrd\n")), "{script}");
+    assert!(script.contains(&format!("kernel {plain}/boot/vmlinuz initrd=initrd ")), "{script}");
+    assert!(kernel_arguments(&script).starts_with(&format!("drophammer.url={https} ")), "{script}");
+    assert!(script.contains(&format!("initrd --name initrd {plain}/boot/initrd ||")), "{script}");
     assert_eq!(server.ask("GET", "/boot/vmlinuz", &[], "").await.text(), "kernel");
     let start = server.ask("GET", "/start.ipxe", &[], "").await.text();
-    assert!(start.contains(&format!("chain {plain}/boot.ipxe")), "{start}");
+    assert!(start.contains(&format!("chain --replace {plain}/boot.ipxe")), "{start}");
 
     let token = token_of(&script);
     let register = registration(ONE);
@@ -155,17 +157,17 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
         server.err().expect("it is refused").to_string()
     };
     for (url, words) in [
-        ("http://127.0.0.1:8080", "must begin with https://"),
+        ("http://10.0.2.2:8080", "must begin with https://"),
         ("https://install.rack:8443", "server.pem does not cover this host"),
     ] {
         let error = refused(ServerConfig { url: Some(url.to_owned()), ..with_tls(dir.path()) }).await;
         assert!(error.contains(words) && error.contains(url), "{error}");
     }
-    let url = Some("https://localhost:443".to_owned());
+    let url = Some("https://10.0.2.2:443".to_owned());
     let options = ServerConfig { url, ..with_tls(dir.path()) };
     let server = Running::start_with(dir, &options, &silent(), 10_000).await;
     let script = server.boot(&format!("uuid={ONE}")).await.text();
-    assert!(script.contains("drophammer.url=https://localhost:443 "), "{script}");
+    assert!(script.contains("drophammer.url=https://10.0.2.2:443 "), "{script}");
     assert!(script.contains(&format!("kernel http://{}/boot/vmlinuz", server.address)), "{script}");
 
     let dir = server.stop().await;
@@ -176,4 +178,42 @@ async fn the_url_that_machines_are_told_is_one_that_the_certificate_names() {
     let url = format!("drophammer.url=https://install.rack:{} ", server.tls.unwrap().port());
     assert!(script.contains(&url), "{script}");
     server.heard("does not cover: set --url").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expiring_certificate_is_reported_by_the_check_the_start_and_the_metrics() {
+    let day = time::Duration::DAY;
+    let now = time::OffsetDateTime::now_utc();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let key = rcgen::KeyPair::generate().unwrap();
+    for (until, is_rejected, words) in [
+        (now + day * 10, false, "server.pem: the certificate expires on "),
+        (now - day * 10, true, "server.pem: the certificate expired on "),
+    ] {
+        let dir = directory();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (now - day * 100, until);
+        let (certificates, key_file) = (dir.path().join("server.pem"), dir.path().join("server.key"));
+        std::fs::write(&certificates, encode_pem("CERTIFICATE", params.self_signed(&key).unwrap().der())).unwrap();
+        std::fs::write(&key_file, encode_pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        std::fs::set_permissions(&key_file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let tls = TlsOptions { certificates, key: key_file, listen: "127.0.0.1:0".parse().unwrap() };
+        let options = ServerConfig { tls: Some(tls), ..options(dir.path()) };
+
+        let checked = options.clone();
+        let found = tokio::task::spawn_blocking(move || check_site::find_problems(&checked)).await.unwrap().unwrap();
+        let names = |all: &[check_site::SiteProblem]| {
+            all.iter()
+                .any(|one| format!("{}: {}", one.file.clone().unwrap_or_default(), one.message).starts_with(words))
+        };
+        assert_eq!((names(&found.problems), names(&found.notes)), (is_rejected, !is_rejected), "{found:?}");
+        let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+        server.heard(words).await;
+        let client = Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build().unwrap();
+        let metrics = server.over_tls(&client, Method::GET, "/metrics", &server.operator(), &Value::Null).await;
+        let line =
+            format!("drophammer_certificate_expiry_timestamp_seconds{{position=\"1\"}} {}", until.unix_timestamp());
+        let text = metrics.text().await.unwrap();
+        assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+    }
 }

@@ -48,8 +48,9 @@ connect() {
 	until_true 12 any_lease
 }
 
-# After a lease it stays and renews it: a machine may wait for its allocation for longer than a lease lasts.
-lease() { udhcpc -n -i "$1" -s /usr/lib/dhcp-event -p "/run/dhcp.$1" -t 5 -T 2 -S </dev/null >/dev/null 2>&1 & }
+# After a lease it stays and renews it: a machine may wait for its allocation for longer than a lease lasts. udhcpc sends the MAC as client
+# identifier, as iPXE does.
+lease() { udhcpc -n -i "$1" -O mtu -O ntpsrv -O staticroutes -s /usr/lib/dhcp-event -p "/run/dhcp.$1" -t 5 -T 2 -S </dev/null >/dev/null 2>&1 & }
 
 is_described() { [ -n "$(argument drophammer.network)" ]; }
 

@@ -65,7 +65,7 @@ pub(crate) fn answer_challenge(
         return Err(fail(&format!("names the token service {}, {why}", realm.url)));
     }
     // A server that receives a secret must not redirect it to another host.
-    let client = http::new_client_without_redirects()?;
+    let client = http::new_login_client()?;
     match secret.identitytoken.is_empty() {
         true => {
             realm.request_token(pace, |url| client.get(url).header(AUTHORIZATION, basic_auth_header(secret).reveal()))

@@ -1,6 +1,7 @@
 //! List of the mirrors of one image, with the current mirror, the excluded mirrors, and the last error of each mirror.
 
 use crate::fetch::ImagePart;
+use linux::http::proxies::{ProxyScope, describe_proxy};
 use std::io;
 
 pub(crate) struct MirrorList {
@@ -87,7 +88,8 @@ impl MirrorList {
     /// Returns the final error of the download. If there are several mirrors, it contains the last error of each.
     pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
-            return io::Error::other(format!("fetch {}: {why}, at byte {position}", place.url));
+            let proxy = describe_proxy(&place.url, ProxyScope::All);
+            return io::Error::other(format!("fetch {}{proxy}: {why}, at byte {position}", place.url));
         }
         let all: Vec<String> = self.all.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
         io::Error::other(format!("no mirror is left to fetch from, at byte {position}: {}", all.join("; ")))

@@ -66,3 +66,28 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.about_move("DELETE", &format!("?off={TWO}"), Value::Null).await.status, 200);
     assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
 }
+
+/// Whether the script returns to the firmware, which boots the disk, if the ramdisk cannot be loaded.
+fn returns_to_firmware(script: &str) -> bool {
+    assert_ne!(script.contains("\nexit 1\n"), script.ends_with("\nreboot || goto again\n"), "{script}");
+    script.contains("\nexit 1\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_ramdisk_does_not_boot_an_incomplete_or_migrated_system() {
+    let server = Running::start_in(with_images()).await;
+    let script = async |server: &Running, id: &str| server.boot(&format!("uuid={id}")).await.text();
+    assert!(returns_to_firmware(&script(&server, STRANGER).await));
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    assert!(returns_to_firmware(&script(&server, ONE).await), "the installed system is intact");
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin(&token, &order).await, 200);
+    assert!(!returns_to_firmware(&script(&server, ONE).await), "the system is incomplete");
+
+    let (server, _) = Running::move_ordered().await;
+    for id in [ONE, TWO] {
+        assert!(!returns_to_firmware(&script(&server, id).await), "{id}");
+    }
+}

@@ -45,6 +45,22 @@ impl Client {
         self.run(move || firmware.ask(67, 1, None))
     }
 
+    /// Asserts that the server does not answer such firmware: the answer would come before that to the next request.
+    pub(super) fn is_ignored(&self, firmware: Firmware) {
+        self.run(move || {
+            let socket = bound();
+            setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
+            socket.set_broadcast(true).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            for (number, firmware) in [(1, firmware), (2, BIOS)] {
+                socket.send_to(&firmware.packet(number, 1, None), (Ipv4Addr::BROADCAST, 67)).unwrap();
+            }
+            let mut packet = [0; 2048];
+            socket.recv(&mut packet).unwrap();
+            assert_eq!(packet[4..8], [0, 0, 0, 2], "architecture {}", firmware.kind);
+        });
+    }
+
     /// The answer to a request, at the port of PXE's boot servers.
     pub(super) fn boot_server(&self, firmware: Firmware) -> Answered {
         self.run(move || firmware.ask(4011, 3, None))
@@ -97,17 +113,43 @@ pub(crate) struct Firmware {
     pub(super) nic: u8,
     /// Client identifier (option 61); empty if it sends none.
     pub(super) client_id: &'static [u8],
+    /// Options that it requests (option 55).
+    pub(super) requested: &'static [u8],
 }
 
-pub(crate) const BIOS: Firmware =
-    Firmware { kind: 0, class: "PXEClient:Arch:00000:UNDI:002001", is_ipxe: false, nic: 1, client_id: &[] };
-pub(crate) const UEFI: Firmware =
-    Firmware { kind: 7, class: "PXEClient:Arch:00007:UNDI:003016", is_ipxe: false, nic: 1, client_id: &[] };
-pub(super) const UEFI_HTTP: Firmware =
-    Firmware { kind: 16, class: "HTTPClient:Arch:00016:UNDI:003001", is_ipxe: false, nic: 1, client_id: &[] };
+const BOOT_OPTIONS: &[u8] = &[1, 3, 6, 43, 60, 66, 67, 97];
+
+pub(crate) const BIOS: Firmware = Firmware {
+    kind: 0,
+    class: "PXEClient:Arch:00000:UNDI:002001",
+    is_ipxe: false,
+    nic: 1,
+    client_id: &[],
+    requested: BOOT_OPTIONS,
+};
+pub(crate) const UEFI: Firmware = Firmware {
+    kind: 7,
+    class: "PXEClient:Arch:00007:UNDI:003016",
+    is_ipxe: false,
+    nic: 1,
+    client_id: &[],
+    requested: BOOT_OPTIONS,
+};
+pub(super) const UEFI_HTTP: Firmware = Firmware {
+    kind: 16,
+    class: "HTTPClient:Arch:00016:UNDI:003001",
+    is_ipxe: false,
+    nic: 1,
+    client_id: &[],
+    requested: BOOT_OPTIONS,
+};
 pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-pub(super) const OTHER: Firmware = Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[] };
+/// UEFI on ARM64 and on IA-32, for which there are no boot files.
+pub(super) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
+pub(super) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
+pub(super) const OTHER: Firmware =
+    Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[], requested: BOOT_OPTIONS };
 
 #[derive(Debug)]
 pub(crate) struct Answered {
@@ -139,7 +181,7 @@ impl Firmware {
             packet.extend(content);
         };
         option(53, &[kind]);
-        option(55, &[1, 3, 6, 43, 60, 66, 67, 97]);
+        option(55, self.requested);
         option(60, self.class.as_bytes());
         option(93, &self.kind.to_be_bytes());
         option(94, &[1, 3, 1]);

@@ -32,3 +32,23 @@ fn root_one_nic_takes_one_address_whatever_identifies_it() {
         assert_eq!(leases, 2, "one for each MAC");
     });
 }
+
+#[test]
+#[ignore = "needs root and dnsmasq"]
+fn root_name_time_and_route_servers_are_sent() {
+    on_a_network(|client| {
+        let runtime = runtime();
+        let dir = directory();
+        let mut options = with_pxe(&dir, Some("10.77.0.100,10.77.0.200"));
+        let given = ["dns-server,10.77.0.53", "ntp-server,10.77.0.5", "121,192.0.2.0/24,10.77.0.254"];
+        options.pxe.as_mut().unwrap().dhcp_options = given.map(|option| option.parse().unwrap()).to_vec();
+        let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
+        let lease = client.lease(Firmware { requested: &[1, 3, 6, 42, 121], ..OTHER });
+        for (number, expected) in
+            [(6, &[10, 77, 0, 53][..]), (42, &[10, 77, 0, 5]), (121, &[24, 192, 0, 2, 10, 77, 0, 254])]
+        {
+            assert_eq!(lease.options.get(&number).map(Vec::as_slice), Some(expected), "{number}");
+        }
+        runtime.block_on(server.stop());
+    });
+}

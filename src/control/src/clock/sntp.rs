@@ -1,20 +1,12 @@
-//! Setting of the machine's clock, which must be correct before certificates and signatures are verified. The time comes from the time
-//! servers of pixie's configuration (SNTP, RFC 4330). If none of them responds, it comes from the `Date` header of pixie's response.
+//! Time of a time server: SNTP, RFC 4330.
 
-use super::pixie_config::PixieConfig;
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant, SystemTime};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc2822;
 
-const PORT: u16 = 123;
+pub(super) const PORT: u16 = 123;
 
 /// Timeout for the response of one time server.
 const ANSWER: Duration = Duration::from_secs(3);
-const SERVERS: usize = 4;
-
-/// Offset up to which the clock is considered correct. It exceeds the resolution of the `Date` header, one second.
-const RIGHT: Duration = Duration::from_secs(2);
 
 /// Seconds between 1900, when NTP's first era begins, and 1970. If the most significant bit of a timestamp is not set, the timestamp
 /// belongs to the second era, which begins in 2036.
@@ -25,49 +17,11 @@ const PACKET: usize = 48;
 const TRANSMITTED: usize = 40;
 const ORIGINATED: usize = 24;
 
-/// Sets the clock if its offset is too large, and logs the result. A failure is only logged, since the clock may be correct.
-pub(crate) fn set_clock(config: &PixieConfig, say: &dyn Fn(&str)) {
-    let servers = config.ntp_servers.iter().take(SERVERS);
-    let by_server = servers
-        .map(|server| query_time_server(server, PORT).map(|now| (now, server.clone())))
-        .find_map(|answer| answer.inspect_err(|why| say(&format!("clock: {why}"))).ok());
-    let by_pixie = || Some((parse_date(config.date.as_deref()?)?, "pixie's answer".to_owned()));
-    let Some((now, whose)) = by_server.or_else(by_pixie) else {
-        return say("clock: no time source available; valid certificates may be rejected");
-    };
-    let off = clock_offset(now, SystemTime::now());
-    if off <= RIGHT {
-        return;
-    }
-    let seconds = off.as_secs();
-    match write_clock(now) {
-        Ok(()) => say(&format!("clock: set from {whose}, was off by {seconds} s")),
-        Err(error) => say(&format!("clock: cannot be set: {error}; it is off by {seconds} s according to {whose}")),
-    }
-}
-
-fn clock_offset(now: SystemTime, here: SystemTime) -> Duration {
-    now.duration_since(here).unwrap_or_else(|behind| behind.duration())
-}
-
-fn write_clock(now: SystemTime) -> std::io::Result<()> {
-    let since = now.duration_since(SystemTime::UNIX_EPOCH).map_err(std::io::Error::other)?;
-    let seconds = libc::time_t::try_from(since.as_secs()).map_err(std::io::Error::other)?;
-    let time = libc::timespec { tv_sec: seconds, tv_nsec: i64::from(since.subsec_nanos()) };
-    // SAFETY: the kernel reads the structure, which lives until the call has ended.
-    match unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
-/// Parses the value of a `Date` header, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
-fn parse_date(text: &str) -> Option<SystemTime> {
-    let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
-    Some(SystemTime::from(date) + Duration::from_millis(500))
-}
-
-fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
+/// Requests the time of a server.
+///
+/// # Errors
+/// The server does not respond, or is not synchronized.
+pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
     let address =
@@ -159,14 +113,7 @@ mod tests {
         let now = query_time_server("127.0.0.1", port).unwrap();
         told.join().unwrap();
         let expected = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-        assert!(clock_offset(now, expected) < Duration::from_secs(60));
+        assert!(now.duration_since(expected).unwrap() < Duration::from_secs(60));
         assert!(query_time_server("no such host", port).unwrap_err().starts_with("no time from no such host"));
-    }
-
-    #[test]
-    fn the_date_of_an_answer_is_read() {
-        let expected = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_500);
-        assert_eq!(parse_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(expected));
-        assert_eq!(parse_date("yesterday"), None);
     }
 }

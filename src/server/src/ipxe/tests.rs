@@ -1,0 +1,213 @@
+use super::*;
+
+/// Interpreter of the commands of iPXE that the scripts use. Execution of an image ends a script.
+struct Interpreter<'a> {
+    /// Commands that were executed, without messages.
+    executed: Vec<String>,
+    messages: Vec<String>,
+    downloads: u32,
+    settings: &'a [(&'a str, &'a str)],
+    /// Returns whether the command succeeds.
+    succeeds: &'a mut dyn FnMut(&str) -> bool,
+}
+
+/// Limit on the lines of a script, far above what a bounded one executes.
+const LINES: usize = 1000;
+
+impl Interpreter<'_> {
+    /// Executes the script, and returns the command that ends it.
+    fn execute(&mut self, script: &str) -> String {
+        let lines: Vec<&str> = script.lines().collect();
+        assert_eq!(lines[0], "#!ipxe");
+        let mut next = 1;
+        for _ in 0..LINES {
+            let Some(line) = lines.get(next) else { return "end".to_owned() };
+            next += 1;
+            match self.execute_line(line) {
+                Ok(None) => {}
+                Ok(Some(label)) => next = lines.iter().position(|line| *line == format!(":{label}")).unwrap(),
+                Err(end) => return end,
+            }
+        }
+        panic!("the script is not bounded: {script}")
+    }
+
+    /// Executes the commands of a line. Returns the label to continue at; or, as error, the command that ends the script.
+    fn execute_line(&mut self, line: &str) -> Result<Option<String>, String> {
+        let mut ok = true;
+        for (number, alternative) in format!("{line} ").split("|| ").enumerate() {
+            if number > 0 && ok {
+                continue;
+            }
+            ok = true;
+            for command in alternative.split(" && ").map(str::trim).filter(|command| !command.is_empty()) {
+                if !ok {
+                    break;
+                }
+                let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
+                match name {
+                    "goto" => return Ok(Some(rest.to_owned())),
+                    "exit" | "reboot" => return Err(command.to_owned()),
+                    _ => ok = self.execute_command(command, name, rest)?,
+                }
+            }
+        }
+        if ok { Ok(None) } else { Err(format!("failed: {line}")) }
+    }
+
+    fn execute_command(&mut self, command: &str, name: &str, rest: &str) -> Result<bool, String> {
+        let value = |name: &str| match name {
+            "downloads" => self.downloads.to_string(),
+            name => self.settings.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value).to_owned(),
+        };
+        let expand = |text: &str| {
+            let mut parts = text.split("${");
+            let first = parts.next().unwrap_or_default().to_owned();
+            parts.fold(first, |all, part| match part.split_once('}') {
+                Some((name, after)) => all + &value(name) + after,
+                None => panic!("{text}"),
+            })
+        };
+        let rest = expand(rest);
+        match name {
+            _ if name.starts_with(':') => return Ok(true),
+            "echo" => self.messages.push(rest),
+            "clear" => self.downloads = 0,
+            "inc" => self.downloads += 1,
+            "isset" => return Ok(!rest.is_empty()),
+            "iseq" => return Ok(rest.split_once(' ').is_some_and(|(one, other)| one == other)),
+            _ => {
+                self.executed.push(command.to_owned());
+                let ok = (self.succeeds)(command);
+                let executes = matches!(name, "chain" | "boot" | "sanboot");
+                return if ok && executes { Err(command.to_owned()) } else { Ok(ok) };
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Executes a script, and returns the command that ends it, the other commands, and the messages.
+fn execute(
+    script: &str,
+    settings: &[(&str, &str)],
+    succeeds: &mut dyn FnMut(&str) -> bool,
+) -> (String, Vec<String>, Vec<String>) {
+    let mut interpreter = Interpreter { executed: Vec::new(), messages: Vec::new(), downloads: 9, settings, succeeds };
+    let end = interpreter.execute(script);
+    (end, interpreter.executed, interpreter.messages)
+}
+
+const BOOTED: &[(&str, &str)] = &[("netX/mac", "52:54:00:aa:00:01"), ("netX/ip", "10.0.0.7"), ("platform", "efi")];
+
+const CONSOLES: &[String] = &[];
+
+fn boot() -> RamdiskBoot<'static> {
+    RamdiskBoot {
+        url: "https://10.0.2.2:8443",
+        files: "http://10.0.2.2:8080",
+        token: "abc",
+        machine: "4c4c4544-0051-3010-8052-b4c04f4d3132",
+        consoles: CONSOLES,
+        network: None,
+        cmdline: " quiet  drophammer.hold=60",
+        stop: false,
+        initrd: "initrd",
+    }
+}
+
+#[test]
+fn the_ramdisk_script() {
+    let consoles = ["tty0".to_owned(), "ttyS0,115200n8".to_owned()];
+    let boot = RamdiskBoot { consoles: &consoles, ..boot() };
+    let without_time = |boot: &RamdiskBoot| {
+        let script = ramdisk_script(boot, false);
+        let time = script.split_once("drophammer.time=").unwrap().1.split(' ').next().unwrap();
+        script.replace(&format!(" drophammer.time={time}"), "")
+    };
+    let script = without_time(&boot);
+    let loaded = "kernel http://10.0.2.2:8080/boot/vmlinuz initrd=initrd drophammer.url=https://10.0.2.2:8443 \
+         drophammer.token=abc drophammer.machine=4c4c4544-0051-3010-8052-b4c04f4d3132 \
+         console=tty0 console=ttyS0,115200n8 panic=-1 quiet drophammer.hold=60 || goto failed\n\
+         initrd --name initrd http://10.0.2.2:8080/boot/initrd || goto failed\nboot ||\n";
+    assert!(script.contains(loaded), "{script}");
+    let stopped = without_time(&RamdiskBoot { stop: true, ..boot });
+    assert_eq!(stopped, script.replace(" console=tty0", " drophammer.stop=1 console=tty0"));
+    let more = without_time(&RamdiskBoot { initrd: "initrd-luks", ..boot });
+    assert_eq!(more, script.replace("boot/initrd ", "boot/initrd-luks "), "the kernel asks for it by the same name");
+    let described = without_time(&RamdiskBoot { network: Some("e30"), ..boot });
+    assert_eq!(described, script.replace(" panic", " drophammer.network=e30 panic"));
+}
+
+#[test]
+fn the_start_script_continues_on_the_nic_that_has_loaded_it() {
+    let script = start_script("http://10.0.2.2:8080");
+    let chain = "chain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac}";
+    for (settings, before) in [(BOOTED, &[][..]), (&BOOTED[..1], &["dhcp netX"][..]), (&[], &["dhcp", "dhcp netX"])] {
+        let (end, executed, _) = execute(&script, settings, &mut |_| true);
+        assert_eq!(
+            (end.as_str(), executed),
+            (chain, [before, &[chain]].concat().iter().map(|command| (*command).to_owned()).collect())
+        );
+    }
+}
+
+#[test]
+fn a_lost_download_is_repeated_a_bounded_number_of_times() {
+    let url = "http://10.0.2.2:8080";
+    let failures = [("chain", start_script(url)), ("kernel", ramdisk_script(&boot(), false))];
+    let failures = failures.into_iter().chain(["initrd", "boot"].map(|name| (name, ramdisk_script(&boot(), false))));
+    for (name, script) in failures {
+        for lost in 0..6 {
+            let mut left = lost;
+            let mut succeeds = |command: &str| {
+                let fails = command.split(' ').next() == Some(name) && left > 0;
+                left -= u32::from(fails);
+                !fails
+            };
+            let (end, executed, messages) = execute(&script, BOOTED, &mut succeeds);
+            let times = executed.iter().filter(|command| command.split(' ').next() == Some(name)).count();
+            let cannot = messages.iter().any(|message| message.contains("this machine CANNOT BOOT"));
+            let (count, boots) = (lost.min(DOWNLOADS - 1) + 1, lost < DOWNLOADS);
+            assert_eq!((times, cannot), (count as usize, !boots), "{name} {lost}: {messages:?}");
+            assert_eq!(end == "exit 1", !boots, "{name} {lost}: {end}");
+            if !boots {
+                assert_eq!(executed.last().unwrap(), "sleep 30", "the message can be read");
+            }
+            if name != "chain" {
+                let frees = executed.iter().filter(|command| *command == "imgfree").count();
+                assert_eq!(frees, times, "no file of an earlier attempt is passed to the kernel");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_machine_whose_disk_must_not_be_booted_does_not_return_to_its_firmware() {
+    for name in ["kernel", "initrd", "boot"] {
+        let mut succeeds = |command: &str| command.split(' ').next() != Some(name);
+        let (end, executed, messages) = execute(&ramdisk_script(&boot(), true), BOOTED, &mut succeeds);
+        assert_eq!(end, "reboot");
+        assert_eq!(executed.last().unwrap(), "sleep 1800");
+        assert!(messages.iter().any(|message| message.contains("its disks must not be booted")), "{messages:?}");
+    }
+    let held = hold_script("http://10.0.2.2:8080", "m");
+    assert_eq!(
+        held,
+        "#!ipxe\n:again\necho drophammer: m waits: it takes part in a migration, and its file does not list the NIC ${netX/mac}\n\
+         sleep 30 ||\nchain --replace http://10.0.2.2:8080/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again\n"
+    );
+    assert!(!held.contains("exit") && !held.contains("sanboot"));
+}
+
+#[test]
+fn an_installed_machine_boots_its_disk_or_says_that_it_cannot() {
+    let script = local_disk_script("m");
+    let (end, executed, _) = execute(&script, BOOTED, &mut |_| true);
+    assert_eq!((end.as_str(), executed.len()), ("exit 1", 0), "UEFI continues with its next entry");
+    let bios = [("platform", "pcbios")];
+    assert_eq!(execute(&script, &bios, &mut |_| true).0, "sanboot --no-describe --drive 0x80");
+    let (end, executed, messages) = execute(&script, &bios, &mut |command| !command.starts_with("sanboot"));
+    assert_eq!((end.as_str(), executed.last().unwrap().as_str()), ("exit 1", "sleep 30"));
+    assert!(messages.last().unwrap().contains("CANNOT BOOT its first disk"), "{messages:?}");
+}
