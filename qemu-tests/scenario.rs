@@ -42,6 +42,8 @@ pub struct Machine {
     pub vlan: Option<u16>,
     #[serde(default)]
     pub kernel_arguments: String,
+    /// Date of the machine's clock at power-on; the present time if it is not set.
+    pub clock: Option<String>,
     /// True if machine and server use TLS, except for files that firmware loads.
     #[serde(default)]
     pub tls: bool,
@@ -56,7 +58,7 @@ pub struct Machine {
 }
 
 /// Fields of [`Machine`]; all other fields at the top level belong to the runs.
-pub const MACHINE_FIELDS: [&str; 14] = [
+pub const MACHINE_FIELDS: [&str; 15] = [
     "about",
     "firmware",
     "memory_mib",
@@ -67,6 +69,7 @@ pub const MACHINE_FIELDS: [&str; 14] = [
     "nics",
     "vlan",
     "kernel_arguments",
+    "clock",
     "tls",
     "tpm",
     "bmc",

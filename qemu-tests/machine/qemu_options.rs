@@ -32,6 +32,9 @@ fn accelerators() -> &'static [&'static str] {
 pub(super) fn base(command: &mut Command, machine: &Machine) {
     command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
     command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
+    if let Some(date) = &machine.clock {
+        command.args(["-rtc", &format!("base={date}")]);
+    }
     command.args(["-smp", &format!("{},maxcpus={}", machine.processors, machine.processors.max(2))]);
 }
 
