@@ -11,8 +11,10 @@ mod support;
 use super::AppState;
 use super::api::wire_allocation;
 use super::api_error::ApiError;
-use super::bmc::PowerAction;
-use super::bmc::redfish::bios::{RedfishMachine, SystemState};
+use super::bmc::TargetMachine;
+use super::bmc::redfish::RedfishMachine;
+use super::bmc::redfish::bios::SystemState;
+use super::power::to_target;
 use super::migrations::machine_requests::{MigrationResponse, find_migration_response};
 use axum::http::StatusCode;
 use common::error::Result;
@@ -111,7 +113,7 @@ fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> V
 }
 
 fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
-    RedfishMachine::connect(bmc, uuid)?.read_described_state()
+    RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
 }
 
 /// Checks the Redfish service of a machine for `serve --check`. Returns problems, and the reason if the service cannot be reached.
@@ -196,7 +198,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
     let is_new = run.phase == RunPhase::Ready;
     let (to, target) = (bmc.clone(), uuid.clone());
     let read = run_blocking(move || {
-        let machine = RedfishMachine::connect(&to, &target)?;
+        let machine = RedfishMachine::connect(&to, Some(&target))?;
         if is_new { machine.read_described_state() } else { machine.read_state() }
     });
     let system = match read.await {
@@ -295,7 +297,9 @@ async fn carry_out(
     }
     let step = run.current_step().cloned();
     app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
-    let sent = run_blocking(move || send_action(&action, step.as_ref(), (&bmc, &uuid), &system));
+    let registered = app.state.find_registration(&run.machine).await?;
+    let send = move || send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered)), &system);
+    let sent = run_blocking(send);
     if let Err(why) = sent.await {
         return fail_run(app, &recorded, why).await;
     }
@@ -304,24 +308,24 @@ async fn carry_out(
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
-/// Sends the requests of an action.
+/// Sends the requests of an action, and reads their results back as far as they do not require a restart.
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,
-    (bmc, uuid): (&Bmc, &str),
+    (bmc, target): (&Bmc, &TargetMachine),
     system: &SystemState,
 ) -> Result<()> {
-    let machine = RedfishMachine::connect(bmc, uuid)?;
+    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?;
     match (action, step, &system.bios) {
         (RunAction::Restart, ..) => {
-            machine.set_boot_device(BootDevice::Pxe, false)?;
-            machine.switch_power(PowerAction::Cycle)
+            machine.set_boot_device(BootDevice::Pxe, false, target.firmware)?;
+            machine.cycle_power()
         }
-        (RunAction::SwitchOff, ..) => machine.switch_power(PowerAction::Off),
+        (RunAction::SwitchOff, ..) => machine.switch_off(),
         (_, Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => machine.set_attributes(bios, settings),
         (_, Some(OutOfBandStep::ResetBios), Some(bios)) => machine.reset_attributes(bios),
         (_, Some(OutOfBandStep::SetBootDevice { device, persistent }), _) => {
-            machine.set_boot_device(*device, *persistent)
+            machine.set_boot_device(*device, *persistent, target.firmware).map(drop)
         }
         _ => Ok(()),
     }
