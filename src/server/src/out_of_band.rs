@@ -14,13 +14,14 @@ use super::api_error::ApiError;
 use super::bmc::TargetMachine;
 use super::bmc::redfish::RedfishMachine;
 use super::bmc::redfish::bios::SystemState;
-use super::power::to_target;
 use super::migrations::machine_requests::{MigrationResponse, find_migration_response};
+use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
 use common::error::Result;
 use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
 use model::bmc::Bmc;
 use model::deploy_steps::{BootDevice, OutOfBandStep};
+use model::install_report::{EventName, ProgressEvent};
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
 use site::resolve::{ResolvedAllocation, SiteObjects};
@@ -39,6 +40,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CONTROLLERS: usize = 16;
 /// Maximum number of actions of a run without a pause.
 const ACTIONS: usize = 16;
+/// Code of the refusal of steps that a Redfish service does not support.
+const UNSUPPORTED: &str = "redfish-unsupported";
 
 /// Returns whether the boot may receive this installation. Otherwise, the run of its steps is started, if it has not started yet.
 ///
@@ -95,12 +98,15 @@ pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects)
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
     let uuid = firmware_uuid(machine);
-    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid)).await;
+    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid));
     let failed =
         |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed");
-    let state = read.map_err(failed)?.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let state = read.await.map_err(failed)?.map_err(|error| controller_failure(&error))?;
     let problems = format_unsupported(&templates, &state);
-    if problems.is_empty() { Ok(()) } else { Err(ApiError::bad_request(problems.join("\n"))) }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(problems.join("\n")).with_code(UNSUPPORTED)),
+    }
 }
 
 /// Returns the reasons why the service cannot run the templates, with positions.
@@ -279,7 +285,11 @@ async fn carry_out(
             let message = progress::describe_completed(&run, step, &system);
             let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
             app.watch.log_note(format!("{name}: {message}"));
-            return Ok(app.state.replace_run(&run, Some(next)).await?);
+            let is_recorded = app.state.replace_run(&run, Some(next)).await?;
+            if is_recorded {
+                record_event(app, &run.machine, EventName::Preparing, message).await;
+            }
+            return Ok(is_recorded);
         }
         (RunAction::Restart, _) => {
             let restarting =
@@ -339,9 +349,18 @@ async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<boo
     if app.state.replace_run(run, Some(failed)).await? {
         let name = app.directory().display_name(&run.machine).to_owned();
         app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
+        record_event(app, &run.machine, EventName::Crashed, format!("{}: {message}", progress::STEP_FAILED)).await;
         app.request_reload();
     }
     Ok(false)
+}
+
+/// Stores the end of a step in the machine's events. The run does not depend on it.
+async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
+    let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
+    if app.state.store_event(machine, &event).await.is_ok() {
+        app.watch.live.record_event(machine, &event);
+    }
 }
 
 /// Runs requests to a controller on a thread that may block. Errors never contain credentials.

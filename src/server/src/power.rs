@@ -11,6 +11,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use common::error::Error;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use store::StoredRegistration;
@@ -49,6 +50,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
             StatusCode::CONFLICT,
             format!("the file of machine {id} does not name a management controller: {how}"),
         )
+        .with_code("controller-missing")
     };
     let bmc = machine.bmc.clone().ok_or_else(none)?;
     // The controller reports the UUID of the firmware, which differs from an invented id.
@@ -59,9 +61,14 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     let done = done.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
     })?;
-    let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let warning = done.map_err(|error| controller_failure(&error))?;
     warning.into_iter().for_each(|warning| app.log_rate_limited(format!("{}: {warning}", directory.display_name(id))));
     Ok(())
+}
+
+/// Returns the error response for a controller that fails, or does not carry out a request.
+pub(crate) fn controller_failure(error: &Error) -> ApiError {
+    ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
 }
 
 /// Returns the machine with the firmware type of its registration. Parses the inventory, and must not run on a thread that serves requests.
