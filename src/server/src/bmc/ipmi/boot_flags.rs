@@ -28,7 +28,7 @@ impl IpmiController<'_> {
         let (options, wanted): (&[&str], _) =
             if is_bios { (&[], [VALID, PXE]) } else { (&["options=efiboot"], [VALID | EFI, PXE]) };
         self.run(&[&["chassis", "bootdev", "pxe"], options].concat())?;
-        let is_device_only = |flags: [u8; 2]| flags == DEVICE_ONLY && before.is_some_and(|before| before != DEVICE_ONLY);
+        let is_device_only = |flags: [u8; 2]| flags == DEVICE_ONLY && before != Some(DEVICE_ONLY);
         let is_set = |flags: &Option<[u8; 2]>| flags.is_some_and(|flags| flags == wanted || is_device_only(flags));
         let host = self.host;
         match read_until(READS_AFTER_REJECTION, || self.read_boot_flags(), is_set) {
