@@ -141,7 +141,9 @@ impl BmcAddress {
             _ => return Err(form()),
         }
         let system = (!is_root).then(|| path.to_owned());
-        let is_system = |path: &String| path.strip_prefix("/redfish/v1/Systems/").is_some_and(|id| id.trim_matches('/') != "");
+        let is_system = |path: &String| {
+            path.strip_prefix("/redfish/v1/Systems/").is_some_and(|id| !id.trim_matches('/').is_empty())
+        };
         if system.as_ref().is_some_and(|path| !is_system(path)) {
             return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
         }

@@ -20,8 +20,10 @@ impl Service {
             let link = has_bios.then(|| json!({"@odata.id": "/bios"}));
             let document = match (request.method.as_str(), request.path.as_str()) {
                 _ if request.authorization.is_none() => return Act::says(401, ""),
-                ("GET", "/redfish/v1/Systems/1") => json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": state.2,
-                    "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}),
+                ("GET", "/redfish/v1/Systems/1") => {
+                    json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": state.2,
+                    "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}})
+                }
                 ("GET", "/bios") => {
                     json!({"Attributes": state.0, "Actions": {"#Bios.ResetBios": {"target": "/reset-bios"}},
                     "@Redfish.Settings": {"SettingsObject": {"@odata.id": "/settings"}}})
@@ -178,7 +180,10 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
     let progress = server.progress().await;
     assert_eq!((&progress["failed"], &progress["code"]), (&json!(true), &json!("redfish-step-failed")));
     let events = server.stored_events().await;
-    assert!(events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
+        "{events:?}"
+    );
     // A corrected template is tried at once, and a cancelled installation ends its steps.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
@@ -203,8 +208,12 @@ fn boot_from_disk(priority: u32) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
     let controller = RedfishDouble::start("On", &[SettingsOnly, ActionInfo, Types(&["On", "ForceOff"])]);
-    let steps =
-        [step("power", "power_off", 130), step("power", "power_on", 120), step("power", "reboot", 110), boot_from_disk(100)];
+    let steps = [
+        step("power", "power_off", 130),
+        step("power", "power_on", 120),
+        step("power", "reboot", 110),
+        boot_from_disk(100),
+    ];
     let server = start_in(with_double(&controller, &steps)).await;
     let pxe = ["PATCH 1 UEFI", "PATCH SD UEFI"];
     let first = server.token(ONE).await;
@@ -219,7 +228,9 @@ async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
     server.allocated(ONE, &third).await;
     assert_eq!(controller.state().boot, ["Continuous", "Hdd", "UEFI"]);
     let events = server.stored_events().await;
-    for name in ["power.power_off: done (step 1 of 4)", "power.reboot: done", "management.set_boot_device: done (step 4 of 4)"] {
+    for name in
+        ["power.power_off: done (step 1 of 4)", "power.reboot: done", "management.set_boot_device: done (step 4 of 4)"]
+    {
         assert!(events.iter().any(|event| event.contains("Preparing") && event.contains(name)), "{name}: {events:?}");
     }
 }

@@ -52,10 +52,9 @@ async fn the_file_says_how_a_machine_is_switched() {
 async fn a_change_without_effect_is_a_bad_gateway() {
     let server = Running::start().await;
     let controller = RedfishDouble::start("On", &[Ignores]);
-    for (action, expected) in [
-        ("pxe", "reports BootSourceOverrideTarget None, not Pxe"),
-        ("off", "reports PowerState On, not Off"),
-    ] {
+    for (action, expected) in
+        [("pxe", "reports BootSourceOverrideTarget None, not Pxe"), ("off", "reports PowerState On, not Off")]
+    {
         let answer = server.switches_soon(&bmc_field(&controller), action).await;
         assert!(answer.status == 502 && answer.text().contains(expected), "{}", answer.text());
         assert_eq!(answer.json()["code"], "controller-failed");

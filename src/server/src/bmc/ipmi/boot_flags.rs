@@ -40,7 +40,9 @@ impl IpmiController<'_> {
                 "management controller {host} accepted the boot device, but reports the boot flags {flags:02x} {device:02x}, not {:02x} {:02x}",
                 wanted[0], wanted[1]
             ))),
-            Ok(None) | Err(_) => Ok(Some(format!("management controller {host} does not report its boot flags, so that they are not verified"))),
+            Ok(None) | Err(_) => Ok(Some(format!(
+                "management controller {host} does not report its boot flags, so that they are not verified"
+            ))),
         }
     }
 

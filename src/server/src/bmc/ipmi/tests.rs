@@ -36,7 +36,8 @@ fn controller(power: &str, quirk: &str) -> TempDir {
     for (name, content) in [("power", power), ("flags", "8000"), ("guid", GUID), ("log", "")] {
         fs::write(dir.path().join(name), content).unwrap();
     }
-    let script = format!("#!/bin/sh\ncd {}\necho \"$IPMI_PASSWORD $*\" >>log\n{quirk}\n{CONTROLLER}", dir.path().display());
+    let script =
+        format!("#!/bin/sh\ncd {}\necho \"$IPMI_PASSWORD $*\" >>log\n{quirk}\n{CONTROLLER}", dir.path().display());
     let program = dir.path().join("ipmitool");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -76,11 +77,19 @@ fn each_action_is_requested_and_read_back() {
         (String::new(), "off", Cycle, &["chassis power on"]),
         (String::new(), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
         // The state was reached meanwhile.
-        (format!("case \"$*\" in *'power off') echo off >power ;; esac; {}", present_state("*'power off'")), "on", Off, &["chassis power off"]),
+        (
+            format!("case \"$*\" in *'power off') echo off >power ;; esac; {}", present_state("*'power off'")),
+            "on",
+            Off,
+            &["chassis power off"],
+        ),
         (present_state("*cycle"), "on", Cycle, &["chassis power cycle", "chassis power off", "chassis power on"]),
         (present_state("*raw*"), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
         (
-            rejects("*OPERATOR*) ;; *", "Set Session Privilege Level to ADMINISTRATOR failed: Insufficient privilege level"),
+            rejects(
+                "*OPERATOR*) ;; *",
+                "Set Session Privilege Level to ADMINISTRATOR failed: Insufficient privilege level",
+            ),
             "off",
             On,
             &["-L OPERATOR chassis power on"],
@@ -96,11 +105,9 @@ fn each_action_is_requested_and_read_back() {
 
 #[test]
 fn the_boot_mode_is_that_of_the_machine() {
-    for (firmware, expected) in [
-        (Some(FirmwareType::Uefi), PXE_EFI),
-        (None, PXE_EFI),
-        (Some(FirmwareType::Bios), "chassis bootdev pxe"),
-    ] {
+    for (firmware, expected) in
+        [(Some(FirmwareType::Uefi), PXE_EFI), (None, PXE_EFI), (Some(FirmwareType::Bios), "chassis bootdev pxe")]
+    {
         let dir = controller("on", "");
         let warning = perform(dir.path(), Pxe, &TargetMachine { uuid: None, firmware }).unwrap();
         assert_eq!((changes(&dir)[1].as_str(), warning), (expected, None));

@@ -157,13 +157,17 @@ impl RedfishMachine<'_> {
     /// The service rejects them, reports other values, or has no settings resource.
     pub(crate) fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
-            return Err(bmc_refusal(format!("{}{}: the BIOS attributes cannot be changed", self.client.url, self.path)));
+            return Err(bmc_refusal(format!(
+                "{}{}: the BIOS attributes cannot be changed",
+                self.client.url, self.path
+            )));
         };
         let attributes: Map<String, Value> = settings.iter().map(|one| (one.name.clone(), one.value.clone())).collect();
         let body = with_apply_time(&bios.settings, json!({ "Attributes": attributes }));
         let response = self.client.patch(path, &self.client.fetch(path)?, &body)?;
         self.client.expect_success(response)?;
-        let read = || self.client.fetch(path).map(|pending| find_unaccepted(settings, &read_attributes(&pending.document)));
+        let read =
+            || self.client.fetch(path).map(|pending| find_unaccepted(settings, &read_attributes(&pending.document)));
         match &read_until(READS, read, Vec::is_empty)?[..] {
             [] => Ok(()),
             differing => Err(bmc_refusal(sanitize_line(&format!(

@@ -43,14 +43,18 @@ impl RedfishMachine<'_> {
         }
         let enabled = if persistent { "Continuous" } else { "Once" };
         let wanted = BootOverride { target, enabled, mode: select_mode(boot, firmware) };
-        if let Some(known) = wanted.mode.and_then(|mode| list_excluding(&boot[format!("{MODE}@Redfish.AllowableValues")], mode))
+        if let Some(known) =
+            wanted.mode.and_then(|mode| list_excluding(&boot[format!("{MODE}@Redfish.AllowableValues")], mode))
             && !wanted.is_preserved_by(boot)
         {
             let why = format!("{}{} cannot boot in the mode {UEFI}; supported are {known}", self.client.url, self.path);
             return Err(bmc_refusal(sanitize_line(&why)));
         }
-        let settings = self.find_boot_settings(&system.document)?;
-        let places = [Some((self.path.as_str(), &Value::Null)), settings.map(|path| (path, &system.document["@Redfish.Settings"]))];
+        let settings = self.find_boot_settings(&system.document);
+        let places = [
+            Some((self.path.as_str(), &Value::Null)),
+            settings.map(|path| (path, &system.document["@Redfish.Settings"])),
+        ];
         let mut failure = None;
         for (path, settings) in places.into_iter().flatten() {
             let is_last = path != self.path || places[1].is_none();
@@ -63,10 +67,10 @@ impl RedfishMachine<'_> {
     }
 
     /// Returns the path of the system's settings resource, if that contains the boot override.
-    fn find_boot_settings<'s>(&self, system: &'s Value) -> Result<Option<&'s str>> {
-        let Some(path) = find_settings(system) else { return Ok(None) };
-        let settings = self.client.fetch(path)?.document;
-        Ok((!settings["Boot"]["BootSourceOverrideTarget"].is_null()).then_some(path))
+    fn find_boot_settings<'s>(&self, system: &'s Value) -> Option<&'s str> {
+        let path = find_settings(system)?;
+        let settings = self.client.fetch(path).ok()?.document;
+        (!settings["Boot"]["BootSourceOverrideTarget"].is_null()).then_some(path)
     }
 
     /// Requests the override at a path, with the mode and, if the controller rejects the mode, without it. Returns the reason if it did not
@@ -99,7 +103,9 @@ impl RedfishMachine<'_> {
                 (Some(_), Some(error)) => return Ok(Err(error.to_string())),
                 (Some(why), None) => {
                     let url = self.client.url;
-                    return Ok(Err(format!("management controller {url} accepted the boot override, but reports {why}")));
+                    return Ok(Err(format!(
+                        "management controller {url} accepted the boot override, but reports {why}"
+                    )));
                 }
             }
         }
@@ -118,7 +124,8 @@ impl RedfishMachine<'_> {
     fn explain_duration(&self, boot: &Value, wanted: &BootOverride) -> Option<String> {
         let enabled = boot["BootSourceOverrideEnabled"].as_str().filter(|enabled| *enabled != wanted.enabled)?;
         let url = self.client.url;
-        let what = format!("management controller {url} reports BootSourceOverrideEnabled {enabled}, not {}", wanted.enabled);
+        let what =
+            format!("management controller {url} reports BootSourceOverrideEnabled {enabled}, not {}", wanted.enabled);
         Some(sanitize_line(&format!("{what}: the boot device may be in force for another number of boots")))
     }
 }
@@ -139,10 +146,15 @@ impl BootOverride<'_> {
         let differences = [
             ("BootSourceOverrideTarget", text("BootSourceOverrideTarget").or(Some("unknown")), Some(self.target)),
             // Controllers that report Continuous for a single boot cause a warning.
-            ("BootSourceOverrideEnabled", text("BootSourceOverrideEnabled").filter(|it| *it != "Continuous"), Some(self.enabled)),
+            (
+                "BootSourceOverrideEnabled",
+                text("BootSourceOverrideEnabled").filter(|it| *it != "Continuous"),
+                Some(self.enabled),
+            ),
             (MODE, text(MODE), expected_mode),
         ];
-        let mut differences = differences.into_iter().filter_map(|(name, actual, expected)| Some((name, actual?, expected?)));
+        let mut differences =
+            differences.into_iter().filter_map(|(name, actual, expected)| Some((name, actual?, expected?)));
         let (name, actual, expected) = differences.find(|(_, actual, expected)| actual != expected)?;
         Some(sanitize_line(&format!("{name} {actual}, not {expected}")))
     }

@@ -107,7 +107,9 @@ impl<'a> RedfishClient<'a> {
                 may_open_session = false;
                 self.open_session().map_err(|why| {
                     let rejected = self.explain_rejection(&response);
-                    bmc_refusal(format!("{rejected}; it does not offer Basic authentication, and no session could be opened: {why}"))
+                    bmc_refusal(format!(
+                        "{rejected}; it does not offer Basic authentication, and no session could be opened: {why}"
+                    ))
                 })?;
                 continue;
             }
@@ -116,12 +118,16 @@ impl<'a> RedfishClient<'a> {
                 None => return Ok(response),
             }
         }
-        Err(bmc_refusal(format!("management controller {} redirects {} more than {REDIRECTS} times", self.url, request.path)))
+        Err(bmc_refusal(format!(
+            "management controller {} redirects {} more than {REDIRECTS} times",
+            self.url, request.path
+        )))
     }
 
     fn send_once(&self, request: &RedfishRequest, url: &Url) -> Result<RedfishResponse> {
         let Bmc { username, password, .. } = self.bmc;
-        let builder = self.http.request(request.method.clone(), url.clone()).timeout(ANSWER).header("OData-Version", "4.0");
+        let builder =
+            self.http.request(request.method.clone(), url.clone()).timeout(ANSWER).header("OData-Version", "4.0");
         let builder = request.body.iter().fold(builder, |builder, body| builder.json(body));
         let builder = request.if_match.iter().fold(builder, |builder, etag| builder.header(IF_MATCH, *etag));
         let builder = match &*self.session.borrow() {
@@ -149,7 +155,9 @@ impl<'a> RedfishClient<'a> {
     fn resolve_link(&self, link: &str) -> Result<Url> {
         let base = Url::parse(self.url).context(Phase::Control, || format!("cannot parse the address {}", self.url))?;
         let url = base.join(link).ok().filter(|url| url.origin() == base.origin());
-        url.ok_or_else(|| bmc_refusal(format!("{} returned the link {link:?}, which is not a path on this controller", self.url)))
+        url.ok_or_else(|| {
+            bmc_refusal(format!("{} returned the link {link:?}, which is not a path on this controller", self.url))
+        })
     }
 
     /// Returns the URL to which the response redirects the request; `None` if it is not a redirect. A changing request is repeated only
@@ -159,7 +167,9 @@ impl<'a> RedfishClient<'a> {
             return Ok(None);
         }
         let location = response.header(LOCATION.as_str()).and_then(|location| url.join(location).ok());
-        let refused = |why: String| bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status));
+        let refused = |why: String| {
+            bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status))
+        };
         let Some(next) = location else { return Err(refused("it redirects to an unknown address".to_owned())) };
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
@@ -168,10 +178,14 @@ impl<'a> RedfishClient<'a> {
             )));
         }
         let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;
-        let is_same = next.path().trim_end_matches('/') == url.path().trim_end_matches('/') && response.status.as_u16() != 303;
+        let is_same =
+            next.path().trim_end_matches('/') == url.path().trim_end_matches('/') && response.status.as_u16() != 303;
         match preserves || is_same {
             true => Ok(Some(next)),
-            false => Err(refused(format!("it redirects the {method} to the other path {}", untrusted_text::sanitize_line(next.path())))),
+            false => Err(refused(format!(
+                "it redirects the {method} to the other path {}",
+                untrusted_text::sanitize_line(next.path())
+            ))),
         }
     }
 
@@ -217,7 +231,8 @@ impl RedfishResponse {
     }
 
     fn rejects_etag(&self) -> bool {
-        let names_etag = || ["etag", "if-match", "precondition"].iter().any(|word| self.message().to_lowercase().contains(word));
+        let names_etag =
+            || ["etag", "if-match", "precondition"].iter().any(|word| self.message().to_lowercase().contains(word));
         matches!(self.status.as_u16(), 412 | 428) || self.status == StatusCode::BAD_REQUEST && names_etag()
     }
 

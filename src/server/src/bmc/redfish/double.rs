@@ -1,5 +1,9 @@
 //! Test double of a Redfish controller with one system, whose quirks are switches.
 
+mod quirk;
+
+pub(crate) use quirk::Quirk::{self, *};
+
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};
@@ -12,72 +16,6 @@ pub(crate) const UUID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const SETTINGS: &str = "/redfish/v1/Systems/1/SD";
 const BASIC: &str = "Basic YWRtaW46aHVudGVyMg==";
 const MODE: &str = "BootSourceOverrideMode";
-
-/// Deviation of a controller from the common case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quirk {
-    /// Paths without a trailing slash are redirected with this status.
-    Slash(u16),
-    /// As `Slash(308)`, with the controller's whole address.
-    SlashAbsolute,
-    /// Every request is redirected to itself.
-    RedirectsForever,
-    /// A boot override without a mode becomes a legacy boot.
-    ModeLost,
-    ModeRequired,
-    ModeReadOnly,
-    ModeMissing,
-    /// The boot mode is legacy although it was requested otherwise.
-    ModeIgnored,
-    /// `If-Match` is required. The ETag is only in the document.
-    EtagInDocument,
-    /// The ETag in the header is weak; only its strong form is accepted.
-    EtagWeak,
-    EtagDoubled,
-    EtagCompressed,
-    /// Every `If-Match` is rejected.
-    EtagRejected,
-    /// `If-Match` is required, but there is no ETag.
-    EtagUnknown,
-    /// The boot override can be changed only in the settings resource.
-    SettingsOnly,
-    /// As `SettingsOnly`, but a change of the system is accepted without effect.
-    SettingsSilent,
-    /// The settings resource does not contain the boot override.
-    SettingsOther,
-    /// The reset types are listed by `@Redfish.ActionInfo`.
-    ActionInfo,
-    TypesUnlisted,
-    Types(&'static [&'static str]),
-    /// A reset to the present state is a conflict.
-    Conflict,
-    /// A change is reported after this number of reads.
-    Lag(u32),
-    /// The system cannot be read this many times after a change.
-    Unavailable(u32),
-    /// Changes are accepted without effect.
-    Ignores,
-    /// The boot override is changed, and the request answered with an error.
-    ErrorDespiteChange,
-    /// After the machine was switched off, it cannot be switched on this many times.
-    BusyAfterOff(u32),
-    SessionOnly,
-    /// A session ends after this number of requests.
-    SessionExpires(u32),
-    /// Neither Basic authentication nor a session is possible.
-    NoSession,
-    PasswordChange,
-    Forbidden,
-    /// The override is reported as permanent.
-    AlwaysContinuous,
-    PxeMissing,
-    BootMissing,
-    PowerUnknown,
-    /// Connections are closed after this number of milliseconds, without notice.
-    Closes(u64),
-}
-
-pub(crate) use Quirk::*;
 
 #[derive(Debug, Clone)]
 pub(crate) struct DoubleState {
@@ -112,7 +50,10 @@ impl RedfishDouble {
         let (shared, quirks) = (state.clone(), quirks.to_vec());
         let http = Server::start(Vec::new(), move |request: &Request| {
             let response = Exchange { quirks: &quirks, request, state: &mut shared.lock().unwrap() }.respond();
-            quirks.iter().fold(response, |response, quirk| if let Closes(ms) = quirk { to_late_close(&response, *ms) } else { response })
+            quirks.iter().fold(
+                response,
+                |response, quirk| if let Closes(ms) = quirk { to_late_close(&response, *ms) } else { response },
+            )
         });
         RedfishDouble { http, state }
     }
@@ -141,7 +82,9 @@ impl RedfishDouble {
             let mode = body["Boot"][MODE].as_str().unwrap_or("-").to_owned();
             match (request.method.as_str(), body["ResetType"].as_str()) {
                 ("POST", Some(kind)) => Some(format!("POST {kind}")),
-                ("PATCH", _) => Some(format!("PATCH {} {mode}", request.path.trim_end_matches('/').rsplit('/').next()?)),
+                ("PATCH", _) => {
+                    Some(format!("PATCH {} {mode}", request.path.trim_end_matches('/').rsplit('/').next()?))
+                }
                 _ => None,
             }
         });
@@ -158,8 +101,12 @@ fn to_late_close(response: &Act, milliseconds: u64) -> Act {
 }
 
 fn refuse(status: u16, message: &str) -> Act {
-    Act::says(status, &json!({"error": {"code": "Base.1.0.GeneralError", "message": "See @Message.ExtendedInfo.",
-        "@Message.ExtendedInfo": [{"MessageId": "Base.1.0.X", "Message": message}]}}).to_string())
+    Act::says(
+        status,
+        &json!({"error": {"code": "Base.1.0.GeneralError", "message": "See @Message.ExtendedInfo.",
+        "@Message.ExtendedInfo": [{"MessageId": "Base.1.0.X", "Message": message}]}})
+        .to_string(),
+    )
 }
 
 struct Exchange<'a> {
@@ -179,15 +126,17 @@ impl Exchange<'_> {
 
     fn respond(&mut self) -> Act {
         let path = self.request.path.trim_end_matches('/').to_owned();
-        self.redirect().or_else(|| self.reject_credentials(&path)).unwrap_or_else(|| match self.request.method.as_str() {
-            "GET" => self.read(&path),
-            "PATCH" => self.change_boot(&path),
-            "POST" if path.ends_with("ComputerSystem.Reset") => self.reset(),
-            "DELETE" if path == "/redfish/v1/Sessions/7" => {
-                self.state.session = None;
-                Act::says(204, "")
+        self.redirect().or_else(|| self.reject_credentials(&path)).unwrap_or_else(|| {
+            match self.request.method.as_str() {
+                "GET" => self.read(&path),
+                "PATCH" => self.change_boot(&path),
+                "POST" if path.ends_with("ComputerSystem.Reset") => self.reset(),
+                "DELETE" if path == "/redfish/v1/Sessions/7" => {
+                    self.state.session = None;
+                    Act::says(204, "")
+                }
+                _ => Act::says(404, "{}"),
             }
-            _ => Act::says(404, "{}"),
         })
     }
 
@@ -210,10 +159,15 @@ impl Exchange<'_> {
         let expires = self.find(|quirk| if let SessionExpires(after) = quirk { Some(*after) } else { None });
         let is_session_only = self.has(SessionOnly) || expires.is_some();
         if is_session_only && (self.request.method.as_str(), path) == ("POST", "/redfish/v1/Sessions") {
-            let is_valid = self.request.authorization.is_none() && self.request.body.contains("\"Password\":\"hunter2\"");
+            let is_valid =
+                self.request.authorization.is_none() && self.request.body.contains("\"Password\":\"hunter2\"");
             self.state.session = is_valid.then_some(expires.unwrap_or(u32::MAX));
             let headers = vec![("X-Auth-Token", "token".to_owned()), ("Location", "/redfish/v1/Sessions/7".to_owned())];
-            return Some(if is_valid { Act { headers, ..Act::says(201, "{}") } } else { refuse(401, "no such user: hunter3") });
+            return Some(if is_valid {
+                Act { headers, ..Act::says(201, "{}") }
+            } else {
+                refuse(401, "no such user: hunter3")
+            });
         }
         let is_authorized = if is_session_only || self.has(NoSession) {
             let remaining = self.state.session.filter(|remaining| *remaining > 0);
@@ -225,9 +179,10 @@ impl Exchange<'_> {
         let is_change = ["PATCH", "POST"].contains(&self.request.method.as_str());
         match () {
             () if !is_authorized && (is_session_only || self.has(NoSession)) => Some(refuse(401, "session required")),
-            () if !is_authorized => {
-                Some(Act { headers: vec![("WWW-Authenticate", "Basic realm=\"x\"".to_owned())], ..Act::says(401, "{}") })
-            }
+            () if !is_authorized => Some(Act {
+                headers: vec![("WWW-Authenticate", "Basic realm=\"x\"".to_owned())],
+                ..Act::says(401, "{}")
+            }),
             () if self.has(PasswordChange) => Some(refuse(403, "The password must be changed first.")),
             () if self.has(Forbidden) && is_change => Some(refuse(403, "The role lacks privileges for this.")),
             () => None,
@@ -282,10 +237,12 @@ impl Exchange<'_> {
             Some((power, boot, _)) => (*power, boot.clone()),
             None => (self.state.power, self.state.boot.clone()),
         };
-        self.state.former = former.filter(|(.., reads)| *reads > 1).map(|(power, boot, reads)| (power, boot, reads - 1));
+        self.state.former =
+            former.filter(|(.., reads)| *reads > 1).map(|(power, boot, reads)| (power, boot, reads - 1));
         let mut reset = json!({"target": format!("{SYSTEM}/Actions/ComputerSystem.Reset")});
         match () {
             () if self.has(TypesUnlisted) => {}
+            () if self.has(DeadLinks) => reset["@Redfish.ActionInfo"] = json!("/dead"),
             () if self.has(ActionInfo) => reset["@Redfish.ActionInfo"] = json!(format!("{SYSTEM}/ResetActionInfo")),
             () => reset["ResetType@Redfish.AllowableValues"] = self.list_types(),
         }
@@ -295,7 +252,11 @@ impl Exchange<'_> {
         }
         let has_settings = self.has(SettingsOnly) || self.has(SettingsSilent);
         if has_settings || self.has(SettingsOther) {
-            system["@Redfish.Settings"] = json!({"SettingsObject": {"@odata.id": SETTINGS}, "SupportedApplyTimes": ["OnReset"]});
+            system["@Redfish.Settings"] =
+                json!({"SettingsObject": {"@odata.id": SETTINGS}, "SupportedApplyTimes": ["OnReset"]});
+        }
+        if self.has(DeadLinks) {
+            system["@Redfish.Settings"] = json!({"SettingsObject": {"@odata.id": "/dead"}});
         }
         match () {
             () if self.has(BootMissing) => {}
@@ -312,7 +273,8 @@ impl Exchange<'_> {
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));
-        self.state.unavailable = self.find(|quirk| if let Unavailable(reads) = quirk { Some(*reads) } else { None }).unwrap_or(0);
+        self.state.unavailable =
+            self.find(|quirk| if let Unavailable(reads) = quirk { Some(*reads) } else { None }).unwrap_or(0);
     }
 
     fn reject_etag(&self) -> Option<Act> {
@@ -320,7 +282,9 @@ impl Exchange<'_> {
         let is_rejected = match () {
             () if self.has(EtagRejected) => sent.is_some(),
             () if self.has(EtagUnknown) => sent != Some("*"),
-            () if [EtagInDocument, EtagWeak, EtagDoubled, EtagCompressed].iter().any(|quirk| self.has(*quirk)) => sent != Some("\"7\""),
+            () if [EtagInDocument, EtagWeak, EtagDoubled, EtagCompressed].iter().any(|quirk| self.has(*quirk)) => {
+                sent != Some("\"7\"")
+            }
             () => false,
         };
         is_rejected.then(|| refuse(if sent.is_none() { 428 } else { 412 }, "precondition"))
@@ -333,11 +297,15 @@ impl Exchange<'_> {
         let mode = text(MODE);
         match path {
             _ if self.reject_etag().is_some() => return self.reject_etag().unwrap(),
-            SETTINGS if body["@Redfish.SettingsApplyTime"]["ApplyTime"] != "OnReset" => return refuse(400, "apply time"),
+            SETTINGS if body["@Redfish.SettingsApplyTime"]["ApplyTime"] != "OnReset" => {
+                return refuse(400, "apply time");
+            }
             SYSTEM if self.has(SettingsOnly) => return refuse(400, "moved to the settings"),
             SYSTEM if self.has(SettingsSilent) => return Act::says(204, ""),
             _ if self.has(Ignores) || self.has(BootMissing) => return Act::says(204, ""),
-            _ if self.has(ModeRequired) && mode.is_empty() => return refuse(400, "BootSourceOverrideMode is required."),
+            _ if self.has(ModeRequired) && mode.is_empty() => {
+                return refuse(400, "BootSourceOverrideMode is required.");
+            }
             _ if self.has(ModeReadOnly) && !mode.is_empty() => {
                 let info = json!([{"MessageId": "Base.1.4.PropertyNotWritable", "MessageArgs": [MODE]}]);
                 return Act::says(400, &json!({"error": {"@Message.ExtendedInfo": info}}).to_string());
@@ -357,10 +325,13 @@ impl Exchange<'_> {
         let kind = body["ResetType"].as_str().unwrap();
         let next = if kind == "ForceOff" { "Off" } else { "On" };
         let is_restart = !["On", "ForceOn", "ForceOff"].contains(&kind);
-        if !self.list_types().as_array().unwrap().iter().any(|one| one == kind) {
+        let types = self.list_types();
+        let types = types.as_array().unwrap();
+        if !types.is_empty() && !types.iter().any(|one| one == kind) {
             return refuse(400, &format!("{kind} is not in the list of acceptable values"));
         }
-        let is_conflict = self.has(Conflict) && if is_restart { self.state.power == "Off" } else { self.state.power == next };
+        let is_conflict =
+            self.has(Conflict) && if is_restart { self.state.power == "Off" } else { self.state.power == next };
         if is_conflict || next == "On" && self.state.busy > 0 {
             self.state.busy = self.state.busy.saturating_sub(1);
             return refuse(409, &format!("the system is already {}", self.state.power));
@@ -368,7 +339,8 @@ impl Exchange<'_> {
         if !self.has(Ignores) {
             self.begin_change();
             self.state.power = next;
-            self.state.busy = self.find(|quirk| if let BusyAfterOff(times) = quirk { Some(*times) } else { None }).unwrap_or(0);
+            self.state.busy =
+                self.find(|quirk| if let BusyAfterOff(times) = quirk { Some(*times) } else { None }).unwrap_or(0);
         }
         Act::says(204, "")
     }

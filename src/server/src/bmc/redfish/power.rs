@@ -85,9 +85,10 @@ impl RedfishMachine<'_> {
         let Some(target) = reset["target"].as_str() else {
             return Err(bmc_refusal(format!("{place} cannot be switched: it does not support ComputerSystem.Reset")));
         };
-        let allowed = self.list_reset_types(reset)?;
+        let allowed = self.list_reset_types(reset);
         let supported = allowed.as_ref().map_or("not listed".to_owned(), |allowed| allowed.join(", "));
-        let unsupported = format!("{place} supports none of the reset types {}; supported are {supported}", kinds.join(", "));
+        let unsupported =
+            format!("{place} supports none of the reset types {}; supported are {supported}", kinds.join(", "));
         let mut rejection = bmc_refusal(sanitize_line(&unsupported));
         for kind in kinds.iter().filter(|kind| allowed.as_ref().is_none_or(|all| all.iter().any(|one| one == **kind))) {
             let response = self.client.post(target, &json!({ "ResetType": kind }))?;
@@ -102,20 +103,20 @@ impl RedfishMachine<'_> {
     }
 
     /// Returns the reset types that the controller supports, from the action or its `@Redfish.ActionInfo`; `None` if it does not list them.
-    fn list_reset_types(&self, reset: &Value) -> Result<Option<Vec<String>>> {
-        if let Some(listed) = read_strings(&reset["ResetType@Redfish.AllowableValues"]) {
-            return Ok(Some(listed));
-        }
-        let Some(link) = reset["@Redfish.ActionInfo"].as_str() else { return Ok(None) };
-        let info = self.client.fetch(link)?.document;
-        let mut parameters = info["Parameters"].as_array().into_iter().flatten();
-        let parameter = parameters.find(|parameter| parameter["Name"].as_str() == Some("ResetType"));
-        Ok(parameter.and_then(|parameter| read_strings(&parameter["AllowableValues"])))
+    fn list_reset_types(&self, reset: &Value) -> Option<Vec<String>> {
+        read_strings(&reset["ResetType@Redfish.AllowableValues"]).or_else(|| {
+            let info = self.client.fetch(reset["@Redfish.ActionInfo"].as_str()?).ok()?.document;
+            let mut parameters = info["Parameters"].as_array()?.iter();
+            let parameter = parameters.find(|parameter| parameter["Name"].as_str() == Some("ResetType"))?;
+            read_strings(&parameter["AllowableValues"])
+        })
     }
 }
 
+/// Returns the strings of a list; `None` if it is missing or empty.
 fn read_strings(list: &Value) -> Option<Vec<String>> {
-    Some(list.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    let strings: Vec<String> = list.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    (!strings.is_empty()).then_some(strings)
 }
 
 fn is_in_state(system: &RedfishResource, state: &str) -> bool {

@@ -39,6 +39,7 @@ fn every_quirk_boots_over_pxe_once_in_the_boot_mode_of_the_machine() {
         (&[SettingsOnly], &[SYSTEM_UEFI, SETTINGS_UEFI]),
         (&[SettingsSilent], &[SYSTEM_UEFI, SETTINGS_UEFI]),
         (&[SettingsOther], &[SYSTEM_UEFI]),
+        (&[DeadLinks], &[SYSTEM_UEFI]),
         (&[SettingsOnly, ModeReadOnly], &[SYSTEM_UEFI, SETTINGS_UEFI, "PATCH SD -"]),
         (&[SettingsOnly, EtagWeak], &[SYSTEM_UEFI, SYSTEM_UEFI, SETTINGS_UEFI, SETTINGS_UEFI]),
         (&[Lag(4)], &[SYSTEM_UEFI]),
@@ -82,8 +83,15 @@ fn every_quirk_switches_the_power() {
         (&[Types(&["On", "ForceOff", "ForcePowerCycle"])], "On", PowerAction::Cycle, &["POST ForcePowerCycle"]),
         (&[Types(&["On", "ForceOff", "GracefulRestart"])], "On", PowerAction::Cycle, OFF_ON),
         (&[Types(&["On", "ForceOff"]), Lag(3)], "On", PowerAction::Cycle, OFF_ON),
-        (&[Types(&["On", "ForceOff"]), BusyAfterOff(2)], "On", PowerAction::Cycle, &["POST ForceOff", "POST On", "POST On", "POST On"]),
+        (
+            &[Types(&["On", "ForceOff"]), BusyAfterOff(2)],
+            "On",
+            PowerAction::Cycle,
+            &["POST ForceOff", "POST On", "POST On", "POST On"],
+        ),
         (&[TypesUnlisted], "On", PowerAction::Cycle, &["POST ForceRestart"]),
+        (&[DeadLinks], "On", PowerAction::Cycle, &["POST ForceRestart"]),
+        (&[Types(&[])], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (
             &[TypesUnlisted, Types(&["On", "ForceOff"])],
             "On",
@@ -107,7 +115,12 @@ fn every_quirk_switches_the_power() {
 #[test]
 fn a_change_without_effect_fails_with_both_values() {
     for (quirks, power, action, expected) in [
-        (&[Ignores][..], "On", PowerAction::Off, "accepted the reset type ForceOff, but reports PowerState On, not Off"),
+        (
+            &[Ignores][..],
+            "On",
+            PowerAction::Off,
+            "accepted the reset type ForceOff, but reports PowerState On, not Off",
+        ),
         (&[Ignores], "Off", PowerAction::On, "PowerState Off, not On"),
         (&[Ignores], "Off", PowerAction::Cycle, "PowerState Off, not On"),
         (&[Ignores, Types(&["On", "ForceOff"])], "On", PowerAction::Cycle, "PowerState On, not Off"),
@@ -117,17 +130,30 @@ fn a_change_without_effect_fails_with_both_values() {
         (&[BootMissing], "On", PowerAction::Pxe, "BootSourceOverrideTarget unknown, not Pxe"),
         (&[PxeMissing], "On", PowerAction::Pxe, "cannot boot from Pxe; supported are None, Hdd"),
         (&[ModeLost, ModeReadOnly], "On", PowerAction::Pxe, "BootSourceOverrideMode Legacy, not UEFI"),
-        (&[Types(&["On", "GracefulShutdown"])], "On", PowerAction::Off, "supports none of the reset types ForceOff; supported are On, GracefulShutdown"),
+        (
+            &[Types(&["On", "GracefulShutdown"])],
+            "On",
+            PowerAction::Off,
+            "supports none of the reset types ForceOff; supported are On, GracefulShutdown",
+        ),
         (&[Forbidden], "On", PowerAction::Off, "403 Forbidden: The role lacks privileges for this."),
         (&[Forbidden], "On", PowerAction::Pxe, "403 Forbidden: The role lacks privileges for this."),
         (&[PasswordChange], "On", PowerAction::Cycle, "403 Forbidden: The password must be changed first."),
-        (&[NoSession], "On", PowerAction::On, "rejected the username and password: session required; it does not offer Basic authentication"),
+        (
+            &[NoSession],
+            "On",
+            PowerAction::On,
+            "rejected the username and password: session required; it does not offer Basic authentication",
+        ),
         (&[RedirectsForever], "On", PowerAction::On, "redirects /redfish/v1/Systems more than 4 times"),
     ] {
         let double = RedfishDouble::start(power, quirks);
         let error = switch(&double, action).unwrap_err();
         let why = error.to_string();
-        assert!(error.is_refusal() && why.contains(expected) && !why.contains("hunter2"), "{quirks:?} {action:?}: {why}");
+        assert!(
+            error.is_refusal() && why.contains(expected) && !why.contains("hunter2"),
+            "{quirks:?} {action:?}: {why}"
+        );
         assert!(why.contains(&double.url()), "{why}");
     }
 }
@@ -149,7 +175,9 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
         let done = switch_power(&double.bmc(), PowerAction::Pxe, &target(firmware)).map_err(|error| error.to_string());
         let boot = double.state().boot.clone();
         match expected {
-            Ok(mode) => assert_eq!((done, &boot[1..]), (Ok(None), &["Pxe", mode].map(str::to_owned)[..]), "{firmware:?}"),
+            Ok(mode) => {
+                assert_eq!((done, &boot[1..]), (Ok(None), &["Pxe", mode].map(str::to_owned)[..]), "{firmware:?}")
+            }
             Err(why) => assert!(done.unwrap_err().contains(why) && boot[1] == "None", "{firmware:?} {boot:?}"),
         }
     }
@@ -164,7 +192,8 @@ fn a_session_ends_with_the_action_and_its_requests_have_no_other_credentials() {
     assert_eq!(requests.last().unwrap().line(), "DELETE /redfish/v1/Sessions/7");
     let logins: Vec<_> = requests.iter().filter(|request| request.path == "/redfish/v1/Sessions").collect();
     assert!(logins.len() == 1 && logins[0].authorization.is_none());
-    let is_both = |request: &testing::http::Request| request.authorization.is_some() && request.header("x-auth-token").is_some();
+    let is_both =
+        |request: &testing::http::Request| request.authorization.is_some() && request.header("x-auth-token").is_some();
     assert!(!requests.iter().any(is_both));
     let wrong = Bmc { password: model::registry_auth::SecretText::new("hunter3"), ..double.bmc() };
     let why = switch_power(&wrong, PowerAction::Off, &target(None)).unwrap_err().to_string();

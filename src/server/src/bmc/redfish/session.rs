@@ -26,7 +26,8 @@ impl RedfishClient<'_> {
             return Err(bmc_refusal(format!("{}{path} returned no token", self.url)));
         };
         token.set_sensitive(true);
-        *self.session.borrow_mut() = Some(Session { token, link: response.header(LOCATION.as_str()).map(str::to_owned) });
+        *self.session.borrow_mut() =
+            Some(Session { token, link: response.header(LOCATION.as_str()).map(str::to_owned) });
         Ok(())
     }
 

@@ -116,11 +116,23 @@ fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
 #[test]
 fn the_controllers_messages_are_in_the_error() {
     for (status, body, expected) in [
-        (500, r#"{"error": {"message": "general", "@Message.ExtendedInfo": [{"Message": "the fan is on fire"}]}}"#, "the fan is on fire"),
-        (400, r#"{"error": {"@Message.ExtendedInfo": [{"Message": "One."}, {"Message": "Two."}, {"Message": "Two."}]}}"#, "One. Two."),
+        (
+            500,
+            r#"{"error": {"message": "general", "@Message.ExtendedInfo": [{"Message": "the fan is on fire"}]}}"#,
+            "the fan is on fire",
+        ),
+        (
+            400,
+            r#"{"error": {"@Message.ExtendedInfo": [{"Message": "One."}, {"Message": "Two."}, {"Message": "Two."}]}}"#,
+            "One. Two.",
+        ),
         (400, r#"{"error": {"@Message.ExtendedInfo": {"Message": "not a list"}}}"#, "not a list"),
         (400, r#"{"@Message.ExtendedInfo": [{"Message": "not in error"}]}"#, "not in error"),
-        (400, r#"{"error": {"@Message.ExtendedInfo": [{"MessageID": "iLO.0.10.X", "MessageArgs": ["Power is off"]}]}}"#, "iLO.0.10.X: Power is off"),
+        (
+            400,
+            r#"{"error": {"@Message.ExtendedInfo": [{"MessageID": "iLO.0.10.X", "MessageArgs": ["Power is off"]}]}}"#,
+            "iLO.0.10.X: Power is off",
+        ),
         (400, r#"{"error": {"message": "general", "@Message.ExtendedInfo": []}}"#, "general"),
         (503, "<html>busy</html>", "<html>busy</html>"),
         (503, "", "it gave no reason"),
@@ -138,10 +150,18 @@ fn the_controllers_messages_are_in_the_error() {
 #[test]
 fn no_password_is_sent_to_another_origin() {
     let other = systems(&[ID]);
-    for (status, location) in [(301, other.url("redfish/v1/Systems/1/")), (307, other.url("x")), (308, "//127.0.0.2/x".to_owned())] {
-        let server = Server::start(Vec::new(), move |_| Act { headers: vec![("Location", location.clone())], ..Act::says(status, "") });
+    for (status, location) in
+        [(301, other.url("redfish/v1/Systems/1/")), (307, other.url("x")), (308, "//127.0.0.2/x".to_owned())]
+    {
+        let server = Server::start(Vec::new(), move |_| Act {
+            headers: vec![("Location", location.clone())],
+            ..Act::says(status, "")
+        });
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
-        assert!(why.contains("to which the password is not sent; if this is the controller's own address, use it"), "{why}");
+        assert!(
+            why.contains("to which the password is not sent; if this is the controller's own address, use it"),
+            "{why}"
+        );
     }
     assert!(other.requests().is_empty());
     // A link to another origin is not followed either.
@@ -166,12 +186,19 @@ fn changes_are_redirected_only_with_their_method() {
         let server = Server::start(Vec::new(), move |request: &Request| match request.line().as_str() {
             "POST /reset" => Act { headers: vec![("Location", location.to_owned())], ..Act::says(status, "") },
             "POST /reset/" | "POST /reset-elsewhere" => Act::says(204, ""),
-            _ => Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##),
+            _ => {
+                Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##)
+            }
         });
         let done = restart(&bmc(&server, Some(ONE)), None);
         assert_eq!(done.is_ok(), expected, "{status} {location}: {done:?}");
         assert_eq!(switches(&server).len(), if expected { 2 } else { 1 });
-        let bodies: Vec<_> = server.requests().into_iter().filter(|request| request.method == "POST").map(|request| request.body).collect();
+        let bodies: Vec<_> = server
+            .requests()
+            .into_iter()
+            .filter(|request| request.method == "POST")
+            .map(|request| request.body)
+            .collect();
         assert!(bodies.iter().all(|body| body == r#"{"ResetType":"ForceRestart"}"#), "{bodies:?}");
     }
 }

@@ -78,7 +78,8 @@ fn changes_are_requested_with_etag_and_apply_time() {
     machine.reset_attributes(&bios).unwrap();
     assert_eq!(last(), ("POST /reset-bios".to_owned(), json!({})));
     // The service keeps its pending value.
-    let why = machine.set_attributes(&bios, &[BiosSetting { name: "Vmx".to_owned(), value: json!("Off") }]).unwrap_err();
+    let why =
+        machine.set_attributes(&bios, &[BiosSetting { name: "Vmx".to_owned(), value: json!("Off") }]).unwrap_err();
     assert!(why.to_string().contains("accepted the BIOS settings, but reports Vmx \"On\", not \"Off\""), "{why}");
 }
 
