@@ -8,7 +8,7 @@ use common::testing::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};
-use server::bmc::{PowerAction, switch_power};
+use server::bmc::{PowerAction, TargetMachine, switch_power};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use testing::http::{Act, Server};
@@ -161,7 +161,7 @@ fn management_controllers_that_answer_with_hostile_text() {
         let url = server.url("").trim_end_matches('/').to_owned();
         let at = BmcAddress::Redfish { url, system: None };
         let bmc = Bmc { at, username: "u".to_owned(), password: SecretText::new("p"), insecure: false };
-        let output = recorded(|| switch_power(&bmc, PowerAction::On, None));
+        let output = recorded(|| switch_power(&bmc, PowerAction::On, &TargetMachine::default()));
         assert_tame(&format!("Redfish {status}"), &output);
     }
 }

@@ -79,12 +79,14 @@ pub fn new_client_without_redirects() -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()))
 }
 
-/// Returns a client for devices that require a password: it does not follow redirects. If `insecure`, it accepts any certificate.
+/// Returns a client for devices that require a password: it does not follow redirects, and uses each connection for one request, because some
+/// devices close connections without notice. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
 pub fn new_device_client(insecure: bool) -> Result<Client> {
-    build_client(&|| client_builder(None).redirect(Policy::none()).tls_danger_accept_invalid_certs(insecure))
+    let builder = || client_builder(None).redirect(Policy::none()).pool_max_idle_per_host(0);
+    build_client(&|| builder().tls_danger_accept_invalid_certs(insecure))
 }
 
 /// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no

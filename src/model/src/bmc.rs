@@ -120,7 +120,8 @@ impl BmcAddress {
         if host.is_empty() || host.starts_with('-') || !host.bytes().all(plain) {
             return Err(form());
         }
-        let path = path.trim_end_matches('/');
+        // Some controllers answer only paths with a trailing slash, so that a path of a system is sent as written.
+        let is_root = ["", "/redfish/v1"].contains(&path.trim_end_matches('/'));
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
                 (name, Some(port.parse::<u16>().map_err(|_| form())?))
@@ -134,13 +135,16 @@ impl BmcAddress {
             "http" => {
                 return Err("Redfish over plain http would send the password unencrypted; use https://".to_owned());
             }
-            "ipmi" if path.is_empty() => {
+            "ipmi" if path.trim_end_matches('/').is_empty() => {
                 return Ok(BmcAddress::Ipmi { host: name.trim_matches(['[', ']']).to_owned(), port });
             }
             _ => return Err(form()),
         }
-        let system = (!path.is_empty() && path != "/redfish/v1").then(|| path.to_owned());
-        if system.as_ref().is_some_and(|path| !path.starts_with("/redfish/v1/Systems/")) {
+        let system = (!is_root).then(|| path.to_owned());
+        let is_system = |path: &String| {
+            path.strip_prefix("/redfish/v1/Systems/").is_some_and(|id| !id.trim_matches('/').is_empty())
+        };
+        if system.as_ref().is_some_and(|path| !is_system(path)) {
             return Err(format!("{path} is not the path of a system, /redfish/v1/Systems/ID"));
         }
         Ok(BmcAddress::Redfish { url: format!("{scheme}://{host}"), system })
@@ -174,6 +178,8 @@ mod tests {
         assert_eq!(BmcAddress::parse("https://bmc-7.rack:8443/redfish/v1/"), redfish("https://bmc-7.rack:8443", None));
         let system = "/redfish/v1/Systems/1";
         assert_eq!(BmcAddress::parse("https://h/redfish/v1/Systems/1"), redfish("https://h", Some(system)));
+        let slash = "/redfish/v1/Systems/1/";
+        assert_eq!(BmcAddress::parse("https://h/redfish/v1/Systems/1/"), redfish("https://h", Some(slash)));
         assert_eq!(BmcAddress::parse("http://127.0.0.1:8000"), redfish("http://127.0.0.1:8000", None));
         assert_eq!(BmcAddress::parse("ipmi://10.1.0.7"), ipmi("10.1.0.7", None));
         assert_eq!(BmcAddress::parse("ipmi://bmc:9001"), ipmi("bmc", Some(9001)));
@@ -189,6 +195,7 @@ mod tests {
             ("http://127.0.0.1.example.org", "would send the password"),
             ("http://10.1.0.7", "would send the password"),
             ("https://h/redfish/v1/Managers/1", "is not the path of a system"),
+            ("https://h/redfish/v1/Systems/", "is not the path of a system"),
         ] {
             let why = BmcAddress::parse(text).unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");

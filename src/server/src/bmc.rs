@@ -5,8 +5,11 @@ pub(crate) mod redfish;
 
 use common::error::{Error, Phase, Result};
 use model::bmc::{Bmc, BmcAddress};
+use model::inventory::FirmwareType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Power or boot action on a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -34,18 +37,52 @@ impl fmt::Display for PowerAction {
     }
 }
 
-/// Performs the action on the machine with this UUID. Returns as soon as the controller has accepted the request, with a warning if the
-/// controller may belong to another machine.
+/// Machine on which an action is performed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TargetMachine {
+    /// UUID of the firmware, which the controller must not contradict.
+    pub uuid: Option<String>,
+    /// Firmware type that the machine registered with. Its boot mode is preserved.
+    pub firmware: Option<FirmwareType>,
+}
+
+/// Performs the action on the machine, and reads the result back. Returns a warning if the controller may belong to another machine, or
+/// reports a result that differs from the request without preventing its purpose.
 ///
 /// # Errors
-/// The controller cannot be reached, rejects the credentials, belongs to another machine, or does not support the action.
-pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: Option<&str>) -> Result<Option<String>> {
+/// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action, or reports another
+/// state than the requested one.
+pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
     match &bmc.at {
-        BmcAddress::Redfish { url, system } => {
-            redfish::perform_action(bmc, url, system.as_deref(), action, machine).map(|()| None)
-        }
+        BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine),
         BmcAddress::Ipmi { host, port } => ipmi::perform_action("ipmitool", bmc, (host, *port), action, machine),
     }
+}
+
+/// Maximum number of reads until a controller reports the requested state. Many controllers report the former state for some seconds.
+const READS: u32 = 60;
+/// Maximum number of reads after a rejected request, which may be rejected because the state is reached already.
+const READS_AFTER_REJECTION: u32 = 5;
+const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
+/// Maximum time of the reads if the controller responds slowly or not at all.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Reads a state until it is the requested one. Returns the last state. Failed reads are repeated, because some controllers do not respond
+/// while the power changes.
+///
+/// # Errors
+/// The last read has failed.
+fn read_until<T>(reads: u32, read: impl Fn() -> Result<T>, is_reached: impl Fn(&T) -> bool) -> Result<T> {
+    let started = Instant::now();
+    let mut last = read();
+    for _ in 1..reads {
+        if last.as_ref().is_ok_and(&is_reached) || started.elapsed() > READ_TIMEOUT {
+            break;
+        }
+        thread::sleep(READ_INTERVAL);
+        last = read();
+    }
+    last
 }
 
 fn bmc_refusal(what: String) -> Error {

@@ -11,14 +11,17 @@ mod support;
 use super::AppState;
 use super::api::wire_allocation;
 use super::api_error::ApiError;
-use super::bmc::PowerAction;
-use super::bmc::redfish::bios::{RedfishMachine, SystemState};
+use super::bmc::TargetMachine;
+use super::bmc::redfish::RedfishMachine;
+use super::bmc::redfish::bios::SystemState;
 use super::migrations::machine_requests::{MigrationResponse, find_migration_response};
+use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
 use common::error::Result;
 use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
 use model::bmc::Bmc;
 use model::deploy_steps::{BootDevice, OutOfBandStep};
+use model::install_report::{EventName, ProgressEvent};
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
 use site::resolve::{ResolvedAllocation, SiteObjects};
@@ -37,6 +40,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CONTROLLERS: usize = 16;
 /// Maximum number of actions of a run without a pause.
 const ACTIONS: usize = 16;
+/// Code of the refusal of steps that a Redfish service does not support.
+const UNSUPPORTED: &str = "redfish-unsupported";
 
 /// Returns whether the boot may receive this installation. Otherwise, the run of its steps is started, if it has not started yet.
 ///
@@ -93,12 +98,15 @@ pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects)
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
     let uuid = firmware_uuid(machine);
-    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid)).await;
+    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid));
     let failed =
         |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed");
-    let state = read.map_err(failed)?.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let state = read.await.map_err(failed)?.map_err(|error| controller_failure(&error))?;
     let problems = format_unsupported(&templates, &state);
-    if problems.is_empty() { Ok(()) } else { Err(ApiError::bad_request(problems.join("\n"))) }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(problems.join("\n")).with_code(UNSUPPORTED)),
+    }
 }
 
 /// Returns the reasons why the service cannot run the templates, with positions.
@@ -111,7 +119,7 @@ fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> V
 }
 
 fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
-    RedfishMachine::connect(bmc, uuid)?.read_described_state()
+    RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
 }
 
 /// Checks the Redfish service of a machine for `serve --check`. Returns problems, and the reason if the service cannot be reached.
@@ -196,7 +204,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
     let is_new = run.phase == RunPhase::Ready;
     let (to, target) = (bmc.clone(), uuid.clone());
     let read = run_blocking(move || {
-        let machine = RedfishMachine::connect(&to, &target)?;
+        let machine = RedfishMachine::connect(&to, Some(&target))?;
         if is_new { machine.read_described_state() } else { machine.read_state() }
     });
     let system = match read.await {
@@ -277,7 +285,11 @@ async fn carry_out(
             let message = progress::describe_completed(&run, step, &system);
             let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
             app.watch.log_note(format!("{name}: {message}"));
-            return Ok(app.state.replace_run(&run, Some(next)).await?);
+            let is_recorded = app.state.replace_run(&run, Some(next)).await?;
+            if is_recorded {
+                record_event(app, &run.machine, EventName::Preparing, message).await;
+            }
+            return Ok(is_recorded);
         }
         (RunAction::Restart, _) => {
             let restarting =
@@ -295,7 +307,9 @@ async fn carry_out(
     }
     let step = run.current_step().cloned();
     app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
-    let sent = run_blocking(move || send_action(&action, step.as_ref(), (&bmc, &uuid), &system));
+    let registered = app.state.find_registration(&run.machine).await?;
+    let send = move || send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered)), &system);
+    let sent = run_blocking(send);
     if let Err(why) = sent.await {
         return fail_run(app, &recorded, why).await;
     }
@@ -304,24 +318,24 @@ async fn carry_out(
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
-/// Sends the requests of an action.
+/// Sends the requests of an action, and reads their results back as far as they do not require a restart.
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,
-    (bmc, uuid): (&Bmc, &str),
+    (bmc, target): (&Bmc, &TargetMachine),
     system: &SystemState,
 ) -> Result<()> {
-    let machine = RedfishMachine::connect(bmc, uuid)?;
+    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?;
     match (action, step, &system.bios) {
         (RunAction::Restart, ..) => {
-            machine.set_boot_device(BootDevice::Pxe, false)?;
-            machine.switch_power(PowerAction::Cycle)
+            machine.set_boot_device(BootDevice::Pxe, false, target.firmware)?;
+            machine.cycle_power()
         }
-        (RunAction::SwitchOff, ..) => machine.switch_power(PowerAction::Off),
+        (RunAction::SwitchOff, ..) => machine.switch_off(),
         (_, Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => machine.set_attributes(bios, settings),
         (_, Some(OutOfBandStep::ResetBios), Some(bios)) => machine.reset_attributes(bios),
         (_, Some(OutOfBandStep::SetBootDevice { device, persistent }), _) => {
-            machine.set_boot_device(*device, *persistent)
+            machine.set_boot_device(*device, *persistent, target.firmware).map(drop)
         }
         _ => Ok(()),
     }
@@ -335,9 +349,18 @@ async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<boo
     if app.state.replace_run(run, Some(failed)).await? {
         let name = app.directory().display_name(&run.machine).to_owned();
         app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
+        record_event(app, &run.machine, EventName::Crashed, format!("{}: {message}", progress::STEP_FAILED)).await;
         app.request_reload();
     }
     Ok(false)
+}
+
+/// Stores the end of a step in the machine's events. The run does not depend on it.
+async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
+    let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
+    if app.state.store_event(machine, &event).await.is_ok() {
+        app.watch.live.record_event(machine, &event);
+    }
 }
 
 /// Runs requests to a controller on a thread that may block. Errors never contain credentials.

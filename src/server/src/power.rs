@@ -6,13 +6,15 @@ use super::api_error::ApiError;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
 use super::request_context::yield_turn;
-use crate::bmc::{PowerAction, switch_power};
+use crate::bmc::{PowerAction, TargetMachine, switch_power};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use common::error::Error;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use store::StoredRegistration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PowerRequest {
@@ -48,15 +50,29 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
             StatusCode::CONFLICT,
             format!("the file of machine {id} does not name a management controller: {how}"),
         )
+        .with_code("controller-missing")
     };
     let bmc = machine.bmc.clone().ok_or_else(none)?;
     // The controller reports the UUID of the firmware, which differs from an invented id.
     let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
-    let done = yield_turn(tokio::task::spawn_blocking(move || switch_power(&bmc, action, Some(&uuid)))).await;
+    let registered = app.state.find_registration(id).await?;
+    let switch = move || switch_power(&bmc, action, &to_target(uuid, registered));
+    let done = yield_turn(tokio::task::spawn_blocking(switch)).await;
     let done = done.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
     })?;
-    let warning = done.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()))?;
+    let warning = done.map_err(|error| controller_failure(&error))?;
     warning.into_iter().for_each(|warning| app.log_rate_limited(format!("{}: {warning}", directory.display_name(id))));
     Ok(())
+}
+
+/// Returns the error response for a controller that fails, or does not carry out a request.
+pub(crate) fn controller_failure(error: &Error) -> ApiError {
+    ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
+}
+
+/// Returns the machine with the firmware type of its registration. Parses the inventory, and must not run on a thread that serves requests.
+pub(crate) fn to_target(uuid: String, registered: Option<StoredRegistration>) -> TargetMachine {
+    let inventory = registered.and_then(|registered| registered.parse_inventory());
+    TargetMachine { uuid: Some(uuid), firmware: inventory.map(|inventory| inventory.system.firmware) }
 }

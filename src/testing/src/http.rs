@@ -62,6 +62,8 @@ pub struct Act {
     pub body: Option<Vec<u8>>,
     /// Raw bytes to send instead of a response.
     pub wire: Option<Vec<u8>>,
+    /// Time after the raw bytes until the connection is closed without notice.
+    pub linger: Duration,
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -81,6 +83,7 @@ impl Default for Act {
             trickle: None,
             body: None,
             wire: None,
+            linger: Duration::ZERO,
             headers: Vec::new(),
         }
     }
@@ -214,7 +217,9 @@ fn answer(mut socket: impl Read + Write, request: &Request, act: &Act, body: &[u
         return hold(socket);
     }
     if let Some(bytes) = &act.wire {
-        return socket.write_all(bytes);
+        socket.write_all(bytes)?;
+        thread::sleep(act.linger);
+        return Ok(());
     }
     let headers: String = act.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     if let Some(status) = act.status {

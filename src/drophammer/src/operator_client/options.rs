@@ -1,6 +1,7 @@
 //! Options of the operator's commands.
 
 use clap::{Args, Subcommand};
+use model::inventory::FirmwareType;
 use server::bmc::PowerAction;
 use std::path::PathBuf;
 
@@ -254,6 +255,24 @@ pub struct ControllerOptions {
     /// Accept any certificate. An attacker on the network can then read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
+    /// Firmware type of the machine, for `pxe` [default: uefi over IPMI; over Redfish the boot mode that the controller reports].
+    #[arg(long, value_name = "TYPE", requires = "bmc")]
+    pub firmware: Option<FirmwareOption>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum FirmwareOption {
+    Uefi,
+    Bios,
+}
+
+impl From<FirmwareOption> for FirmwareType {
+    fn from(option: FirmwareOption) -> FirmwareType {
+        match option {
+            FirmwareOption::Uefi => FirmwareType::Uefi,
+            FirmwareOption::Bios => FirmwareType::Bios,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -6,9 +6,10 @@ use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text};
 use model::bmc::{Bmc, BmcAddress};
+use model::inventory::FirmwareType;
 use model::registry_auth::SecretText;
 use reqwest::Method;
-use server::bmc::{PowerAction, switch_power};
+use server::bmc::{PowerAction, TargetMachine, switch_power};
 use server::operator::MachineSummary;
 use server::power::PowerRequest;
 use std::time::Duration;
@@ -23,8 +24,9 @@ const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
-        let id = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
-        let warning = switch_power(&bmc, asked.action, id.as_deref())?;
+        let uuid = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
+        let firmware = asked.controller.firmware.map(FirmwareType::from);
+        let warning = switch_power(&bmc, asked.action, &TargetMachine { uuid, firmware })?;
         warning.into_iter().for_each(|warning| print_error(&warning));
         Ok(())
     });

@@ -1,51 +1,137 @@
 //! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
 //! argument.
 
-use super::{PowerAction, bmc_refusal};
+mod boot_flags;
+
+use super::{PowerAction, READS, READS_AFTER_REJECTION, TargetMachine, bmc_refusal, read_until};
 use common::error::{Error, Phase, Result};
+use common::format::untrusted_text::sanitize_line;
 use linux::process::{CommandError, ToolCommand};
 use model::bmc::Bmc;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::time::Duration;
 use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
+const OPERATOR: [&str; 2] = ["-L", "OPERATOR"];
 
-/// Performs the action. Returns a warning if the controller reports the UUID of another machine.
+/// Controller that is addressed with ipmitool.
+struct IpmiController<'a> {
+    program: &'a OsStr,
+    bmc: &'a Bmc,
+    host: &'a str,
+    port: String,
+    /// Whether the user has only the privilege level of an operator.
+    is_operator: Cell<bool>,
+}
+
+/// Performs the action, and reads the result back. Returns a warning if the controller reports the UUID of another machine, or the result
+/// cannot be read completely.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
     (host, port): (&str, Option<u16>),
     action: PowerAction,
-    machine: Option<&str>,
+    machine: &TargetMachine,
 ) -> Result<Option<String>> {
-    let port = port.unwrap_or(623).to_string();
-    let ask = |words: &[&str]| -> Result<String> {
-        let who = ["-I", "lanplus", "-H", host, "-p", &port, "-U", &bmc.username, "-E"];
-        // Without `-E`, ipmitool would prompt for the password on the terminal.
-        let command = ToolCommand::new(&program).args(who).args(words).env("IPMI_PASSWORD", bmc.password.reveal());
-        command.deadline(ANSWER).run().map(|output| output.stdout).map_err(|error| explain_failure(host, error))
-    };
-    match action {
-        PowerAction::On => ask(&["chassis", "power", "on"]),
-        PowerAction::Off => ask(&["chassis", "power", "off"]),
-        // Most controllers refuse to cycle a machine that is off.
-        PowerAction::Cycle if ask(&["chassis", "power", "status"])?.trim_end().ends_with("off") => {
-            ask(&["chassis", "power", "on"])
-        }
-        PowerAction::Cycle => ask(&["chassis", "power", "cycle"]),
-        PowerAction::Pxe => ask(&["chassis", "bootdev", "pxe"]),
+    let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
+    let controller = IpmiController { program, bmc, host, port, is_operator: Cell::new(false) };
+    let warning = match action {
+        PowerAction::On => controller.reach_state("on").map(|()| None),
+        PowerAction::Off => controller.reach_state("off").map(|()| None),
+        PowerAction::Cycle => controller.cycle_power().map(|()| None),
+        PowerAction::Pxe => controller.boot_pxe(machine.firmware),
     }?;
-    let Some(wanted) = machine.and_then(parse_usable_uuid) else { return Ok(None) };
-    // Not all controllers have a GUID.
-    let reported = ask(&["mc", "guid"]).ok().and_then(|text| reported_guid(&text));
-    Ok(reported.filter(|reported| !is_same_guid(*reported, wanted)).map(|reported| {
-        format!(
-            "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check its address, unless \
-             this controller's GUID always differs from the UUID of the firmware, as with many models"
-        )
-    }))
+    let warnings: Vec<String> = [warning, controller.compare_guid(machine)].into_iter().flatten().collect();
+    Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+}
+
+impl IpmiController<'_> {
+    /// Runs ipmitool with these arguments. ipmitool requests the privileges of an administrator by default; a user who lacks them is an
+    /// operator.
+    fn run(&self, words: &[&str]) -> Result<String> {
+        let level: &[&str] = if self.is_operator.get() { &OPERATOR } else { &[] };
+        let done = match self.run_at_level(level, words) {
+            Err(error) if level.is_empty() && is_privilege_error(&error) => {
+                self.is_operator.set(true);
+                self.run_at_level(&OPERATOR, words)
+            }
+            done => done,
+        };
+        done.map_err(|error| explain_failure(self.host, error))
+    }
+
+    fn run_at_level(&self, level: &[&str], words: &[&str]) -> std::result::Result<String, CommandError> {
+        let Bmc { username, password, .. } = self.bmc;
+        // Without `-E`, ipmitool would prompt for the password on the terminal.
+        let who = ["-I", "lanplus", "-H", self.host, "-p", &self.port, "-U", username, "-E"];
+        let command = ToolCommand::new(self.program).args(who).args(level).args(words);
+        command.env("IPMI_PASSWORD", password.reveal()).deadline(ANSWER).run().map(|output| output.stdout)
+    }
+
+    /// Returns `on` or `off`.
+    fn read_power(&self) -> Result<String> {
+        let output = self.run(&["chassis", "power", "status"])?;
+        Ok(output.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
+    }
+
+    /// Switches the machine to the state `on` or `off`, if it is not in this state.
+    fn reach_state(&self, state: &str) -> Result<()> {
+        match self.read_power()? == state {
+            true => Ok(()),
+            false => self.await_state(state, self.run(&["chassis", "power", state])),
+        }
+    }
+
+    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    fn await_state(&self, state: &str, requested: Result<String>) -> Result<()> {
+        let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
+        let actual = read_until(reads, || self.read_power(), |actual| actual == state)?;
+        match requested {
+            _ if actual == state => Ok(()),
+            Err(rejection) => Err(rejection),
+            Ok(_) => {
+                let what = format!("accepted the request, but reports power {actual}, not {state}");
+                Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.host))))
+            }
+        }
+    }
+
+    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is off. If the controller
+    /// cannot cycle it, it is switched off and on.
+    fn cycle_power(&self) -> Result<()> {
+        if self.read_power()? == "off" {
+            return self.reach_state("on");
+        }
+        match self.run(&["chassis", "power", "cycle"]) {
+            Ok(output) => self.await_state("on", Ok(output)),
+            Err(_) => {
+                self.reach_state("off")?;
+                read_until(READS_AFTER_REJECTION, || self.reach_state("on"), |()| true)
+            }
+        }
+    }
+
+    /// Returns a warning if the controller reports the GUID of another machine. Not all controllers have a GUID.
+    fn compare_guid(&self, machine: &TargetMachine) -> Option<String> {
+        let wanted = machine.uuid.as_deref().and_then(parse_usable_uuid)?;
+        let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
+        (!is_same_guid(reported, wanted)).then(|| {
+            format!(
+                "management controller {} reports the GUID {reported}, but the request was for machine {wanted}: check its address, unless \
+                 this controller's GUID always differs from the UUID of the firmware, as with many models",
+                self.host
+            )
+        })
+    }
+}
+
+/// Returns whether the user lacks the privilege level that ipmitool requests.
+fn is_privilege_error(error: &CommandError) -> bool {
+    let text = error.to_string().to_lowercase();
+    text.contains("privilege") || text.contains("invalid role")
 }
 
 /// Returns the GUID in the output of `ipmitool mc guid`, if it identifies a machine.
@@ -74,82 +160,4 @@ fn explain_failure(host: &str, error: CommandError) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use model::bmc::BmcAddress;
-    use model::registry_auth::SecretText;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::{Path, PathBuf};
-
-    /// Notes what it is told, and says this.
-    fn ipmitool(dir: &Path, says: &str) -> PathBuf {
-        let program = dir.join("ipmitool");
-        let log = dir.join("log");
-        let script = format!("#!/bin/sh\necho \"$IPMI_PASSWORD $*\" >>{}\n{says}\n", log.display());
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        program
-    }
-
-    fn bmc() -> Bmc {
-        let at = BmcAddress::Ipmi { host: "h".to_owned(), port: None };
-        Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false }
-    }
-
-    #[test]
-    fn the_password_is_in_no_argument() {
-        let dir = tempfile::tempdir().unwrap();
-        let asked = |action, says: &str| {
-            let _ = fs::remove_file(dir.path().join("log"));
-            perform_action(ipmitool(dir.path(), says), &bmc(), ("h", Some(9001)), action, None).unwrap();
-            fs::read_to_string(dir.path().join("log")).unwrap()
-        };
-        let who = "hunter2 -I lanplus -H h -p 9001 -U admin -E chassis";
-        assert_eq!(asked(PowerAction::On, ":"), format!("{who} power on\n"));
-        assert_eq!(asked(PowerAction::Off, ":"), format!("{who} power off\n"));
-        assert_eq!(asked(PowerAction::Pxe, ":"), format!("{who} bootdev pxe\n"));
-        let cycled = asked(PowerAction::Cycle, "echo Chassis Power is on");
-        assert_eq!(cycled, format!("{who} power status\n{who} power cycle\n"));
-        let begun = asked(PowerAction::Cycle, "echo Chassis Power is off");
-        assert_eq!(begun, format!("{who} power status\n{who} power on\n"));
-    }
-
-    #[test]
-    fn what_goes_wrong_is_said_without_the_password() {
-        let dir = tempfile::tempdir().unwrap();
-        let program = ipmitool(dir.path(), "echo 'Error: Unable to establish IPMI v2 / RMCP+ session' >&2; exit 1");
-        let why = perform_action(program, &bmc(), ("h", None), PowerAction::On, None).unwrap_err().to_string();
-        assert!(why.starts_with("management controller h: ") && why.contains("Unable to establish"), "{why}");
-        assert!(!why.contains("hunter2"), "{why}");
-        let why = perform_action(dir.path().join("none"), &bmc(), ("h", None), PowerAction::On, None)
-            .unwrap_err()
-            .to_string();
-        assert!(why.starts_with("ipmitool is not installed on this host"), "{why}");
-    }
-
-    /// A controller's GUID is a claim that may be another one than the firmware's UUID, so that it refuses nothing.
-    #[test]
-    fn another_guid_is_a_warning() {
-        let dir = tempfile::tempdir().unwrap();
-        let warned = |guid: &str, machine: Option<&str>| {
-            let program = ipmitool(dir.path(), &format!("echo 'System GUID  : {guid}'"));
-            perform_action(program, &bmc(), ("h", None), PowerAction::Off, machine).unwrap()
-        };
-        let own = "4c4c4544-0051-3010-8031-b2c04f333633";
-        for same in [
-            own,
-            "44454c4c-5100-1030-8031-b2c04f333633",
-            "3336334f-c0b2-3180-1030-510044454c4c",
-            "00000000-0000-0000-0000-000000000000",
-            "03000200-0400-0500-0006-000700080009",
-            "none",
-        ] {
-            assert_eq!(warned(same, Some(own)), None, "{same}");
-        }
-        let other = "aaaaaaaa-0051-3010-8031-b2c04f333633";
-        let why = warned(other, Some(own)).unwrap();
-        assert!(why.contains(own) && why.contains(other), "{why}");
-        assert_eq!(warned(other, None), None);
-    }
-}
+mod tests;

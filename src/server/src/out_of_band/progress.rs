@@ -7,11 +7,17 @@ use model::deploy_steps::{OutOfBandStep, is_same_value};
 use serde::{Deserialize, Serialize};
 use store::{OutOfBandRun, RunPhase};
 
+/// Code of a failed step.
+pub(super) const STEP_FAILED: &str = "redfish-step-failed";
+
 /// Progress of the steps that run over Redfish before the installation of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OutOfBandProgress {
     /// True if a step has failed, so that nothing is installed.
     pub failed: bool,
+    /// Stable code of the failure; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Step that runs now or has failed, such as `bios.apply_configuration`; empty if all are completed.
     pub step: String,
     /// Number of completed steps.
@@ -35,6 +41,7 @@ impl OutOfBandProgress {
         };
         Some(OutOfBandProgress {
             failed: run.phase == RunPhase::Failed,
+            code: (run.phase == RunPhase::Failed).then(|| STEP_FAILED.to_owned()),
             step: run.current_step().map(|step| step.name().to_owned()).unwrap_or_default(),
             completed: run.completed,
             steps: run.steps.len(),

@@ -4,7 +4,7 @@ use super::attackers::MACHINE;
 use super::released::with_secrets;
 use super::unprivileged::Process;
 use super::*;
-use testing::http::{Act, Request, Server as Controller};
+use crate::bmc::redfish::double::{Ignores, RedfishDouble, SYSTEM};
 
 impl Running {
     async fn free(&self) -> Answer {
@@ -97,16 +97,10 @@ async fn a_machine_whose_file_gets_another_allocation_is_not_clean() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_freed_machine_is_powered_off_by_its_controller() {
-    let controller = Controller::start(Vec::new(), |request: &Request| match request.method.as_str() {
-        _ if request.authorization.is_none() => Act::says(401, ""),
-        "GET" => {
-            Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##)
-        }
-        _ => Act::says(204, ""),
-    });
+    let controller = RedfishDouble::start("On", &[]);
     let server = Running::start_in(with_secrets()).await;
     server.installed().await;
-    let url = controller.url("redfish/v1/Systems/1");
+    let url = format!("{}{SYSTEM}", controller.url());
     let bmc = format!("bmc: {{url: '{url}', username: admin, password: hunter2}}\n");
     server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
     let freed = loop {
@@ -118,8 +112,7 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert_eq!(freed.status, 200, "{}", freed.text());
-    let last = controller.requests().pop().unwrap();
-    assert_eq!((last.line(), last.body), ("POST /reset".to_owned(), r#"{"ResetType":"ForceOff"}"#.to_owned()));
+    assert_eq!((controller.changes(), controller.state().power), (vec!["POST ForceOff".to_owned()], "Off"));
     server.heard("one: powered off, because it was freed").await;
     assert!(server.file("machines/one.yaml").contains(&url), "{}", server.file("machines/one.yaml"));
     assert!(server.is_not_clean().await, "it has not been through the ramdisk");
@@ -129,6 +122,22 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
     server.allocate_again().await;
     assert_eq!(server.free().await.status, 200);
     assert!(!server.is_not_clean().await);
-    assert_eq!(controller.requests().iter().filter(|request| request.method == "POST").count(), 1);
+    assert_eq!(controller.changes().len(), 1);
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_freed_machine_that_stays_on_is_reported() {
+    let controller = RedfishDouble::start("On", &[Ignores]);
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
+    server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
+    let began = std::time::Instant::now();
+    while server.free().await.status == 409 {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.heard("cannot power off the freed machine").await;
+    server.heard("accepted the reset type ForceOff, but reports PowerState On, not Off").await;
 }

@@ -1,26 +1,29 @@
 //! Steps over Redfish before an installation: a machine with BIOS settings, from its first boot to its installation, and its refusals.
 
 use super::*;
+use crate::bmc::redfish::double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
 use testing::http::{Act, Request, Server as Controller};
 
 /// Redfish service of a machine, whose changes apply at the next restart.
 struct Service {
     http: Controller,
-    /// Values in force, and pending values.
-    bios: Arc<Mutex<(Value, Value)>>,
+    /// Values in force, pending values, and the boot override.
+    bios: Arc<Mutex<(Value, Value, Value)>>,
 }
 
 impl Service {
     fn start(has_bios: bool) -> Service {
-        let bios = Arc::new(Mutex::new((json!({"Vmx": "Off"}), json!({"Vmx": "Off"}))));
+        let bios = Arc::new(Mutex::new((json!({"Vmx": "Off"}), json!({"Vmx": "Off"}), json!({}))));
         let state = bios.clone();
         let http = Controller::start(Vec::new(), move |request: &Request| {
             let mut state = state.lock().unwrap();
             let link = has_bios.then(|| json!({"@odata.id": "/bios"}));
             let document = match (request.method.as_str(), request.path.as_str()) {
                 _ if request.authorization.is_none() => return Act::says(401, ""),
-                ("GET", "/redfish/v1/Systems/1") => json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": {},
-                    "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}),
+                ("GET", "/redfish/v1/Systems/1") => {
+                    json!({"PowerState": "On", "UUID": ONE, "Bios": link, "Boot": state.2,
+                    "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}})
+                }
                 ("GET", "/bios") => {
                     json!({"Attributes": state.0, "Actions": {"#Bios.ResetBios": {"target": "/reset-bios"}},
                     "@Redfish.Settings": {"SettingsObject": {"@odata.id": "/settings"}}})
@@ -29,6 +32,11 @@ impl Service {
                 ("PATCH", "/settings") => {
                     let body: Value = serde_json::from_str(&request.body).unwrap();
                     state.1 = body["Attributes"].clone();
+                    return Act::says(204, "");
+                }
+                ("PATCH", "/redfish/v1/Systems/1") => {
+                    let body: Value = serde_json::from_str(&request.body).unwrap();
+                    state.2 = body["Boot"].clone();
                     return Act::says(204, "");
                 }
                 ("POST", "/reset") => {
@@ -111,6 +119,11 @@ impl Running {
     async fn progress(&self) -> Value {
         self.listed().await["out_of_band"].clone()
     }
+
+    async fn stored_events(&self) -> Vec<String> {
+        let state = store::ServerState::open_to_read(&self.dir.path().join(store::DATABASE)).unwrap();
+        state.list_events(ONE, 20).await.unwrap().into_iter().map(|(_, event)| event).collect()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +177,13 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
     let why = "Vmxx: the machine has no such BIOS attribute; did you mean";
     server.asks_until(&token, || server.heard.text().contains(why), why).await;
     assert_eq!((server.asks(&token).await, service.changes()), (204, Vec::new()));
-    assert_eq!(server.progress().await["failed"], true);
+    let progress = server.progress().await;
+    assert_eq!((&progress["failed"], &progress["code"]), (&json!(true), &json!("redfish-step-failed")));
+    let events = server.stored_events().await;
+    assert!(
+        events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
+        "{events:?}"
+    );
     // A corrected template is tried at once, and a cancelled installation ends its steps.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
@@ -173,6 +192,63 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
     server.heard("its steps over Redfish end, because its installation is no longer ordered").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
+}
+
+/// Directory of a machine whose steps are run by this controller.
+fn with_double(controller: &RedfishDouble, steps: &[Value]) -> TempDir {
+    let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
+    with_template(&bmc, steps)
+}
+
+fn boot_from_disk(priority: u32) -> Value {
+    let args = json!({"device": "disk", "persistent": true});
+    json!({"interface": "management", "step": "set_boot_device", "args": args, "priority": priority})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
+    let controller = RedfishDouble::start("On", &[SettingsOnly, ActionInfo, Types(&["On", "ForceOff"])]);
+    let steps = [
+        step("power", "power_off", 130),
+        step("power", "power_on", 120),
+        step("power", "reboot", 110),
+        boot_from_disk(100),
+    ];
+    let server = start_in(with_double(&controller, &steps)).await;
+    let pxe = ["PATCH 1 UEFI", "PATCH SD UEFI"];
+    let first = server.token(ONE).await;
+    server.asks_until(&first, || controller.changes().len() == 4, "the machine is switched off and on").await;
+    assert_eq!(controller.changes(), [&["POST ForceOff"], &pxe[..], &["POST On"]].concat());
+    let second = server.token(ONE).await;
+    // Without ForceRestart, the machine is switched off and on.
+    server.asks_until(&second, || controller.changes().len() == 8, "the machine is restarted").await;
+    assert_eq!(controller.changes()[4..], [&pxe[..], &["POST ForceOff", "POST On"]].concat());
+    assert_eq!(controller.state().boot, ["Once", "Pxe", "UEFI"]);
+    let third = server.token(ONE).await;
+    server.allocated(ONE, &third).await;
+    assert_eq!(controller.state().boot, ["Continuous", "Hdd", "UEFI"]);
+    let events = server.stored_events().await;
+    for name in
+        ["power.power_off: done (step 1 of 4)", "power.reboot: done", "management.set_boot_device: done (step 4 of 4)"]
+    {
+        assert!(events.iter().any(|event| event.contains("Preparing") && event.contains(name)), "{name}: {events:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_without_effect_fails_with_both_values_before_a_restart() {
+    for (step, power, expected) in [
+        (boot_from_disk(100), "On", "reports BootSourceOverrideTarget None, not Hdd"),
+        (step("power", "reboot", 1), "On", "reports BootSourceOverrideTarget None, not Pxe"),
+        (step("power", "power_on", 1), "Off", "reports BootSourceOverrideTarget None, not Pxe"),
+    ] {
+        let controller = RedfishDouble::start(power, &[Ignores]);
+        let server = start_in(with_double(&controller, std::slice::from_ref(&step))).await;
+        let token = server.token(ONE).await;
+        server.asks_until(&token, || server.heard.text().contains(expected), expected).await;
+        assert_eq!((server.asks(&token).await, controller.changes()), (204, vec!["PATCH 1 UEFI".to_owned()]), "{step}");
+        assert_eq!(server.progress().await["code"], "redfish-step-failed");
+    }
 }
 
 #[test]
@@ -231,5 +307,6 @@ async fn an_order_is_refused_before_it_is_placed() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert!(answer.status == 400 && answer.text().contains("offers no Bios resource"), "{}", answer.text());
+    assert_eq!(answer.json()["code"], "redfish-unsupported");
     assert_eq!(plain.changes(), Vec::<String>::new());
 }

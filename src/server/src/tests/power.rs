@@ -1,55 +1,87 @@
 //! A machine is switched by the server.
 
 use super::*;
-use testing::http::{Act, Request, Server as Controller};
+use crate::bmc::redfish::double::{Ignores, Quirk, RedfishDouble, SYSTEM};
+use control::api_types::RegisterRequest;
+use model::inventory::{FirmwareType, Inventory};
 
-fn controller() -> Controller {
-    Controller::start(Vec::new(), |request: &Request| match request.method.as_str() {
-        _ if request.authorization.is_none() => Act::says(401, ""),
-        "GET" => {
-            Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##)
+/// Field of a machine's file that names this controller.
+fn bmc_field(controller: &RedfishDouble) -> String {
+    format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url())
+}
+
+impl Running {
+    async fn switch(&self, token: &str, action: &str) -> Answer {
+        self.call(token, "POST", &format!("/v1/machine/{TWO}/power"), &json!({ "action": action })).await
+    }
+
+    /// Switches the machine when the server has read its file.
+    async fn switches_soon(&self, file: &str, action: &str) -> Answer {
+        self.write("machines/two.yaml", &format!("id: {TWO}\nname: two\n{file}"));
+        let began = std::time::Instant::now();
+        loop {
+            let answer = self.switch(&self.operator(), action).await;
+            if answer.status != 409 {
+                return answer;
+            }
+            assert!(began.elapsed() < PATIENCE, "{}", answer.text());
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        "PATCH" => Act::says(400, r#"{"error": {"message": "not now"}}"#),
-        _ => Act::says(204, ""),
-    })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_file_says_how_a_machine_is_switched() {
     let server = Running::start().await;
-    let operator = std::fs::read_to_string(server.dir.path().join("operator.token")).unwrap();
-    let power = async |token: &str, action: &str| {
-        server.call(token, "POST", &format!("/v1/machine/{TWO}/power"), &json!({ "action": action })).await
-    };
-    let operator = operator.trim();
-    let answer = power(operator, "on").await;
-    assert!(
-        answer.status == 409 && answer.text().contains("does not name a management controller"),
-        "{}",
-        answer.text()
-    );
+    let answer = server.switch(&server.operator(), "on").await;
+    let words = "does not name a management controller";
+    assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
+    assert_eq!(answer.json()["code"], "controller-missing");
 
-    let controller = controller();
-    let url = controller.url("redfish/v1/Systems/1");
-    let bmc = format!("bmc: {{url: '{url}', username: admin, password: hunter2}}\n");
-    server.write("machines/two.yaml", &format!("id: {TWO}\nname: two\n{bmc}"));
-    let began = std::time::Instant::now();
-    let answer = loop {
-        let answer = power(operator, "cycle").await;
-        if answer.status != 409 {
-            break answer;
-        }
-        assert!(began.elapsed() < PATIENCE, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let controller = RedfishDouble::start("On", &[]);
+    let answer = server.switches_soon(&bmc_field(&controller), "cycle").await;
     assert_eq!((answer.status, answer.json()), (200, json!({ "action": "cycle" })), "{}", answer.text());
-    let last = controller.requests().pop().unwrap();
-    assert_eq!((last.line(), last.body), ("POST /reset".to_owned(), r#"{"ResetType":"ForceRestart"}"#.to_owned()));
+    assert_eq!(controller.changes(), ["POST ForceRestart"]);
     server.heard("two: switched off and on, as requested by 127.0.0.1").await;
-
-    let answer = power(operator, "pxe").await;
-    assert!(answer.status == 502 && answer.text().contains("not now"), "{}", answer.text());
-    assert_eq!(power("wrong", "off").await.status, 401);
-    assert_eq!(power(operator, "melt").await.status, 400);
+    assert_eq!(server.switch("wrong", "off").await.status, 401);
+    assert_eq!(server.switch(&server.operator(), "melt").await.status, 400);
     assert!(!server.heard.text().contains("hunter2"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_without_effect_is_a_bad_gateway() {
+    let server = Running::start().await;
+    let controller = RedfishDouble::start("On", &[Ignores]);
+    for (action, expected) in
+        [("pxe", "reports BootSourceOverrideTarget None, not Pxe"), ("off", "reports PowerState On, not Off")]
+    {
+        let answer = server.switches_soon(&bmc_field(&controller), action).await;
+        assert!(answer.status == 502 && answer.text().contains(expected), "{}", answer.text());
+        assert_eq!(answer.json()["code"], "controller-failed");
+    }
+    assert_eq!(controller.changes(), ["PATCH 1 UEFI", "POST ForceOff"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_registered_with_uefi_boots_over_pxe_with_uefi() {
+    const NONE: &[Quirk] = &[];
+    for (firmware, present, expected) in [
+        (Some(FirmwareType::Uefi), "Legacy", "UEFI"),
+        (Some(FirmwareType::Bios), "UEFI", "Legacy"),
+        (None, "UEFI", "UEFI"),
+    ] {
+        let server = Running::start().await;
+        let controller = RedfishDouble::start("On", NONE);
+        controller.state().boot[2] = present.to_owned();
+        if let Some(firmware) = firmware {
+            let mut inventory = Inventory::default();
+            inventory.system.firmware = firmware;
+            let register = serde_json::to_value(RegisterRequest::new(TWO.to_owned(), inventory)).unwrap();
+            let token = token_of(&server.boot(&format!("uuid={TWO}")).await.text());
+            assert_eq!(server.call(&token, "POST", "/v1/machine/register", &register).await.status, 200);
+        }
+        let answer = server.switches_soon(&bmc_field(&controller), "pxe").await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(controller.state().boot, ["Once", "Pxe", expected]);
+    }
 }

@@ -1,31 +1,20 @@
 //! BIOS attributes of a system: current and pending values, the registry that describes them, and their changes.
 
-use super::{RedfishClient, RedfishLink, RedfishSystem};
-use crate::bmc::{PowerAction, bmc_refusal};
+use super::client::RedfishResource;
+use super::{RedfishMachine, find_settings, with_apply_time};
+use crate::bmc::{READS, bmc_refusal, read_until};
 use common::error::Result;
-use linux::http;
-use model::bmc::{Bmc, BmcAddress};
-use model::deploy_steps::{BiosSetting, BootDevice};
-use reqwest::Method;
-use reqwest::header::IF_MATCH;
+use common::format::untrusted_text::sanitize_line;
+use model::deploy_steps::{BiosSetting, is_same_value};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// One system of a Redfish service.
-pub(crate) struct RedfishMachine<'a> {
-    client: RedfishClient<'a>,
-    /// Path of the system.
-    path: String,
-}
-
-/// Power state and boot device of a system, and its BIOS.
+/// Power state and boot targets of a system, and its BIOS.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SystemState {
     /// `On`, `Off`, or a transition between them; `None` if the service does not report it.
     pub power: Option<String>,
-    /// Target of the boot override.
-    pub boot_target: Option<String>,
     /// Boot targets that the service supports; empty if it does not list them.
     pub boot_targets: Vec<String>,
     /// `None` if the service offers no Bios resource for the system.
@@ -45,8 +34,8 @@ pub(crate) struct BiosState {
     registry_name: String,
     /// Path to which changes are sent; `None` if the attributes cannot be changed.
     settings_path: Option<String>,
-    /// Whether changes must be requested for the next restart explicitly.
-    takes_apply_time: bool,
+    /// `@Redfish.Settings` of the resource.
+    settings: Value,
     /// Target of the action that resets the attributes.
     reset_path: Option<String>,
 }
@@ -97,47 +86,19 @@ impl BiosState {
     }
 }
 
-#[derive(Deserialize)]
-struct BootResource {
-    #[serde(default, rename = "PowerState")]
-    power: Option<String>,
-    #[serde(default, rename = "Boot")]
-    boot: Value,
-    #[serde(default, rename = "Bios")]
-    bios: Option<RedfishLink>,
-}
-
-impl<'a> RedfishMachine<'a> {
-    /// Connects to the controller, and finds the system of the machine with this UUID.
-    ///
-    /// # Errors
-    /// The controller does not support Redfish, cannot be reached, rejects the credentials, or belongs to another machine.
-    pub(crate) fn connect(bmc: &'a Bmc, machine: &str) -> Result<RedfishMachine<'a>> {
-        let BmcAddress::Redfish { url, system } = &bmc.at else {
-            return Err(bmc_refusal("the management controller is addressed over IPMI, not over Redfish".to_owned()));
-        };
-        let client = RedfishClient { client: http::new_device_client(bmc.insecure)?, bmc, url };
-        let path = match system {
-            Some(path) => path.clone(),
-            None => client.find_system(Some(machine))?,
-        };
-        Ok(RedfishMachine { client, path })
-    }
-
+impl RedfishMachine<'_> {
     /// Reads the state of the system without its attribute registry.
     ///
     /// # Errors
     /// The service fails.
     pub(crate) fn read_state(&self) -> Result<SystemState> {
-        let (system, _): (BootResource, _) = self.client.fetch(&self.path)?;
-        let text = |name: &str| system.boot[name].as_str().map(str::to_owned);
-        let targets = system.boot["BootSourceOverrideTarget@Redfish.AllowableValues"].as_array();
+        let RedfishResource { document, .. } = self.client.fetch(&self.path)?;
+        let targets = document["Boot"]["BootSourceOverrideTarget@Redfish.AllowableValues"].as_array();
         let targets = targets.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
         Ok(SystemState {
-            power: system.power,
-            boot_target: text("BootSourceOverrideTarget"),
+            power: document["PowerState"].as_str().map(str::to_owned),
             boot_targets: targets.collect(),
-            bios: system.bios.map(|link| self.read_bios(&link.id)).transpose()?,
+            bios: document["Bios"]["@odata.id"].as_str().map(|link| self.read_bios(link)).transpose()?,
         })
     }
 
@@ -155,38 +116,31 @@ impl<'a> RedfishMachine<'a> {
     }
 
     fn read_bios(&self, path: &str) -> Result<BiosState> {
-        let (bios, _): (Value, _) = self.client.fetch(&self.client.check_link(path)?)?;
-        let attributes = |resource: &Value| resource["Attributes"].as_object().cloned().unwrap_or_default();
-        let settings = &bios["@Redfish.Settings"];
-        let settings_path = settings["SettingsObject"]["@odata.id"].as_str();
-        let settings_path = settings_path.map(|path| self.client.check_link(path)).transpose()?;
-        let pending: Option<Value> =
-            settings_path.as_ref().map(|path| self.client.fetch(path)).transpose()?.map(|(value, _)| value);
-        let reset = bios["Actions"]["#Bios.ResetBios"]["target"].as_str();
-        let on_reset = |one: &Value| one.as_str() == Some("OnReset");
+        let bios = self.client.fetch(path)?.document;
+        let settings_path = find_settings(&bios);
+        let pending = settings_path.map(|path| self.client.fetch(path)).transpose()?;
         Ok(BiosState {
-            current: attributes(&bios),
-            pending: pending.as_ref().map(attributes).unwrap_or_default(),
+            current: read_attributes(&bios),
+            pending: pending.map(|pending| read_attributes(&pending.document)).unwrap_or_default(),
             registry: BTreeMap::new(),
             registry_name: bios["AttributeRegistry"].as_str().unwrap_or_default().to_owned(),
-            settings_path,
-            takes_apply_time: settings["SupportedApplyTimes"].as_array().is_some_and(|all| all.iter().any(on_reset)),
-            reset_path: reset.map(|path| self.client.check_link(path)).transpose()?,
+            settings_path: settings_path.map(str::to_owned),
+            settings: bios["@Redfish.Settings"].clone(),
+            reset_path: bios["Actions"]["#Bios.ResetBios"]["target"].as_str().map(str::to_owned),
         })
     }
 
     /// Reads the attributes of the registry with this name. If its name in the list of registries differs, as with sushy-emulator, the
     /// registry itself must have the name.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
-        let (list, _): (Value, _) = self.client.fetch("/redfish/v1/Registries")?;
-        let links = list["Members"].as_array().cloned().unwrap_or_default();
-        let links = links.iter().filter_map(|link| link["@odata.id"].as_str());
+        let list = self.client.fetch("/redfish/v1/Registries")?.document;
+        let links = list["Members"].as_array().into_iter().flatten().filter_map(|link| link["@odata.id"].as_str());
         for link in links.filter(|link| link.contains("BiosAttributeRegistry") || link.contains(name)) {
-            let (file, _): (Value, _) = self.client.fetch(&self.client.check_link(link)?)?;
+            let file = self.client.fetch(link)?.document;
             let locations = file["Location"].as_array().cloned().unwrap_or_default();
             let english = locations.iter().find(|one| one["Language"].as_str().is_none_or(|it| it.starts_with("en")));
             let Some(uri) = english.or(locations.first()).and_then(|one| one["Uri"].as_str()) else { continue };
-            let (registry, _): (Value, _) = self.client.fetch(&self.client.check_link(uri)?)?;
+            let registry = self.client.fetch(uri)?.document;
             let is_named = [&file["Registry"], &file["Id"], &registry["Id"]].iter().any(|id| id.as_str() == Some(name));
             let attributes = registry["RegistryEntries"]["Attributes"].as_array().filter(|_| is_named);
             if let Some(attributes) = attributes {
@@ -197,10 +151,10 @@ impl<'a> RedfishMachine<'a> {
         Ok(Vec::new())
     }
 
-    /// Requests these values for the next restart.
+    /// Requests these values for the next restart. Values that the service lists as pending must be the requested ones.
     ///
     /// # Errors
-    /// The service rejects them, or has no settings resource.
+    /// The service rejects them, reports other values, or has no settings resource.
     pub(crate) fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
             return Err(bmc_refusal(format!(
@@ -209,15 +163,19 @@ impl<'a> RedfishMachine<'a> {
             )));
         };
         let attributes: Map<String, Value> = settings.iter().map(|one| (one.name.clone(), one.value.clone())).collect();
-        let mut body = json!({ "Attributes": attributes });
-        if bios.takes_apply_time {
-            body["@Redfish.SettingsApplyTime"] = json!({ "ApplyTime": "OnReset" });
+        let body = with_apply_time(&bios.settings, json!({ "Attributes": attributes }));
+        let response = self.client.patch(path, &self.client.fetch(path)?, &body)?;
+        self.client.expect_success(response)?;
+        let read =
+            || self.client.fetch(path).map(|pending| find_unaccepted(settings, &read_attributes(&pending.document)));
+        match &read_until(READS, read, Vec::is_empty)?[..] {
+            [] => Ok(()),
+            differing => Err(bmc_refusal(sanitize_line(&format!(
+                "management controller {} accepted the BIOS settings, but reports {}",
+                self.client.url,
+                differing.join(", ")
+            )))),
         }
-        // Some controllers reject a change without the ETag.
-        let (_, etag): (Value, _) = self.client.fetch(path)?;
-        let request = self.client.request(Method::PATCH, path).json(&body);
-        let request = etag.into_iter().fold(request, |request, etag| request.header(IF_MATCH, etag));
-        self.client.send_request(request).map(drop)
     }
 
     /// Requests a reset of the attributes to their defaults.
@@ -228,31 +186,21 @@ impl<'a> RedfishMachine<'a> {
         let Some(path) = &bios.reset_path else {
             return Err(bmc_refusal(format!("{}{}: the BIOS cannot be reset", self.client.url, self.path)));
         };
-        self.client.send_request(self.client.request(Method::POST, path).json(&json!({}))).map(drop)
+        self.client.expect_success(self.client.post(path, &json!({}))?).map(drop)
     }
+}
 
-    /// Sets the device from which the machine boots, at the next boot or at each.
-    ///
-    /// # Errors
-    /// The service rejects the request.
-    pub(crate) fn set_boot_device(&self, device: BootDevice, persistent: bool) -> Result<()> {
-        let (_, etag): (Value, _) = self.client.fetch(&self.path)?;
-        let enabled = if persistent { "Continuous" } else { "Once" };
-        let target = device.redfish_target();
-        let boot = json!({ "Boot": { "BootSourceOverrideEnabled": enabled, "BootSourceOverrideTarget": target } });
-        let request = self.client.request(Method::PATCH, &self.path).json(&boot);
-        let request = etag.into_iter().fold(request, |request, etag| request.header(IF_MATCH, etag));
-        self.client.send_request(request).map(drop)
-    }
+fn read_attributes(resource: &Value) -> Map<String, Value> {
+    resource["Attributes"].as_object().cloned().unwrap_or_default()
+}
 
-    /// Switches the power of the machine.
-    ///
-    /// # Errors
-    /// The service rejects the request, or does not support it.
-    pub(crate) fn switch_power(&self, action: PowerAction) -> Result<()> {
-        let (system, _): (RedfishSystem, _) = self.client.fetch(&self.path)?;
-        self.client.reset_system(&self.path, &system, action)
-    }
+/// Describes the pending values that differ from the settings. Services that list only some pending values are checked after the restart.
+fn find_unaccepted(settings: &[BiosSetting], pending: &Map<String, Value>) -> Vec<String> {
+    let differing = settings.iter().filter_map(|BiosSetting { name, value }| {
+        let reported = pending.get(name).filter(|reported| !reported.is_null() && !is_same_value(reported, value))?;
+        Some(format!("{name} {reported}, not {value}"))
+    });
+    differing.collect()
 }
 
 fn index_attributes(attributes: Vec<BiosAttribute>) -> BTreeMap<String, BiosAttribute> {

@@ -1,0 +1,199 @@
+//! Requests over IPMI, with a script in place of ipmitool that models a controller, and its quirks as shell code.
+
+use super::*;
+use PowerAction::{Cycle, Off, On, Pxe};
+use model::bmc::BmcAddress;
+use model::inventory::FirmwareType;
+use model::registry_auth::SecretText;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::TempDir;
+
+const GUID: &str = "4c4c4544-0051-3010-8031-b2c04f333633";
+
+const CONTROLLER: &str = r#"
+case "$*" in
+*"power status") echo "Chassis Power is $(cat power)" ;;
+*"power on") echo on >power ;;
+*"power off") echo off >power ;;
+*"bootdev none") echo 8000 >flags ;;
+*"bootdev pxe options=efiboot") echo a004 >flags ;;
+*"bootdev pxe") echo 8004 >flags ;;
+*"bootparam get 5") printf 'Boot parameter version: 1\n Boot parameter data: %s000000\n' "$(cat flags)" ;;
+*"mc guid") echo "System GUID  : $(cat guid)" ;;
+esac
+"#;
+
+/// Requests that ipmitool rejects with a message.
+fn rejects(requests: &str, message: &str) -> String {
+    format!("case \"$*\" in {requests}) echo '{message}' >&2; exit 1 ;; esac")
+}
+
+/// Starts a controller whose machine has this power state.
+fn controller(power: &str, quirk: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in [("power", power), ("flags", "8000"), ("guid", GUID), ("log", "")] {
+        fs::write(dir.path().join(name), content).unwrap();
+    }
+    let script =
+        format!("#!/bin/sh\ncd {}\necho \"$IPMI_PASSWORD $*\" >>log\n{quirk}\n{CONTROLLER}", dir.path().display());
+    let program = dir.path().join("ipmitool");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn perform(dir: &Path, action: PowerAction, target: &TargetMachine) -> Result<Option<String>> {
+    let at = BmcAddress::Ipmi { host: "h".to_owned(), port: None };
+    let bmc = Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false };
+    perform_action(dir.join("ipmitool"), &bmc, ("h", Some(9001)), action, target)
+}
+
+fn perform_anywhere(dir: &TempDir, action: PowerAction) -> Result<Option<String>> {
+    perform(dir.path(), action, &TargetMachine::default())
+}
+
+/// Requests that change something, without the arguments that all have in common.
+fn changes(dir: &TempDir) -> Vec<String> {
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    let all = log.lines().map(|line| line.strip_prefix("hunter2 -I lanplus -H h -p 9001 -U admin -E ").expect(line));
+    let is_read = |line: &&str| ["power status", "get 5", "mc guid"].iter().any(|read| line.ends_with(read));
+    all.filter(|line| !is_read(line)).map(str::to_owned).collect()
+}
+
+const KEEP_FLAGS: &str = "raw 0x00 0x08 0x03 0x08";
+const PXE_EFI: &str = "chassis bootdev pxe options=efiboot";
+
+#[test]
+fn each_action_is_requested_and_read_back() {
+    let present_state = |requests| rejects(requests, "Command not supported in present state");
+    for (quirk, power, action, expected) in [
+        (String::new(), "off", On, &["chassis power on"][..]),
+        (String::new(), "on", On, &[]),
+        (String::new(), "on", Off, &["chassis power off"]),
+        (String::new(), "off", Off, &[]),
+        (String::new(), "on", Cycle, &["chassis power cycle"]),
+        (String::new(), "off", Cycle, &["chassis power on"]),
+        (String::new(), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
+        // The state was reached meanwhile.
+        (
+            format!("case \"$*\" in *'power off') echo off >power ;; esac; {}", present_state("*'power off'")),
+            "on",
+            Off,
+            &["chassis power off"],
+        ),
+        (present_state("*cycle"), "on", Cycle, &["chassis power cycle", "chassis power off", "chassis power on"]),
+        (present_state("*raw*"), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
+        (
+            rejects(
+                "*OPERATOR*) ;; *",
+                "Set Session Privilege Level to ADMINISTRATOR failed: Insufficient privilege level",
+            ),
+            "off",
+            On,
+            &["-L OPERATOR chassis power on"],
+        ),
+    ] {
+        let dir = controller(power, &quirk);
+        perform_anywhere(&dir, action).unwrap_or_else(|error| panic!("{quirk} {action:?}: {error}"));
+        assert_eq!(changes(&dir), expected, "{quirk} {action:?}");
+        let power = fs::read_to_string(dir.path().join("power")).unwrap();
+        assert_eq!(power.trim() == "on", action != Off, "{quirk} {action:?}");
+    }
+}
+
+#[test]
+fn the_boot_mode_is_that_of_the_machine() {
+    for (firmware, expected) in
+        [(Some(FirmwareType::Uefi), PXE_EFI), (None, PXE_EFI), (Some(FirmwareType::Bios), "chassis bootdev pxe")]
+    {
+        let dir = controller("on", "");
+        let warning = perform(dir.path(), Pxe, &TargetMachine { uuid: None, firmware }).unwrap();
+        assert_eq!((changes(&dir)[1].as_str(), warning), (expected, None));
+    }
+}
+
+#[test]
+fn boot_flags_are_read_back() {
+    let reports = |flags: &str| format!("case \"$*\" in *'bootdev pxe'*) echo {flags} >flags; exit ;; esac");
+    for (quirk, flags, expected) in [
+        (reports("a004"), "8000", Ok(None)),
+        (reports("e004"), "8000", Ok(None)),
+        (reports("8004"), "8000", Err("reports the boot flags 80 04, not a0 04")),
+        (reports("2004"), "8000", Err("reports the boot flags 20 04, not a0 04")),
+        (reports("a008"), "8000", Err("reports the boot flags a0 08, not a0 04")),
+        // ipmi_sim reports only the device. Outdated flags are the same, and prove nothing.
+        (reports("0004"), "8000", Ok(Some("not whether it is in force"))),
+        (reports("0004"), "0004", Ok(Some("not whether it is in force"))),
+        (reports("0004"), "no", Ok(Some("not whether it is in force"))),
+        ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "0004", Err("reports the boot flags 00 04, not a0 04")),
+        ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "8000", Err("reports the boot flags 80 00, not a0 04")),
+        (rejects("*bootparam*", "Parameter not supported"), "8000", Ok(Some("does not report its boot flags"))),
+        ("case \"$*\" in *bootparam*) exit ;; esac".to_owned(), "8000", Ok(Some("does not report its boot flags"))),
+        (rejects("*'bootdev pxe'*", "Invalid data field in request"), "8000", Err("Invalid data field in request")),
+    ] {
+        let dir = controller("on", &quirk);
+        fs::write(dir.path().join("flags"), flags).unwrap();
+        match (perform_anywhere(&dir, Pxe), expected) {
+            (Ok(None), Ok(None)) => {}
+            (Ok(Some(actual)), Ok(Some(expected))) => assert!(actual.contains(expected), "{quirk}: {actual}"),
+            (Err(actual), Err(expected)) => assert!(actual.to_string().contains(expected), "{quirk}: {actual}"),
+            (actual, _) => panic!("{quirk} {flags}: {actual:?}, not {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_change_without_effect_fails_with_both_values() {
+    for (power, action, expected) in [
+        ("on", Off, "management controller h accepted the request, but reports power on, not off"),
+        ("off", On, "reports power off, not on"),
+        ("off", Cycle, "reports power off, not on"),
+    ] {
+        let dir = controller(power, "case \"$*\" in *'power on'|*'power off') exit ;; esac");
+        let error = perform_anywhere(&dir, action).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_said_without_the_password() {
+    for (quirk, expected) in [
+        (rejects("*", "Error: Unable to establish IPMI v2 / RMCP+ session"), "Unable to establish"),
+        (rejects("*'power on'", "Set Chassis Power Control to Up/On failed: Unspecified error"), "Unspecified error"),
+        (rejects("*", "Insufficient privilege level"), "Insufficient privilege level"),
+    ] {
+        let dir = controller("off", &quirk);
+        let why = perform_anywhere(&dir, On).unwrap_err().to_string();
+        assert!(why.starts_with("management controller h: ") && why.contains(expected), "{why}");
+        assert!(!why.contains("hunter2"), "{why}");
+        fs::remove_file(dir.path().join("ipmitool")).unwrap();
+        let why = perform_anywhere(&dir, On).unwrap_err().to_string();
+        assert!(why.starts_with("ipmitool is not installed on this host"), "{why}");
+    }
+}
+
+/// A controller's GUID is a claim that may be another one than the firmware's UUID, so that it refuses nothing.
+#[test]
+fn another_guid_is_a_warning() {
+    let warned = |guid: &str, machine: Option<&str>| {
+        let dir = controller("off", "");
+        fs::write(dir.path().join("guid"), guid).unwrap();
+        perform(dir.path(), Off, &TargetMachine { uuid: machine.map(str::to_owned), firmware: None }).unwrap()
+    };
+    for same in [
+        GUID,
+        "44454c4c-5100-1030-8031-b2c04f333633",
+        "3336334f-c0b2-3180-1030-510044454c4c",
+        "00000000-0000-0000-0000-000000000000",
+        "03000200-0400-0500-0006-000700080009",
+        "none",
+    ] {
+        assert_eq!(warned(same, Some(GUID)), None, "{same}");
+    }
+    let other = "aaaaaaaa-0051-3010-8031-b2c04f333633";
+    let why = warned(other, Some(GUID)).unwrap();
+    assert!(why.contains(GUID) && why.contains(other), "{why}");
+    assert_eq!(warned(other, None), None);
+}

@@ -1,0 +1,124 @@
+//! Power of a system: reset types that the controller supports, and the state that it reports afterwards.
+
+use super::RedfishMachine;
+use super::client::RedfishResource;
+use crate::bmc::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
+use common::error::{Error, Result};
+use common::format::untrusted_text::sanitize_line;
+use serde_json::{Value, json};
+
+const ON: &str = "On";
+const OFF: &str = "Off";
+/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is a type of Huawei.
+const SWITCH_ON: [&str; 2] = ["On", "ForceOn"];
+const SWITCH_OFF: [&str; 1] = ["ForceOff"];
+const RESTART: [&str; 3] = ["ForceRestart", "PowerCycle", "ForcePowerCycle"];
+
+/// Result of a reset request: the accepted type, or the reason why no type was accepted.
+type ResetResult = std::result::Result<&'static str, Error>;
+
+impl RedfishMachine<'_> {
+    /// Switches the machine on. A machine that is on is left as it is.
+    ///
+    /// # Errors
+    /// The service does not support it, rejects it, or does not report the state afterwards.
+    pub(crate) fn switch_on(&self) -> Result<()> {
+        self.reach_state(&self.client.fetch(&self.path)?, ON, &SWITCH_ON)
+    }
+
+    /// Switches the machine off without a shutdown. A machine that is off is left as it is.
+    ///
+    /// # Errors
+    /// As with [`RedfishMachine::switch_on`].
+    pub(crate) fn switch_off(&self) -> Result<()> {
+        self.reach_state(&self.client.fetch(&self.path)?, OFF, &SWITCH_OFF)
+    }
+
+    /// Restarts the machine, or switches it on if it is off. If the controller cannot restart it, it is switched off and on.
+    ///
+    /// # Errors
+    /// As with [`RedfishMachine::switch_on`].
+    pub(crate) fn cycle_power(&self) -> Result<()> {
+        let system = self.client.fetch(&self.path)?;
+        if is_in_state(&system, OFF) {
+            return self.reach_state(&system, ON, &SWITCH_ON);
+        }
+        match self.request_reset(&system, &RESTART)? {
+            Ok(kind) => self.await_state(ON, Ok(kind)),
+            Err(_) => {
+                self.switch_off()?;
+                // Some controllers reject the request for some seconds after they have switched the machine off.
+                read_until(READS_AFTER_REJECTION, || self.switch_on(), |()| true)
+            }
+        }
+    }
+
+    fn reach_state(&self, system: &RedfishResource, state: &str, kinds: &[&'static str]) -> Result<()> {
+        match is_in_state(system, state) {
+            true => Ok(()),
+            false => {
+                let requested = self.request_reset(system, kinds)?;
+                self.await_state(state, requested)
+            }
+        }
+    }
+
+    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    fn await_state(&self, state: &str, requested: ResetResult) -> Result<()> {
+        let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
+        let system = read_until(reads, || self.client.fetch(&self.path), |system| is_in_state(system, state))?;
+        match requested {
+            _ if is_in_state(&system, state) => Ok(()),
+            Err(rejection) => Err(rejection),
+            Ok(kind) => {
+                let actual = system.document["PowerState"].as_str().unwrap_or("unknown");
+                let what = format!("accepted the reset type {kind}, but reports PowerState {actual}, not {state}");
+                Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.client.url))))
+            }
+        }
+    }
+
+    /// Requests the first of these reset types that the controller accepts.
+    fn request_reset(&self, system: &RedfishResource, kinds: &[&'static str]) -> Result<ResetResult> {
+        let reset = &system.document["Actions"]["#ComputerSystem.Reset"];
+        let place = format!("{}{}", self.client.url, self.path);
+        let Some(target) = reset["target"].as_str() else {
+            return Err(bmc_refusal(format!("{place} cannot be switched: it does not support ComputerSystem.Reset")));
+        };
+        let allowed = self.list_reset_types(reset);
+        let supported = allowed.as_ref().map_or("not listed".to_owned(), |allowed| allowed.join(", "));
+        let unsupported =
+            format!("{place} supports none of the reset types {}; supported are {supported}", kinds.join(", "));
+        let mut rejection = bmc_refusal(sanitize_line(&unsupported));
+        for kind in kinds.iter().filter(|kind| allowed.as_ref().is_none_or(|all| all.iter().any(|one| one == **kind))) {
+            let response = self.client.post(target, &json!({ "ResetType": kind }))?;
+            let may_try_another = response.is_unsupported();
+            match self.client.expect_success(response) {
+                Ok(_) => return Ok(Ok(kind)),
+                Err(error) if may_try_another => rejection = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Err(rejection))
+    }
+
+    /// Returns the reset types that the controller supports, from the action or its `@Redfish.ActionInfo`; `None` if it does not list them.
+    fn list_reset_types(&self, reset: &Value) -> Option<Vec<String>> {
+        read_strings(&reset["ResetType@Redfish.AllowableValues"]).or_else(|| {
+            let info = self.client.fetch(reset["@Redfish.ActionInfo"].as_str()?).ok()?.document;
+            let mut parameters = info["Parameters"].as_array()?.iter();
+            let parameter = parameters.find(|parameter| parameter["Name"].as_str() == Some("ResetType"))?;
+            read_strings(&parameter["AllowableValues"])
+        })
+    }
+}
+
+/// Returns the strings of a list; `None` if it is missing or empty.
+fn read_strings(list: &Value) -> Option<Vec<String>> {
+    let strings: Vec<String> = list.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    (!strings.is_empty()).then_some(strings)
+}
+
+fn is_in_state(system: &RedfishResource, state: &str) -> bool {
+    system.document["PowerState"].as_str() == Some(state)
+}
