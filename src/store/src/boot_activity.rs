@@ -61,11 +61,11 @@ impl MachineBoot {
     }
 }
 
-/// Times at which boots have last called.
+/// Times at which boots last contacted the server.
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
-    /// Start of the server. Earlier calls are unknown, so that a boot without a known call is assumed to have called at this time.
+    /// Start of the server. Earlier requests are unknown: a boot without a known request is assumed to have sent one at this time.
     started: Instant,
     pub quiet: Duration,
     /// See [`QUIET_AT_SAME_ADDRESS`].
@@ -90,7 +90,7 @@ impl BootActivity {
         }
     }
 
-    /// Returns whether the boot has called this server process recently and has not ended: the machine runs its ramdisk.
+    /// Returns whether the boot has contacted this server process recently and is not over: the machine runs its ramdisk.
     pub fn has_called_recently(&self, boot: &MachineBoot) -> bool {
         let at = lock_mutex(&self.at);
         boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.elapsed() < self.quiet)
@@ -101,7 +101,7 @@ impl BootActivity {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Returns whether the boot has not ended and has called recently.
+    /// Returns whether the boot is not over and has contacted the server recently.
     pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
         self.is_active_within(boot, self.quiet)
     }

@@ -242,7 +242,7 @@ async fn find_target_approval(
     Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
 }
 
-/// Predicts the effect of a migration on a machine that has not called yet.
+/// Predicts the effect of a migration on a machine whose ramdisk has not contacted the server yet.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -308,7 +308,7 @@ pub(crate) async fn start_copy(
     Ok(Some(Ok(())))
 }
 
-/// Checks, before anything is erased, that the source machine has called recently and has fetched the target's certificate.
+/// Checks, before anything is erased, that the source machine has contacted the server recently and has fetched the target's certificate.
 ///
 /// # Errors
 /// The condition is not met yet. The target repeats its request.
@@ -322,7 +322,7 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that the source waits in its ramdisk",
+                "source machine {} has not fetched this machine's certificate yet, or has not contacted the server for half a minute: make sure that the source waits in its ramdisk",
                 is.a
             ),
         )),
@@ -364,7 +364,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "{} has not called for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
+            "{} has not contacted the server for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
             app.directory().display_name(&is.a)
         ));
     }

@@ -95,7 +95,7 @@ impl Assignment {
     }
 }
 
-/// Predicted effect of a migration on a machine that has not called yet.
+/// Predicted effect of a migration on a machine whose ramdisk has not contacted the server yet.
 pub(crate) enum MigrationForecast {
     /// The migration does not affect the machine.
     AsEver,

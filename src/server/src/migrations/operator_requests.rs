@@ -64,9 +64,9 @@ pub struct MigrationView {
     pub created: String,
     /// Disk of the target for each disk name of the layout.
     pub disks: Vec<RecordedDisk>,
-    /// True if the source waits in its ramdisk, and has called recently.
+    /// True if the source waits in its ramdisk, and has contacted the server recently.
     pub from_stands: bool,
-    /// True if the target waits in its ramdisk, and has called recently.
+    /// True if the target waits in its ramdisk, and has contacted the server recently.
     pub to_stands: bool,
     /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
