@@ -16,9 +16,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 4;
-/// Numbers of cuts in a sample, and in a full run.
+/// Number of cuts after a step in a sample.
 const STEPS_IN_SAMPLE: usize = 2;
+/// Number of cuts within a step in a sample.
 const MOMENTS_IN_SAMPLE: usize = 2;
+/// Number of cuts within a step in a full run.
 const MOMENTS: usize = 20;
 /// Upper bound of the number of steps, so that the search for the last cut ends.
 const MOST_STEPS: usize = 60;

@@ -105,8 +105,9 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks, and maximum number of NICs, in [`RegisteredHardware`].
+/// Maximum number of disks, which is also the maximum number of NICs, in [`RegisteredHardware`].
 const HARDWARE: usize = 4096;
+/// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;
 
 impl RegisterRequest {

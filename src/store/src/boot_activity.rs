@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time after its last call during which a boot is considered active. Machines call at least once per minute.
+/// Time after its last request during which a boot is considered active. Machines send a request at least once per minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// Shorter time that applies if the next boot registers from the same address. Most likely the machine has restarted, so that a single
-/// missed call suffices.
+/// Shorter time that applies if the next boot registers from the same address. The machine has most likely restarted: a single missed
+/// request suffices.
 pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
 /// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.

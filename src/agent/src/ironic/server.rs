@@ -33,8 +33,9 @@ pub(crate) struct ServerLimits {
     /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
-    /// Timeout of the head of a request, and of the next request on a connection.
+    /// Timeout of the head of a request, which includes the wait for the next request on a connection.
     pub head: Duration,
+    /// Timeout of the body of a request.
     pub body: Duration,
     /// Timeout of a connection, including the execution of commands.
     pub connection: Duration,

@@ -9,8 +9,9 @@ use model::registry_auth::SecretText;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Port and interface that metal-stack's own agent registers.
+/// Port of the BMC that metal-stack's own agent registers.
 const PORT: u16 = 623;
+/// Interface of `ipmitool` that metal-stack's own agent registers.
 const INTERFACE: &str = "lanplus";
 
 /// Record of a BMC, with metal-stack's fields. Empty if unknown.

@@ -89,8 +89,9 @@ pub(crate) struct WriterPool {
     /// Index of the writer to which the next batch is sent.
     turn: usize,
     batch: JobBatch,
-    /// Number of finished files, and of bytes, in the current batch.
+    /// Number of finished files in the current batch.
     files: usize,
+    /// Size of the finished files in the current batch.
     bytes: usize,
     /// Whether the current file is incomplete. All jobs of a file are sent to the same writer.
     within: bool,

@@ -29,6 +29,7 @@ const BUILT_AT: &str = "/proc";
 
 /// Directories of programs and their libraries; Debian's alternatives are resolved through the last one.
 const PROGRAMS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives"];
+/// Device nodes of the host that the sandbox contains.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Options of the root's tmpfs, sized for files of a few hundred KiB.

@@ -31,8 +31,9 @@ const LAYOUT: [FieldNames; 10] = [
     plain_field("constraints"),
     plain_field("cleanfirmware"),
 ];
-/// Fields of metal-stack's v2 API that have no effect on disks: creation time, names and descriptions.
+/// Field of a layout in metal-stack's v2 API that has no effect on disks: its creation time.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
+/// Fields of a filesystem in metal-stack's v2 API that have no effect on disks.
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
 const CONSTRAINTS: [FieldNames; 2] = [FieldNames { name: "sizes", also: &["size"] }, plain_field("images")];
 const SIZE_MISSING: &str = "size is missing: specify MiB, or 0 for the remaining space";

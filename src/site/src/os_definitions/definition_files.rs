@@ -8,7 +8,9 @@ use std::path::Path;
 
 /// Maximum size of all files together, in bytes. Scripts and lists are small, and all of them are sent to the agent.
 const MOST_BYTES: u64 = 512 << 10;
+/// Maximum number of files of a definition.
 const MOST_FILES: usize = 200;
+/// Maximum depth of nested folders.
 const MOST_DEEP: usize = 4;
 
 /// Path, size, modification time and mode of each file. Changes whenever a file changes.
