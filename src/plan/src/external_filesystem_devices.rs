@@ -55,13 +55,13 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} names {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
+                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
                 disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
-                "its mount option {option} names {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
+                "its mount option {option} refers to {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
             ));
         }
         if !is_device {
@@ -69,12 +69,12 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} names a device which is not found and may lie on a wiped disk: correct the option, or attach the device"
+                "its mount option {option} refers to a device that is not found and may lie on a wiped disk: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
             .filter(|_| !filesystem.is_read_only())?;
-        Some(format!("its mount option {option} names {device}, {}", describe_unlisted(&disk)))
+        Some(format!("its mount option {option} refers to {device}, {}", describe_unlisted(&disk)))
     }
 
     /// Returns the devices of the machine that match the value of a mount option.

@@ -93,7 +93,7 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     let names = (!names.is_empty()).then(|| names.join(", "))?;
     Some(format!(
         "the machine's file differs from the installed allocation in {names}, whose installed values cannot be kept: of secrets, the server \
-         records only digests, and it verifies OS definitions only as the file names them; {REMEDY}"
+         records only digests, and it verifies only the OS definitions that the file specifies; {REMEDY}"
     ))
 }
 

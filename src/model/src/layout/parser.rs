@@ -193,7 +193,7 @@ fn read_layout(reader: &mut LayoutReader, root: &DocumentNode) -> Option<Layout>
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
-                let message = "no constraints: the layout is only used if an allocation names it";
+                let message = "no constraints: the layout is only used if an allocation specifies it";
                 reader.notes.push(located_problem("constraints", root.mark, message));
                 LayoutConstraints::default()
             }

@@ -26,7 +26,7 @@ impl SelectedDefinition {
         let mut words = first.split_whitespace();
         let Some(runs) = words.next() else {
             return Err(format!(
-                "the create program of {os}: the first line names no interpreter; start it with a line like \
+                "the create program of {os}: the first line does not specify an interpreter; start it with a line like \
                                 #!/bin/sh"
             ));
         };

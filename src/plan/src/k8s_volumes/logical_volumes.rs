@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         let Some((device, unit)) = self.find_preserved(volume)?.filter(|_| same_name.is_none()) else {
             return Ok(None);
         };
-        self.warn(format!("volume {} names {named}, but is kept on {device}, which has its UUID", volume.name));
+        self.warn(format!("volume {} refers to {named}, but is kept on {device}, which has its UUID", volume.name));
         Ok(Some(self.keep_raw(volume, None, device, unit)))
     }
 
@@ -100,7 +100,7 @@ impl<'a> PlanDecider<'a> {
             )));
         }
         self.warn(format!(
-            "volume {} names {named}, but is kept on {device}, which has the recorded LVM UUID",
+            "volume {} refers to {named}, but is kept on {device}, which has the recorded LVM UUID",
             volume.name
         ));
         Ok(Some(VolumeDecision {

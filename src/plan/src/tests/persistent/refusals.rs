@@ -14,15 +14,15 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
     let signature =
         |kind: &str| DeviceSignature { kind: kind.into(), usage: "filesystem".into(), ..DeviceSignature::default() };
     for (said, expected) in [
-        (is(&|disk| disk.signatures.push(signature("xfs"))), "names /dev/sdc, which is not blank: it contains xfs"),
+        (is(&|disk| disk.signatures.push(signature("xfs"))), "refers to /dev/sdc, which is not blank: it contains xfs"),
         (
             is(&|disk| disk.table = Some(DiskTable { kind: "gpt".into(), ..DiskTable::default() })),
-            "names /dev/sdc, which is not blank: it contains GPT 0 partitions",
+            "refers to /dev/sdc, which is not blank: it contains GPT 0 partitions",
         ),
-        (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: it contains data of no known kind"),
-        (is(&|disk| disk.uses.push(DeviceUse::Swap)), "names /dev/sdc, which is in use"),
-        (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only"),
-        (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, whose content cannot be read: EIO"),
+        (is(&|disk| disk.blank = false), "refers to /dev/sdc, which is not blank: it contains data of no known kind"),
+        (is(&|disk| disk.uses.push(DeviceUse::Swap)), "refers to /dev/sdc, which is in use"),
+        (is(&|disk| disk.read_only = true), "refers to /dev/sdc, which is read-only"),
+        (is(&|disk| disk.unreadable = Some("EIO".into())), "refers to /dev/sdc, whose content cannot be read: EIO"),
         (
             is(&|disk| disk.signatures.push(DeviceSignature { uuid: uid(1), ..signature("xfs") })),
             "must be ext4, but /dev/sdc has its UUID and contains xfs",
@@ -35,14 +35,14 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
 #[test]
 fn what_a_volume_cannot_lie_on_is_refused() {
     let cases = [
-        (raw("v", 1, "Block", "/dev/sdz"), "names /dev/sdz, which does not exist on given hardware: its disks are"),
-        (raw("v", 1, "Block", "/dev/sda2"), "names /dev/sda2, which the layout or another volume uses"),
-        (raw("v", 1, "Block", "/dev/sda"), "names /dev/sda, which the layout or another volume uses"),
-        (raw("v", 1, "Block", "/dev/csi/varlib"), "names /dev/csi/varlib, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sdz"), "refers to /dev/sdz, which does not exist on given hardware: its disks are"),
+        (raw("v", 1, "Block", "/dev/sda2"), "refers to /dev/sda2, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sda"), "refers to /dev/sda, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/csi/varlib"), "refers to /dev/csi/varlib, which the layout or another volume uses"),
         (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
         (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
-        (raw("v", 1, "Filesystem", "/dev/sdc1"), "names /dev/sdc1, which does not exist on given hardware"),
+        (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on given hardware"),
     ];
     for (volume, expected) in cases {
         let said = refused(&layout(), &machine(), InstallMode::Install, &[volume]);
@@ -54,7 +54,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     parted.disks[2].table = Some(DiskTable { kind: "gpt".into(), partitions: vec![part], ..DiskTable::default() });
     let of_unlisted = refused(&layout(), &parted, InstallMode::Install, &[raw("v", 1, "Block", "/dev/sdc1")]);
     assert!(
-        of_unlisted[0].contains("names /dev/sdc1, which is neither a disk nor a device of the layout"),
+        of_unlisted[0].contains("refers to /dev/sdc1, which is neither a disk nor a device of the layout"),
         "{of_unlisted:?}"
     );
     let twice = [raw("a", 1, "Block", "/dev/sdc"), raw("b", 2, "Block", "/dev/sdc")];
