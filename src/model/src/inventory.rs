@@ -50,7 +50,7 @@ pub struct Inventory {
     /// Whole disks. The hardware areas of an eMMC, which the kernel shows as disks, are omitted when an inventory is read.
     #[serde(deserialize_with = "read_disks")]
     pub disks: Vec<InventoryDisk>,
-    /// Running block devices that lie on other block devices.
+    /// Running block devices on top of other block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<StackedDevice>,
     /// md arrays as described by the superblocks of their members, whether running or not.
@@ -213,7 +213,7 @@ pub struct DiskPartition {
     pub blank: bool,
 }
 
-/// Running block device that lies on other block devices according to sysfs: md array, device-mapper device, bcache.
+/// Running block device on top of other block devices according to sysfs: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackedDevice {
     /// Kernel name: `md127`, `dm-0`.

@@ -157,7 +157,7 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns whether one of the devices lies on the other, or one object lies on both.
+    /// Returns whether one of the devices is on top of the other, or one object is on top of both.
     pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }

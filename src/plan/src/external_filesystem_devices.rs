@@ -4,8 +4,8 @@
 //! |---|---|
 //! | with a mount option that names a device of a wiped disk | refused |
 //! | with an option for a log, journal, realtime or further device that names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
-//! | with such an option that names a device that is not found | refused: the device may lie on a wiped disk |
-//! | of which another member lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | with such an option that names a device that is not found | refused: the device may be on a wiped disk |
+//! | of which another member is on an unlisted disk | refused, unless it is mounted with `ro` |
 //! | whose log or realtime device is neither found nor named, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
 
 use super::decider::PlanDecider;
@@ -69,7 +69,7 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} refers to a device that is not found and may lie on a wiped disk: correct the option, or attach the device"
+                "its mount option {option} refers to a device that is not found and may be on a wiped disk: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))

@@ -278,7 +278,7 @@ impl PlanDecider<'_> {
         if device.sector_bytes > there || differs && counts_in_sectors {
             let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
-                "{} would lie on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
+                "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
                 was.device, device.sector_bytes
             );
             self.refuse(place, message);

@@ -84,7 +84,7 @@ fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> O
     Some(graph.objects_below(&devices).disks)
 }
 
-/// Returns the devices of the layout on which a Kubernetes volume lies.
+/// Returns the devices of the layout that contain a Kubernetes volume.
 fn devices_of_volume(layout: &Layout, request: &PlanRequest, name: &str) -> Vec<LayoutPath> {
     let volumes = request.assigned.allocation.parse_volumes().unwrap_or_default();
     match volumes.into_iter().find(|volume| volume.name == name).map(|volume| volume.source) {

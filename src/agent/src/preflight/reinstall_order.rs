@@ -127,7 +127,9 @@ mod tests {
             let refused = refused.unwrap_err();
             assert!(refused.is_refusal(), "{refused}");
             let text = refused.to_string();
-            for part in ["order 3: cannot", &format!("/dev/sda2 records the later order {larger}"), "replace_newer", "above"] {
+            for part in
+                ["order 3: cannot", &format!("/dev/sda2 records the later order {larger}"), "replace_newer", "above"]
+            {
                 assert!(text.contains(part), "{text}");
             }
             assert!(allocation.reinstall && !allocation.succeeded, "it is not taken for installed");

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum number of rounds. Each round finds and starts objects that lie on objects started in previous rounds.
+/// Maximum number of rounds. Each round finds and starts objects on top of objects started in previous rounds.
 const ROUNDS: usize = 8;
 
 /// Deadline of mdadm and lvm, since failing disks respond slowly.

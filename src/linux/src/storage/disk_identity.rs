@@ -95,18 +95,18 @@ impl HeldDisks {
         Ok(())
     }
 
-    /// Verifies, before a device is written by its path, that it lies only on disks of the plan, and that these disks
+    /// Verifies, before a device is written by its path, that it is only on disks of the plan, and that these disks
     /// still have the planned identity.
     ///
     /// # Errors
-    /// The device lies on a disk that is not part of the plan, or on a disk that was replaced. The device was not
+    /// The device is on a disk that is not part of the plan, or on a disk that was replaced. The device was not
     /// written.
     pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
         for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);
             let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
                 let name = bottom.file_name().unwrap_or_default().to_string_lossy();
-                let what = format!("{device} lies on {name}, which is not a disk of the plan; it was not changed");
+                let what = format!("{device} is on {name}, which is not a disk of the plan; it was not changed");
                 return Err(Error::new(Phase::Storage, what));
             };
             verify_identity(disk, identity)?;
@@ -122,12 +122,12 @@ fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-        // Overlays of this program also lie on loop devices backed by memory, which are not disks.
+        // Overlays of this program are also on top of loop devices backed by memory, which are not disks.
         let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
     });
-    // A mapping that replaces the missing data of a volume lies on nothing, and is not a disk.
+    // A mapping that replaces the missing data of a volume has no underlying device, and is not a disk.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
     bottoms
 }

@@ -150,7 +150,7 @@ mod tests {
         let point = tempfile::tempdir().unwrap();
         let error = grow_filesystem(disk.path(), FilesystemFormat::Vfat, point.path()).unwrap_err().to_string();
         assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat cannot grow", disk.path()));
-        // The directory lies on another filesystem, which is no ext4 of this size.
+        // The directory is on another filesystem, which is not an ext4 of this size.
         assert!(grow_filesystem(disk.path(), FilesystemFormat::Btrfs, point.path()).is_err());
     }
 }

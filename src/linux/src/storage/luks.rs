@@ -109,7 +109,7 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container lies directly on its device, and not on an overlay of the device,
+/// Returns whether the open mapping of this container is directly on top of its device, and not of an overlay of the device,
 /// whose mapping has the same name.
 ///
 /// # Errors

@@ -56,7 +56,8 @@ impl<'a> PlanDecider<'a> {
                 None => self.devices.find_paths(path).is_none_or(|(now, later)| device == now || device == later),
             };
             if !is_there(device) && !is_there(whole) {
-                let said = format!("volume {} refers to {path}, but is kept on {device}, which has its UUID", volume.name);
+                let said =
+                    format!("volume {} refers to {path}, but is kept on {device}, which has its UUID", volume.name);
                 self.warn(said);
             }
         }
@@ -220,12 +221,12 @@ impl<'a> PlanDecider<'a> {
         }
         let Some(device) = self.devices.get_or_report("volumes", path) else { return Err(None) };
         if device.absent.is_some() {
-            return Err(Some(format!("lies on {path}, which is absent")));
+            return Err(Some(format!("is on {path}, which is absent")));
         }
         self.layout_names.insert(path.clone());
         if is_wiped_later(self.request.mode, device.fate) {
             return Err(Some(format!(
-                "lies on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
+                "is on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
             )));
         }
         if device.fate == DeviceFate::Kept {
@@ -291,7 +292,10 @@ impl<'a> PlanDecider<'a> {
                 .flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
             let Some((group, found)) = volumes.find(|(_, found)| found.name == listed.name) else { return Err(None) };
             if let Some(other) = self.volume_of_filesystem(device.content.as_deref().unwrap_or_default()) {
-                return Err(Some(format!("refers to {}, which contains the filesystem of volume {other}", device.path)));
+                return Err(Some(format!(
+                    "refers to {}, which contains the filesystem of volume {other}",
+                    device.path
+                )));
             }
             return Ok(VolumeDecision {
                 device: device.path.clone(),
@@ -338,7 +342,7 @@ impl<'a> PlanDecider<'a> {
         if !wiped.is_empty() {
             let on = wiped.join(", ");
             self.warn(format!(
-                "volume {} lies on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
+                "volume {} is on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
                 volume.name
             ));
         }

@@ -107,7 +107,7 @@ fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
     }
 }
 
-/// It may lie on a disk that is wiped.
+/// It may be on a disk that is wiped.
 #[test]
 fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
     for option in ["rtdev=/dev/sdz", "logdev=UUID=nobody", "logdev=/dev/mapper/gone", "journal_dev=0x803"] {

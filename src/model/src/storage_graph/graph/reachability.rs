@@ -241,7 +241,7 @@ pub(crate) struct DistinctNodes {
 
 impl DistinctNodes {
     /// Returns whether the node is distinct from all previously added nodes, and adds it if so. Two nodes are distinct if they have no
-    /// common holder and neither of them lies on the other.
+    /// common holder and neither of them is on top of the other.
     pub(crate) fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));

@@ -277,7 +277,7 @@ fn what_cannot_boot_says_what_was_looked_at() {
             bios.clone(),
             "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
         ),
-        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not lie on a disk"),
+        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not on a disk"),
         (
             [&BASE[..], &[grub]].concat(),
             disk,

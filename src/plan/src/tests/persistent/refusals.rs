@@ -119,11 +119,13 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(shown(&first), ["data /dev/sdc make sdc"]);
-    let said = "volume data lies on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
+    let said =
+        "volume data is on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
     assert!(first.warnings.contains(&said.to_owned()), "{first}");
     let inventory = after(&first, machine());
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &volumes);
-    let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
+    let expected =
+        "volumes[data]: volume data is on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
     // A volume is not prepared on another disk while its data would be wiped, whether by path or by hints.
     for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {
