@@ -1,4 +1,4 @@
-//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures at once.
+//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures together.
 
 mod disk_contents;
 

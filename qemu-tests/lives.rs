@@ -45,7 +45,7 @@ enum End {
     Up(Facts),
     /// By a reboot of the machine.
     Off,
-    /// The agent has ended and waits for the operator, who power cycles the machine.
+    /// The agent has exited, and the machine waits for the operator, who power cycles the machine.
     GaveUp,
 }
 

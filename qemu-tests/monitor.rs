@@ -35,7 +35,7 @@ impl Monitor {
     /// Sends a command without waiting.
     ///
     /// # Errors
-    /// QEMU has ended.
+    /// QEMU has exited.
     pub fn order(&mut self, order: &Value) -> Result<()> {
         // A repeated capabilities negotiation fails without consequences.
         let hello = json!({"execute": "qmp_capabilities"});

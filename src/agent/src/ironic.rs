@@ -50,7 +50,7 @@ const HURRIED: u32 = 5;
 /// Time to send the response to the command that ends the agent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Action of the machine after the agent ends.
+/// Action of the machine after the agent exits.
 #[derive(Debug)]
 pub(crate) enum IronicNextAction {
     BootAgain,
@@ -61,12 +61,12 @@ pub(crate) enum IronicNextAction {
 /// Message from the server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
-    /// A command has ended. The conductor reads its result at the next heartbeat.
+    /// A command has finished. The conductor reads its result at the next heartbeat.
     Beat,
     End(IronicEnding),
 }
 
-/// How the agent ends, as ordered by the conductor.
+/// How the agent exits, as ordered by the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,

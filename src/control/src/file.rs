@@ -39,7 +39,7 @@ pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send
 pub struct FileControl {
     client: Client,
     machine: String,
-    /// Possible locations of the machine's file, in the order in which they are tried: one per network interface if the pattern contains
+    /// Possible locations of the machine file, in the order in which they are tried: one per network interface if the pattern contains
     /// `{mac}`.
     places: Vec<FileLocation>,
     /// URL to which the report is sent.

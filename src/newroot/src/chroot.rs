@@ -146,7 +146,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
                 say(&format!("killing {process}, which a program of the image left running"));
                 said.push(process.id);
             }
-            // A process that has already ended is fine too.
+            // A process that has already exited is fine too.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));

@@ -3,7 +3,7 @@
 //! | a problem of the first decision | |
 //! |---|---|
 //! | concerns only disks that the attempt was recreating, and everything on them was created by the attempt | those disks are recreated again |
-//! | concerns several disks at once (path `disks`) | the same for all disks that the attempt was recreating; the second decision is used only if the problem is gone |
+//! | concerns several disks (path `disks`) | the same for all disks that the attempt was recreating; the second decision is used only if the problem is gone |
 //! | concerns any other disk, or no disk at all | the first decision is final |
 //! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated |
 

@@ -144,7 +144,7 @@ pub(crate) async fn enroll_boot(
 }
 
 /// Returns a refusal if the client at this address is not the machine, because the neighbour table has a MAC for the address that the
-/// machine's file does not list.
+/// machine file does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,

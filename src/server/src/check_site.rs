@@ -112,7 +112,7 @@ fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     undecided.into_iter().map(|why| format!("layouts/: {}", why.message)).collect()
 }
 
-/// Returns the snapshot that a server would publish once all `verify` programs have ended.
+/// Returns the snapshot that a server would publish once all `verify` programs have exited.
 fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     let (done, verdicts) = mpsc::channel();
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));

@@ -153,7 +153,7 @@ impl AppState {
 
     /// Requests a reload of the directory, which wakes waiting machines and logs problems.
     fn request_reload(&self) {
-        // Fails only if the keeper's thread has ended, at shutdown.
+        // Fails only if the keeper's thread has exited, at shutdown.
         let _ = self.wake.send(ReloadEvent::State);
     }
 }

@@ -187,7 +187,7 @@ pub(crate) async fn rename_machine(
             let directory = app.directory();
             app.watch.log_note(format!("machine {old} was renamed to {new} by {peer}"));
             app.request_reload();
-            // The machine's file may be changed later.
+            // The machine file may be changed later.
             let machine = directory.find_machine(&new);
             let named = MachineSummary { id: new.clone(), attempts: ATTEMPTS, ..MachineSummary::default() };
             Ok(Json(match machine {

@@ -33,10 +33,10 @@ pub struct PlanInput {
     /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Differences between the machine's file and the installed allocation, as in the list of machines.
+    /// Differences between the machine file and the installed allocation, as in the list of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine's file.
+    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
@@ -45,7 +45,7 @@ pub struct PlanInput {
 }
 
 impl PlanInput {
-    /// Sets the differences between the machine's file and the installed allocation. Returns whether the allocation is installed.
+    /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
     fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
         self.differences = find_allocation_differences(in_file, standing);
         self.allocation_unrecorded = is_unrecorded(standing);

@@ -36,7 +36,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
 
-/// Handle on the pool; cheap to clone. The threads end when the last clone is dropped.
+/// Handle on the pool; cheap to clone. The threads exit when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,

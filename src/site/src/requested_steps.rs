@@ -50,7 +50,7 @@ struct RequestedTemplate {
 }
 
 impl RequestedTemplate {
-    /// Formats a problem with its position in the machine's file and its position in the template's file.
+    /// Formats a problem with its position in the machine file and its position in the template's file.
     fn format_problem(&self, problem: Diagnostic) -> String {
         let StoredTemplate { path, template, .. } = &*self.stored;
         let located = template.add_location(problem);
@@ -150,7 +150,7 @@ fn find_requested_arrays(
 /// Merges the templates of the allocation with its default steps.
 ///
 /// # Errors
-/// All problems, one per line, with their positions in the machine's file and in the template's.
+/// All problems, one per line, with their positions in the machine file and in the template's.
 pub(crate) fn merge_allocation_steps(
     machine: &MachineSpec,
     allocation: &AllocationSpec,

@@ -1,4 +1,4 @@
-//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine's file;
+//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine file;
 //! afterwards, by what is installed or ordered.
 
 mod differences;
@@ -70,7 +70,7 @@ pub struct ResolvedAllocation {
 /// layout depends on an inventory that is not registered yet.
 ///
 /// # Errors
-/// Everything that prevents the resolution, one line each, with its position in the machine's file.
+/// Everything that prevents the resolution, one line each, with its position in the machine file.
 pub fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -133,7 +133,7 @@ struct AllocationParts {
     steps: AllocationSteps,
 }
 
-/// Resolves image, layout and steps, and reports all problems at once. Returns `None` if one of them is not known yet.
+/// Resolves image, layout and steps, and reports all problems together. Returns `None` if one of them is not known yet.
 fn resolve_parts(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -223,7 +223,7 @@ fn resolve_image(
 }
 
 /// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since another layout would
-/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine's file
+/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine file
 /// (`--change-promise`).
 fn resolve_layout(
     machine: &MachineSpec,
@@ -297,7 +297,7 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine's file names. If the file names none: for an installed machine, the layout with the stored id (for
+/// Returns the layout that the machine file names. If the file names none: for an installed machine, the layout with the stored id (for
 /// databases of earlier versions, which stored no layouts); for any other machine, the layout selected by size and image.
 fn find_layout<'a>(
     machine: &MachineSpec,

@@ -15,7 +15,7 @@ use rusqlite::{Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrollment {
     pub address: String,
-    /// Id of the allocation in the machine's file.
+    /// Id of the allocation in the machine file.
     pub allocation: Option<String>,
     /// True if a file in `machines/` describes the machine.
     pub has_file: bool,

@@ -4,7 +4,7 @@ use super::{ServerState, now, out_of_band};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Query that matches if another allocation than the one in the machine's file is installed, unless the file's allocation is installed or
+/// Query that matches if another allocation than the one in the machine file is installed, unless the file's allocation is installed or
 /// its installation has started, or a boot of the machine is registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
@@ -27,7 +27,7 @@ impl ServerState {
     }
 
     /// Returns whether the system of a previous tenant may still run on the machine, because the machine has not booted the ramdisk since
-    /// it was freed. `allocation` is the allocation in the machine's file.
+    /// it was freed. `allocation` is the allocation in the machine file.
     ///
     /// # Errors
     /// The database cannot be read or written.

@@ -79,7 +79,7 @@ impl InstallState {
         !self.is_installed() || self.order.is_some()
     }
 
-    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine's file apply. That is the case if the allocation is
+    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine file apply. That is the case if the allocation is
     /// not installed, its installed fields are not on record, or the order applies those of the file.
     pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
         let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
@@ -224,7 +224,7 @@ impl ServerState {
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
-            // The machine's file may have been added while the machine waited.
+            // The machine file may have been added while the machine waited.
             unknown_machines::mark_known(transaction, &machine)?;
             let fencing = epoch::find_or_issue_token(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";

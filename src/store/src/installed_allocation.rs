@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Values of an allocation's fields, by their names in the machine's file. Fields that are not set are absent.
+/// Values of an allocation's fields, by their names in the machine file. Fields that are not set are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllocationFields {
     pub plain: Map<String, Value>,

@@ -8,7 +8,7 @@ use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};
 
-/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the machine's file
+/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the machine file
 /// contains an allocation, other installed allocations are ignored.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)

@@ -44,7 +44,7 @@ impl Default for StoreHooks {
     }
 }
 
-/// Handle on the database; cheap to clone. The thread ends when the last clone is dropped, or with [`ServerState::close`].
+/// Handle on the database; cheap to clone. The thread exits when the last clone is dropped, or with [`ServerState::close`].
 #[derive(Clone)]
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
@@ -122,7 +122,7 @@ impl ServerState {
     pub async fn close(&self) {
         let (done, ended) = oneshot::channel();
         self.jobs.send_last(DatabaseJob::End(done));
-        // An error means that the thread has ended already.
+        // An error means that the thread has exited already.
         let _ = ended.await;
     }
 
@@ -132,7 +132,7 @@ impl ServerState {
         let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         match why {
             Some(why) => why,
-            // The thread has ended normally: there will be no reason.
+            // The thread has exited normally: there will be no reason.
             None => std::future::pending().await,
         }
     }
@@ -322,7 +322,7 @@ pub(crate) fn add_database_context<T>(result: rusqlite::Result<T>) -> Result<T> 
 }
 
 pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked")))
+    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has exited, or this request panicked")))
 }
 
 pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String> {

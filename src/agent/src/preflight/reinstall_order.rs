@@ -1,4 +1,4 @@
-//! Comparison of the reinstall order in a machine's file with the install markers on the disks. No server records completed orders; only
+//! Comparison of the reinstall order in a machine file with the install markers on the disks. No server records completed orders; only
 //! the markers do.
 //!
 //! | order number in the marker of this allocation | order N in the file | action |
@@ -34,7 +34,7 @@ pub(crate) fn compare_order(
     let Some(ordered) = OrderNumber::parse(&id) else {
         let largest = OrderNumber::LARGEST;
         let message = format!(
-            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine's file"
+            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine file"
         );
         return Err(Error::refusal(Phase::Plan, message));
     };

@@ -40,7 +40,7 @@ impl ToolCommand {
 }
 
 impl BackgroundProcess {
-    /// Returns how the process ended, or `None` while it runs.
+    /// Returns how the process exited, or `None` while it runs.
     pub fn poll_exit(&mut self) -> Option<CommandError> {
         let status = self.child.try_wait().ok().flatten()?;
         // The last lines may not have been read yet.

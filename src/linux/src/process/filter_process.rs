@@ -33,7 +33,7 @@ impl FilterProcess {
         Ok((FilterProcess { child, name: (*program).to_owned() }, input, output))
     }
 
-    /// Waits until the process ends. The caller must have closed both pipes, or the process may never end.
+    /// Waits until the process exits. The caller must have closed both pipes, or the process may never exit.
     ///
     /// # Errors
     /// The process exited with a nonzero code or was killed.
@@ -48,7 +48,7 @@ impl FilterProcess {
 
 impl Drop for FilterProcess {
     fn drop(&mut self) {
-        // A process that has already ended is fine too.
+        // A process that has already exited is fine too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

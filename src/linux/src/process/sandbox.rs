@@ -96,7 +96,7 @@ pub(crate) struct SandboxFile<'a> {
 }
 
 /// Enters a sandbox with these files. The function returns only in a new process, the first one in the sandbox, while
-/// the calling process waits for it and exits with its status. When the first process ends, the kernel terminates all
+/// the calling process waits for it and exits with its status. When the first process exits, the kernel terminates all
 /// others in the sandbox. The caller must be single-threaded.
 ///
 /// # Errors

@@ -196,11 +196,11 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
             "the image does not contain an init program and cannot boot: searched /sbin/init, ",
         ),
         (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
-        (&[init, kernel], &no_esp, "boots by UEFI, but the layout does not contain an EFI system partition"),
+        (&[init, kernel], &no_esp, "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             &[init, kernel],
             &bios,
-            "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
         ),
     ] {
         let (_dir, root) = made(files);

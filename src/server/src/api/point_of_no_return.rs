@@ -92,7 +92,7 @@ async fn check_still_wanted(
             return Ok(Err(format!("the machine's allocation is now {}, not {allocation}", *current.id)));
         }
         None if !is_ordered => {
-            return Ok(Err(format!("the machine's file no longer contains allocation {allocation}")));
+            return Ok(Err(format!("the machine file no longer contains allocation {allocation}")));
         }
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported at once,
+//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported together,
 //! before anything is stored.
 
 use super::certificate_approval::CertificateShown;

@@ -50,7 +50,7 @@ pub struct ReinstallRequest {
     /// Proceed without an install marker, because the disk that contained it was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Use the layout of the machine's file, even if it contradicts the recorded wipe policies of the installed layout.
+    /// Use the layout of the machine file, even if it contradicts the recorded wipe policies of the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -59,7 +59,7 @@ pub struct ReinstallRequest {
     /// Replace the installation on the disks even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine's file, instead of keeping the installed one.
+    /// Apply the allocation of the machine file, instead of keeping the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
     /// Accepted as in metal-api, and ignored.
@@ -250,10 +250,10 @@ pub(crate) async fn cancel_reinstall(
 /// Describes the options of an order.
 fn describe_options(order: &ReinstallOrder) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
-    let changed = if order.change_promise { ", with the layout of the machine's file" } else { "" };
+    let changed = if order.change_promise { ", with the layout of the machine file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
-    let applied = if order.apply_allocation { ", with the allocation of the machine's file" } else { "" };
+    let applied = if order.apply_allocation { ", with the allocation of the machine file" } else { "" };
     format!("{waived}{changed}{given_up}{replaced}{applied}")
 }
 

@@ -150,7 +150,7 @@ async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_reg
         [("127.0.0.3", json!(1)), (MACHINE, json!(2)), (ATTACKER, json!(3)), (MACHINE, Value::Null)]
     {
         let token = token_of(&server.boot_from(address, ONE).await.text());
-        // Here each boot is silent at once.
+        // Here each boot is silent immediately.
         let silent = Running::start_in(server.stop().await).await;
         assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
         assert_eq!(silent.listed().await["order"]["attempts"], attempts);

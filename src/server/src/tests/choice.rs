@@ -7,7 +7,7 @@ fn layout(id: &str, constraint: &str) -> String {
         + &format!("constraints: {{sizes: [c1], images: {{debian: {constraint:?}}}}}\n")
 }
 
-/// The machine's file of [`machine_file`] without a layout.
+/// The machine file of [`machine_file`] without a layout.
 fn without_layout(allocation: &str, image: &str) -> String {
     let named = machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     named.replace("  filesystemlayout: default\n", "").replace("debian-12", image)

@@ -270,7 +270,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
 }
 
 impl Running {
-    /// Waits until the machine's file gives it this allocation.
+    /// Waits until the machine file gives it this allocation.
     async fn until_assigned(&self, allocation: &str) {
         let began = std::time::Instant::now();
         while self.listed().await["allocation"] != allocation {

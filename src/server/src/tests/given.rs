@@ -82,7 +82,7 @@ async fn the_operators_words_go_with_the_order() {
     let words = json!({ "change_promise": true, "give_up": ["S1", "S2"] });
     let listed = server.press(ONE, "debian-13", words).await.json();
     assert_eq!((&listed["order"]["change_promise"], &listed["order"]["give_up"]), (&json!(true), &json!(["S1", "S2"])));
-    server.heard("ordered: image debian-13, with the layout of the machine's file, erasing S1, erasing S2").await;
+    server.heard("ordered: image debian-13, with the layout of the machine file, erasing S1, erasing S2").await;
     let server = server.restarted().await;
     let token = server.token(ONE).await;
     let order = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();

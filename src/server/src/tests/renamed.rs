@@ -14,7 +14,7 @@ impl Running {
     }
 }
 
-/// A new mainboard, and the operator edits `id:` in the machine's file.
+/// A new mainboard, and the operator edits `id:` in the machine file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_rename() {
     let server = Running::start_in(with_images()).await;

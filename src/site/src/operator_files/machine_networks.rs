@@ -1,4 +1,4 @@
-//! `networks` of a machine's file: networks of metal-stack, each with a `networkid`, that an allocation request may select.
+//! `networks` of a machine file: networks of metal-stack, each with a `networkid`, that an allocation request may select.
 
 use super::yaml_node::{format_position, to_json};
 use marked_yaml::Node;

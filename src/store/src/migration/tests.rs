@@ -179,7 +179,7 @@ fn the_table_of_cuts() {
     // The server, between B's report and its answer: a repeated report is no news.
     assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)), is);
     assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
-    // A and B at once.
+    // A and B together.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
     // A's power, when B has received all of its first boot: whatever it has been since, B receives anew.

@@ -61,7 +61,7 @@ pub(crate) fn receive_disk(
             // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
                 return Err(ConnectionEnd::Again(io::Error::other(
-                    "this connection was superseded by another one, or the receiver has ended",
+                    "this connection was superseded by another one, or the receiver has finished",
                 )));
             }
             let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };
@@ -193,7 +193,7 @@ fn read_pieces(
                 *position = piece.range().end;
                 shared.placed.store(*position, Ordering::Relaxed);
                 sum.add_piece(&piece);
-                // This cannot fail, because the workers end only after this loop.
+                // This cannot fail, because the workers exit only after this loop.
                 let _ = jobs.send((piece, bytes));
             }
             ProtocolFrame::Offered(offers) => {

@@ -144,7 +144,7 @@ impl ReceivedDisk {
     /// Receives the whole disk in one connection, as Ganeti sends it.
     ///
     /// # Errors
-    /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
+    /// Fails if `take` fails, another connection transfers the disk, or the receiver has finished.
     pub(crate) fn receive_at_once(
         &self,
         from: &PeerCertificate,
@@ -153,7 +153,7 @@ impl ReceivedDisk {
         let mut state =
             self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
         if lock_mutex(&self.current).wait != WaitState::Lasts {
-            return Err(io::Error::other("the receiver has ended"));
+            return Err(io::Error::other("the receiver has finished"));
         }
         let taken = take(state.open_dest()?)?;
         state.from = Some(TransferSender { certificate: from.clone(), run: None });
@@ -186,15 +186,17 @@ impl ReceivedDisk {
     /// longer uses the previous one. Returns the number of the new connection.
     ///
     /// # Errors
-    /// Fails if the connection belongs to an earlier run, or the receiver has ended.
+    /// Fails if the connection belongs to an earlier run, or the receiver has finished.
     pub(crate) fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
         let mut current = lock_mutex(&self.current);
         match current.wait {
             WaitState::Lasts => {}
             WaitState::Whole => {
-                return Err(ConnectionRejection::Refused("the receiver has ended: all disks are complete".to_owned()));
+                return Err(ConnectionRejection::Refused(
+                    "the receiver has finished: all disks are complete".to_owned(),
+                ));
             }
-            WaitState::Failed => return Err(ConnectionRejection::Cut("the receiver has ended".to_owned())),
+            WaitState::Failed => return Err(ConnectionRejection::Cut("the receiver has finished".to_owned())),
         }
         if run.is_some_and(|run| current.earlier.contains(&run)) {
             let name = &self.name;

@@ -25,7 +25,7 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Number of segments whose pieces are offered at once to a receiver that may already have them. It is smaller than the number of buffers,
+/// Number of segments whose pieces are offered together to a receiver that may already have them. It is smaller than the number of buffers,
 /// so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 

@@ -109,7 +109,7 @@ fn lies_are_found_out() {
         begun().member(file(0), 512, 1).last(511, 1),
         begun().member(file(0), 512, 1).last(512, 0),
         begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::Says, b"after the end"),
-        // The worker ends early.
+        // The worker exits early.
         begun(),
         begun().member(file(3), 512, 1),
         Said(begun().0[..3].to_vec()),

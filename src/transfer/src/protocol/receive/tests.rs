@@ -186,7 +186,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
     let ProtocolFrame::Hello(hello) = hello() else { panic!() };
     let of = |id: u128| Some(frames::SenderRun { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
     let (first, second) = (TransferHello { run: of(1), ..hello.clone() }, TransferHello { run: of(2), ..hello });
-    // Whether the receiver ended with all disks complete, and whether the second connection was current before that.
+    // Whether the receiver finished with all disks complete, and whether the second connection was current before that.
     for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
         let what = format!("whole {is_whole}, had a place {had_a_place}");
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -239,6 +239,6 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
         });
         assert!(lock_mutex(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize], "{what}");
         let alone = disks[0].receive_at_once(b.peer_certificate(), |_| panic!("{what}: Ganeti's end writes"));
-        assert!(alone.unwrap_err().to_string().contains("the receiver has ended"), "{what}");
+        assert!(alone.unwrap_err().to_string().contains("the receiver has finished"), "{what}");
     }
 }

@@ -75,7 +75,7 @@ impl PieceWriter<'_> {
                 };
                 self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
             }
-            // This fails if the workers have ended.
+            // This fails if the workers have exited.
             let _ = self.empty.send(buffer);
         }
         Ok(())
