@@ -106,7 +106,7 @@ impl Cuts<'_> {
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the cut was planned for a step after the last one, so that the installation finished before.
+    /// Returns whether the cut was planned for a step after the last one, so the installation finished before.
     fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
         let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
         matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done

@@ -52,7 +52,7 @@ pub(crate) struct InstallFailure {
     pub marker: Option<InstallMarker>,
     /// Whether neither the disks nor the control plane contain a record of the installation.
     pub unmarked: bool,
-    /// Whether the control plane rejected the reported success, so that the system must not be booted.
+    /// Whether the control plane rejected the reported success, so the system must not be booted.
     pub is_success_refused: bool,
     /// Changes to the disks before the failure.
     pub done: DiskChanges,

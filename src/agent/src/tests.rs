@@ -82,7 +82,7 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     }
 }
 
-/// The failure is one of this order, so that it ends the order, and the installed system is booted.
+/// The failure belongs to this order: it ends the order, and the installed system is booted.
 #[test]
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
     let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });

@@ -16,7 +16,7 @@ pub struct MigrationOffer {
     /// Id of the order.
     pub order: String,
     pub part: MigrationSide,
-    /// Whether the target machine has passed its point of no return, so that data may be transferred.
+    /// Whether the target machine has passed its point of no return, so data may be transferred.
     #[serde(default)]
     pub begun: bool,
     /// True if the certificate of at least one of the two machines is not yet approved, neither by the operator nor by the secret in the

@@ -98,7 +98,7 @@ impl FailureState {
         matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
-    /// Returns whether the system was complete when the stage failed, so that no disk is written any further.
+    /// Returns whether the system was complete when the stage failed, so no disk is written any further.
     pub fn is_complete(self) -> bool {
         matches!(self, FailureState::Unreported | FailureState::Complete)
     }
@@ -109,7 +109,7 @@ impl FailureState {
 struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
-    /// Whether no two operations of the stage use the same device, so that the operations may run concurrently.
+    /// Whether no two operations of the stage use the same device, so the operations may run concurrently.
     concurrent: bool,
     leaves: FailureState,
 }

@@ -36,7 +36,7 @@ pub struct PlanInput {
     /// Differences between the machine file and the installed allocation, as in the list of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine file.
+    /// True if the installed allocation is not on record, so a reinstall applies all values of the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
@@ -60,7 +60,7 @@ pub struct RegisteredInventory {
     /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
     pub time: String,
     pub seconds_ago: u64,
-    /// True if the machine has passed a point of no return since the registration, so that the contents of its disks have changed.
+    /// True if the machine has passed a point of no return since the registration, so the contents of its disks have changed.
     pub outdated: bool,
 }
 

@@ -46,7 +46,7 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters and words, so that arguments with them would not reach the
+/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments with them would not reach the
 /// kernel unchanged.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ const VALUE_CHARS: usize = 60;
 #[derive(Debug, Clone)]
 pub struct EffectiveAllocation {
     pub allocation: AllocationSpec,
-    /// Reason why the installed allocation cannot be kept, so that nothing may be installed.
+    /// Reason why the installed allocation cannot be kept. Nothing may be installed then.
     pub problem: Option<String>,
 }
 

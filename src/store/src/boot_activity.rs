@@ -106,7 +106,7 @@ impl BootActivity {
         self.is_active_within(boot, self.quiet)
     }
 
-    /// Returns whether this boot is active, so that another boot of the machine cannot register from the given address yet.
+    /// Returns whether this boot is active, so another boot of the machine cannot register from the given address yet.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
         self.is_active_within(boot, if is_same { self.quiet_at_same_address } else { self.quiet })

@@ -1,7 +1,7 @@
 //! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored
 //! here.
 //!
-//! Every client on the boot network can request a boot, so that a request does not affect any registered boot. A registered boot ends with
+//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered boot ends with
 //! its own report, after a day without an installation, or when another boot of the machine registers after this one has become silent.
 //! `boot_registration` registers boots.
 

@@ -22,7 +22,7 @@ use rusqlite::Transaction;
 pub enum OrderOutcome {
     /// The order is open, and has replaced an older order if there was one.
     Placed(ReinstallOrder),
-    /// The machine has not reported an installation yet, so that there is nothing to reinstall.
+    /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
     /// This older order has passed the point of no return, and remains open.
     Begun(ReinstallOrder),

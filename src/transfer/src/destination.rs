@@ -5,7 +5,7 @@
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
-/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so that a longer or shorter salt would allow another index.
+/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so a longer or shorter salt would allow another index.
 const SALT_LENGTH: usize = 16;
 
 /// Address of the receiver, for certain disks.

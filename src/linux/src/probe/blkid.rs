@@ -43,7 +43,7 @@ pub(super) struct BlkidPartition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlkidSignature {
     pub signature: DeviceSignature,
-    /// Whether the superblock has a wrong checksum, so that the content is damaged.
+    /// Whether the superblock has a wrong checksum, so the content is damaged.
     pub damaged: bool,
 }
 

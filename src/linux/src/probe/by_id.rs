@@ -41,7 +41,7 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name =
             format!("nvme-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial));
-        // systemd adds this name since version 253, so that namespaces have distinct names.
+        // systemd adds this name since version 253, so namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);

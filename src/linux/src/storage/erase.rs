@@ -72,7 +72,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
 enum EraseFailure {
     /// Failure after which the next method is tried.
     Next(String),
-    /// Failure that leaves the disk in a state that only the operator can repair, so that no other method is tried.
+    /// Failure that leaves the disk in a state that only the operator can repair, so no other method is tried.
     Final(Error),
 }
 

@@ -307,7 +307,7 @@ impl LayoutReader {
         values
     }
 
-    /// Records that an item of a list could not be read, so that rules for the whole list are skipped. The path of this item is not marked
+    /// Records that an item of a list could not be read, so rules for the whole list are skipped. The path of this item is not marked
     /// as unread, because the next item gets the same path.
     fn mark_incomplete(&mut self, fields: &LayoutFields, name: &str, place: &str) {
         self.unread.retain(|unread| unread != place);

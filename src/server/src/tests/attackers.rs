@@ -5,7 +5,7 @@ use super::released::with_secrets;
 use super::*;
 use std::time::Instant;
 
-/// The whole of 127.0.0.0/8 is here, so that several addresses can ask.
+/// The whole of 127.0.0.0/8 is here, so several addresses can ask.
 impl Running {
     pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();

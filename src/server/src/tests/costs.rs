@@ -250,7 +250,7 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     assert!(count(TWO) <= most + 50 && count(ONE) >= most + 50, "{} {}", count(TWO), count(ONE));
 }
 
-/// There is room for 256 of them, so that what they register must be bounded too.
+/// There is room for 256 of them, so what they register must be bounded too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_without_a_file_registers_with_less_than_one_with_a_file() {
     let server = Running::start().await;

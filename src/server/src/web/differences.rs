@@ -9,7 +9,7 @@ use site::effective_allocation::{AllocationDifference, UNRECORDED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocationChanges {
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that the machine file applies.
+    /// True if the installed allocation is not on record, so the machine file applies.
     pub is_unrecorded: bool,
 }
 

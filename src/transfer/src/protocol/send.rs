@@ -236,7 +236,7 @@ impl SendShared<'_> {
     }
 }
 
-/// Returns the compressed bytes if they are at least an eighth smaller, so that decompression is worthwhile.
+/// Returns the compressed bytes if they are at least an eighth smaller, so decompression is worthwhile.
 fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Option<(PieceEncoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }

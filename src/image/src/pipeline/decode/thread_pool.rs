@@ -210,7 +210,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads, so that splitting the stream is worthwhile.
+    /// Returns whether there are several threads, so splitting the stream is worthwhile.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }

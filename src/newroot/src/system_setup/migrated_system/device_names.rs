@@ -49,7 +49,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
     if changed { root.rewrite_file(FSTAB, 0o644, new.as_bytes()) } else { Ok(()) }
 }
 
-/// Returns whether the device name depends on the hardware, so that it is different on another machine.
+/// Returns whether the device name depends on the hardware, so it is different on another machine.
 fn is_hardware_name(source: &str) -> bool {
     let stays = [
         "/dev/mapper/",

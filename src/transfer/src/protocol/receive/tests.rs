@@ -103,7 +103,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
         let (received, answer) = told(&path, &frames);
         assert!(matches!(received, Err(ConnectionEnd::Failed(_))), "{what}: {received:?}");
         assert!(matches!(answer, Ok(ProtocolFrame::Verdict(ReceiverVerdict::Failed(_)))), "{what}: {answer:?}");
-        // The first MiB remains zero, so that the disk is neither the old nor the new one.
+        // The first MiB remains zero, so the disk is neither the old nor the new one.
         assert!(fs::read(&path).unwrap()[..1 << 20] == vec![0; 1 << 20], "{what}");
     }
 }

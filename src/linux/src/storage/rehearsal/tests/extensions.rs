@@ -102,7 +102,7 @@ fn vm_rehearsed_names_have_room_up_to_the_limit() {
         ran(&format!("lvm lvremove -y kube/{name}"));
         Ok::<(), Error>(())
     };
-    // LVM does not double the hyphens in the names of temporary mappings, so that mirrors with hyphens have some more room.
+    // LVM does not double the hyphens in the names of temporary mappings, so mirrors with hyphens have some more room.
     for (pattern, kind, beyond) in [
         ("a", LvmType::Linear, false),
         ("a-", LvmType::Linear, false),
