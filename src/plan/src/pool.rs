@@ -9,9 +9,9 @@
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
 //! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
-//! | allocated, for an installation | anything else, and a disk of an earlier boot is absent | refused: it may contain the marker |
+//! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
-//! | not allocated | anything else | every disk is erased; an absent disk of an earlier boot is reported |
+//! | not allocated | anything else | every disk is erased; a recorded disk that is absent is reported |
 
 use super::{Plan, PlanRefusal, PlanSubject, erase};
 use common::diagnostic::Diagnostic;
@@ -36,7 +36,7 @@ pub enum PoolAllocation<'a> {
 
 /// Returns the plan that erases every disk and proves it. Returns `None` if nothing needs to be erased. Removable disks are not erased.
 ///
-/// `missing` are the absent disks of earlier boots.
+/// `missing` are the disks that earlier boots recorded and that are absent now.
 ///
 /// # Errors
 /// Returns all reasons why a disk must not or cannot be erased. Nothing was written.
@@ -60,9 +60,9 @@ pub fn plan_emptying(
     match erase::plan_erasure(inventory, EraseMode::Secure, &[], subject) {
         Ok(mut plan) if against.is_empty() => {
             plan.warnings.extend(
-                missing
-                    .iter()
-                    .map(|disk| format!("{disk} was present at an earlier boot but is absent now: it is not erased")),
+                missing.iter().map(|disk| {
+                    format!("{disk} was present during an earlier boot but is absent now: it is not erased")
+                }),
             );
             Ok(Some(announce_allocation(plan, owner)))
         }
@@ -125,7 +125,7 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
     let PoolAllocation::Somebody { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
-            "was present at an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
+            "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
              no disk is erased. Connect it and reboot; if it was removed permanently, free the machine and allocate it again"
         );
         Diagnostic::new(disk.to_string(), message)

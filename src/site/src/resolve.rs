@@ -57,7 +57,7 @@ pub struct ResolvedAllocation {
     pub layout: Value,
     /// Steps that the agent runs; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
-    /// Steps that the server runs through the management controller before the machine receives its installation, in order.
+    /// Steps that the server runs through the management controller before it serves the installation to the machine, in order.
     pub out_of_band: Vec<OutOfBandStep>,
     /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,

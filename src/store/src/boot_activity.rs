@@ -28,7 +28,7 @@ pub struct MachineBoot {
     pub(crate) while_active: bool,
     /// Address from which the boot has registered; `None` if it was only requested.
     pub address: Option<String>,
-    /// True if the boot has passed its point of no return.
+    /// True if the machine has passed the point of no return during this boot.
     pub begun: bool,
     /// Whether the installation succeeded; `None` while the boot has not reported its end.
     pub over: Option<bool>,

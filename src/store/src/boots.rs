@@ -27,7 +27,7 @@ impl ServerState {
         .await
     }
 
-    /// Records that the boot has passed its point of no return.
+    /// Records that the machine has passed the point of no return during this boot.
     ///
     /// # Errors
     /// The database cannot be read or written.

@@ -87,7 +87,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
 }
 
 /// Records the failure of an installation that has started. If the boot reports that it has written nothing, the installation is reset,
-/// unless an earlier boot has started: that boot may have written.
+/// unless the machine has passed a point of no return during an earlier boot, and may have written then.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,

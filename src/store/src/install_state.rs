@@ -127,11 +127,11 @@ pub struct ServedLayout {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstInstall {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that started last.
+    /// Hash of the token of the boot that passed its point of no return last.
     pub by: TokenHash,
-    /// True if no earlier boot has started.
+    /// True if no earlier boot passed its point of no return.
     pub only: bool,
-    /// True if the boot that started last has reported a failure.
+    /// True if the agent has reported a failure during that boot.
     pub heard: bool,
     /// Record of that boot's secret; `None` if the agent sent no digest of it, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -74,7 +74,7 @@ impl InstalledAllocation {
 
 impl ServerState {
     /// Updates the record of the current attempt with the secrets that are being sent to its boot, since the file may have changed after the
-    /// allocation was served. `has_begun` is true if the boot has passed its point of no return.
+    /// allocation was served. `has_begun` is true if the machine has passed the point of no return during this boot.
     ///
     /// # Errors
     /// The database cannot be read or written.

@@ -97,9 +97,9 @@ pub struct MigrationEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that started last.
+    /// Hash of the token of the boot that passed its point of no return last.
     pub by: TokenHash,
-    /// True if no earlier boot has started.
+    /// True if no earlier boot passed its point of no return.
     pub only: bool,
     /// Digest of that boot's secret, `sha256:HEX`; `None` if the agent sent none, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]

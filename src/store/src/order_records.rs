@@ -60,7 +60,7 @@ pub struct ReinstallOrder {
     /// Attempt that started last; `None` if no attempt has started on this server. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
-    /// True if the order has started, and was abandoned: the machine waits for the operator.
+    /// True if the order was started and then abandoned: the machine waits for the operator.
     pub given_up: bool,
     /// Time at which the last attempt was counted; `None` once its boot has registered. Not shown to operators.
     #[serde(skip)]

@@ -24,7 +24,7 @@ pub enum OrderOutcome {
     Placed(ReinstallOrder),
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
-    /// This older order has passed the point of no return, and remains open.
+    /// This older order was started, and remains open.
     Begun(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
@@ -35,7 +35,7 @@ pub enum OrderOutcome {
 pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
-    /// This order has passed the point of no return, and can no longer be cancelled.
+    /// This order was started, and can no longer be cancelled.
     Begun(ReinstallOrder),
 }
 
@@ -43,7 +43,7 @@ pub enum CancelOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum OrderStart {
-    /// The attempt may pass. Contains true if no attempt of the order has started before.
+    /// Permission. Contains true if this is the first attempt of the order that passes the point of no return.
     Yes(ReinstallOrder, bool),
     /// The attempt must not pass: its order is not the open one, or the machine has booted again, or is blocked.
     NotInForce,

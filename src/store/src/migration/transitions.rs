@@ -179,7 +179,7 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // The target has written without permission. No boot may report that everything was received before a boot has started.
+            // The target has written without permission. It must pass the point of no return before it may report that everything was received.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.begun = Some(StartedCopy {
