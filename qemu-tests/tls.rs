@@ -1,5 +1,5 @@
 //! TLS endpoints on both sides of the proxy: one accepts TLS from the machine, the other uses TLS to the server, so that the proxy sees
-//! plain text. The certificate is that of `testdata/tls`; the machine's ramdisk trusts its authority and no other.
+//! plain text. The certificate comes from `testdata/tls`; the machine's ramdisk trusts its authority and no other.
 
 use crate::host::{Context, Result};
 use rustls::pki_types::pem::PemObject;

@@ -1,5 +1,5 @@
 //! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS, one at a time. The
-//! protocol is that of ironic-python-agent.
+//! protocol is the protocol of ironic-python-agent.
 //!
 //! The steps are in `steps`; they act on the machine only through `executor`.
 

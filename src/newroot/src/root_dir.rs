@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a text file that is read from the target.
 const READ_LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// Root directory of the target. Paths are those of the target: `/etc/fstab`.
+/// Root directory of the target. Paths are absolute in the target: `/etc/fstab`.
 #[derive(Debug)]
 pub struct NewRoot {
     dir: OwnedFd,

@@ -1,5 +1,5 @@
 //! Target of a machine migration: an installation that receives the system of another machine instead of an image. The disks are those that
-//! the migration specifies, all ids are those of the source machine, and its filesystems are received instead of created.
+//! the migration specifies, all ids come from the source machine, and its filesystems are received instead of created.
 //!
 //! | refused before the first write | |
 //! |---|---|

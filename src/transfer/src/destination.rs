@@ -1,5 +1,5 @@
 //! Signed address of the receiver. The signature proves to the sender that the address and port come from a machine with the shared secret,
-//! and were not replaced in transit. The format is that of Ganeti's remote import, so the sender also verifies addresses that Ganeti has
+//! and were not replaced in transit. The format matches Ganeti's remote import, so the sender also verifies addresses that Ganeti has
 //! signed.
 
 use super::shared_secret::{self, HmacSignature, SharedSecret};

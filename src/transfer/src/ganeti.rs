@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = HEAD_BYTES;
 /// Number of blocks that are buffered between the network and the disk.
 const BLOCKS: usize = 8;
 
-/// Compression of the stream. The names are those of Ganeti.
+/// Compression of the stream. The names match Ganeti's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GanetiCompression {
     None,

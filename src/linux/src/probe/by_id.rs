@@ -25,7 +25,7 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
 }
 
 /// Returns the names of an NVMe disk by the identifiers of its namespace that the kernel does not use as WWN. Other kernels and firmware
-/// versions prefer another identifier. The attributes are those of sysfs; missing ones are empty.
+/// versions prefer another identifier. The attributes come from sysfs; missing ones are empty.
 pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {
     let hex = |text: &str| text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
     let all = [format!("uuid.{}", uuid.trim()), format!("eui.{}", hex(nguid)), format!("eui.{}", hex(eui))];

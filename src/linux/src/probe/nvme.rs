@@ -1,4 +1,4 @@
-//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers are those of
+//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers come from
 //! the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
 
 use model::inventory::EraseMethod;

@@ -118,7 +118,7 @@ fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String
     parse_uuid(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} after mkfs")))
 }
 
-/// Returns the UUID in the superblock of this format. The offsets are those of libblkid's
+/// Returns the UUID in the superblock of this format. The offsets match libblkid's
 /// superblocks/{ext,vfat,swap,xfs,btrfs}.c; swap is supported with pages of 4 KiB.
 fn parse_uuid(start: &[u8], format: FilesystemFormat) -> Option<String> {
     let start: &[u8; SUPERBLOCKS_BYTES] = start.try_into().ok()?;

@@ -87,7 +87,7 @@ impl WriteLocks {
     /// Makes all locked devices writable again, partitions first. Unplugged disks are ignored.
     ///
     /// # Errors
-    /// A device cannot be made writable; the error is that of the first one. The other devices are unlocked
+    /// A device cannot be made writable; the error describes the first one. The other devices are unlocked
     /// nevertheless.
     pub fn unlock_all(&mut self) -> Result<()> {
         unlock_devices(std::mem::take(&mut self.devices))

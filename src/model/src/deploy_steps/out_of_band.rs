@@ -1,6 +1,6 @@
 //! Steps that the server runs through the management controller of a machine before the machine installs. The agent never receives them.
 //!
-//! Names and arguments are those of Ironic's interfaces `bios`, `management` and `power`.
+//! Names and arguments match Ironic's interfaces `bios`, `management` and `power`.
 
 use super::merge::ArgumentProblem;
 use serde::{Deserialize, Serialize};

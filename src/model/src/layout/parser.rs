@@ -1,6 +1,6 @@
 //! Parser for layouts. It converts all spellings that are in use to the canonical types.
 //!
-//! The canonical names and values are those of metal-api. The tables in this module list alternative spellings. Each use of an alternative
+//! The canonical names and values come from metal-api. The tables in this module list alternative spellings. Each use of an alternative
 //! spelling is reported as a note.
 
 mod disks;

@@ -54,7 +54,7 @@ pub struct RegisteredIdentity {
 /// Result of comparing the UUID of a machine with the identity of a known machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
-    /// The UUID is that of the known machine, or neither of them has a UUID.
+    /// The UUID equals the UUID of the known machine, or neither of them has a UUID.
     Proven,
     /// The UUID neither proves nor contradicts that it is the known machine. Contains a message with both identities and the remedy.
     Unproven(String),

@@ -116,7 +116,7 @@ async fn a_changed_secret_is_refused_or_applied() {
     assert_eq!(server.begin(&token, "").await, 200);
     assert_eq!(server.secrets(&token, "a1", "system").await.status, 200);
     server.report(ONE, &token, "a1", true).await;
-    assert_eq!(server.listed().await.get("differences"), None, "the secrets are those of the file");
+    assert_eq!(server.listed().await.get("differences"), None, "the secrets come from the file");
 
     let differences = edit(&server, "other", &with_user_data("new")).await;
     assert_eq!(differences[1], json!({ "field": "user_data", "secret": true, "effect": "refused" }));

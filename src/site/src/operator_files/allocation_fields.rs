@@ -59,7 +59,7 @@ impl AllocationSpec {
         secrets.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// Returns the allocation with the recorded fields. Volumes and `disk_key` are those of the file, as are the OS definition and the other
+    /// Returns the allocation with the recorded fields. Volumes and `disk_key` come from the file, as do the OS definition and the other
     /// secrets unless they were not set.
     ///
     /// # Errors

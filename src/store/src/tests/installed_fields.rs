@@ -1,4 +1,4 @@
-//! Which record of an allocation's fields is that of the installation.
+//! Selection of the record of an allocation's fields that belongs to the installation.
 
 use super::*;
 use crate::{AllocationFields, InstalledAllocation};
