@@ -149,7 +149,7 @@ impl<'a> Drama<'a> {
     /// Waits until the outcome is known. Returns the facts of the system that came up.
     ///
     /// # Errors
-    /// The outcome is another one, or none appears in time.
+    /// The outcome differs, or no outcome appears in time.
     pub fn watch(&mut self) -> Result<Option<Facts>> {
         loop {
             let said = self.server.said();

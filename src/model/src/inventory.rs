@@ -69,7 +69,7 @@ pub struct Inventory {
     /// inspection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<FilesystemContents>,
-    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed or none was made.
+    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed, or no attempt was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedAttempt>,
     /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.

@@ -54,7 +54,7 @@ use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
 
-/// Component that finishes the image: its own installer, drophammer, or none.
+/// Component that finishes the image: its own installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.

@@ -53,7 +53,7 @@ stages! {
     StorageWipe = "storage.wipe", true, true, HalfMade;
     BootClean = "boot.clean", false, false, HalfMade;
     StoragePartition = "storage.partition", true, true, HalfMade;
-    // An array or group may be on top of another one, so the operations of these stages do not run concurrently.
+    // An array or group may be on top of another array or group, so the operations of these stages do not run concurrently.
     StorageRaid = "storage.raid", true, false, HalfMade;
     StorageLvm = "storage.lvm", true, false, HalfMade;
     StorageEncrypt = "storage.encrypt", true, true, HalfMade;

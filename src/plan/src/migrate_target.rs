@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 impl PlanRequest {
-    /// Returns the migration by which this machine receives the system of another one.
+    /// Returns the migration by which this machine receives the system of another machine.
     pub(crate) fn receiving(&self) -> Option<&MigrationOffer> {
         self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
     }

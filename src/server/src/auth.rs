@@ -100,7 +100,7 @@ fn unauthorized(message: &str) -> ApiError {
 }
 
 /// Registers the boot of a machine. The caller has verified that the request comes from a privileged process. `two_machines` is the reason
-/// to suspect that two machines share the id, if any.
+/// to suspect that two machines share the id; `None` if there is no suspicion.
 ///
 /// # Errors
 /// Another boot of the machine is active. The client retries until that boot is silent.

@@ -173,7 +173,7 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
 
 /// Writes the file atomically. Fails if it exists.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
-    // Each request has its own temporary file: with a common name, one request could write to a file that another one has published.
+    // Each request has its own temporary file: with a common name, one request could write to a file that another request has published.
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".new")

@@ -182,7 +182,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     }
     if let Some(other) = &standing.elsewhere {
         let message = format!(
-            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
+            "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
             use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
             *allocation.id, machine.id
         );
@@ -209,7 +209,7 @@ fn resolve_image(
             match order.begun {
                 true => format!("{gone}; the reinstall has started, so put the image back"),
                 false => format!(
-                    "{gone}; put the image back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
+                    "{gone}; put the image back, or order another image with `drophammer machine reinstall {} --image IMAGE`",
                     machine.id
                 ),
             }
@@ -316,7 +316,7 @@ fn find_layout<'a>(
             let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
             format_at(
                 &allocation.id,
-                &format!("{message}: put the layout back, or name another one in filesystemlayout"),
+                &format!("{message}: put the layout back, or specify another layout in filesystemlayout"),
             )
         });
     }

@@ -104,7 +104,7 @@ impl InstallState {
     }
 
     /// Returns the layout with which an installation has started, or `None` if none has. The installation continues with this layout even
-    /// if the files contain another one, since the installation may be complete although its report was lost.
+    /// if the files contain another layout, since the installation may be complete although its report was lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {

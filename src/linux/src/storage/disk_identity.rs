@@ -1,5 +1,5 @@
 //! Verification that a device is still the disk that the plan was made for. Names are not stable: if a disk responds
-//! late, another one may become `/dev/sdb`.
+//! late, another disk may become `/dev/sdb`.
 
 use super::block_device;
 use crate::probe;

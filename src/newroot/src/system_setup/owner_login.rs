@@ -22,7 +22,7 @@ pub(crate) struct PasswdEntry {
 }
 
 /// Users that receive the owner's SSH keys and password. Both are set for the user `metal` if it exists. Otherwise keys
-/// are set for cloud-init's default user if there is one, else for root, and the password is set for root.
+/// are set for cloud-init's default user if the image has such a user, else for root, and the password is set for root.
 pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,

@@ -64,7 +64,7 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     let image = server.dir.path().join("images/13.yaml");
     let text = std::fs::read_to_string(&image).unwrap();
     std::fs::remove_file(&image).unwrap();
-    server.heard("or order another one with `drophammer machine reinstall").await;
+    server.heard("or order another image with `drophammer machine reinstall").await;
     std::fs::write(&image, text).unwrap();
     let token = server.token(ONE).await;
     // Until the server has seen that the image is back.

@@ -145,7 +145,7 @@ fn confirm_by_report(
 }
 
 /// Returns the reported marker if it names this allocation, and the server has no record of its installation. That is the case if the
-/// report is a failure, or if the machine needs confirmation and the recorded marker is another one.
+/// report is a failure, or if the machine needs confirmation and the recorded marker differs from it.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,

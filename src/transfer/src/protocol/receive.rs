@@ -61,7 +61,7 @@ pub(crate) fn receive_disk(
             // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
                 return Err(ConnectionEnd::Again(io::Error::other(
-                    "this connection was superseded by another one, or the receiver has finished",
+                    "this connection was superseded by another connection, or the receiver has finished",
                 )));
             }
             let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };

@@ -16,7 +16,7 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`: the index, if there is one, or the manifest for this
+/// Verifies that a trusted key has signed one of the `digests`: the index, if the image has an index, or the manifest for this
 /// machine. Returns `None` if no keys are configured.
 ///
 /// # Errors

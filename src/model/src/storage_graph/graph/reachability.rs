@@ -9,7 +9,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
-    /// Number of the component of each node. If a component leads to another one, the other one has the smaller number.
+    /// Number of the component of each node. If a component leads to another component, the other component has the smaller number.
     component: Vec<usize>,
     /// Nodes sorted by the numbers of their components.
     order: Vec<usize>,
