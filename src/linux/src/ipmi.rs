@@ -99,7 +99,7 @@ impl Bmc<'_> {
 /// Reads the BMC of this machine. Returns `None` if there is no such device.
 ///
 /// # Errors
-/// The device cannot be opened, or the BMC does not respond.
+/// Returns an error if the device cannot be opened, or the BMC does not respond.
 pub fn read_bmc(device: &Path) -> io::Result<Option<InBandBmc>> {
     let Some(mut device) = IpmiDevice::open(device)? else { return Ok(None) };
     read_from(&mut device, TOTAL_PATIENCE, BUSY_PAUSE).map(Some).map_err(io::Error::other)

@@ -179,8 +179,7 @@ impl ToolCommand {
     /// Runs the process to its end.
     ///
     /// # Errors
-    /// The program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than
-    /// allowed.
+    /// Returns an error if the program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than allowed.
     pub fn run(self) -> Result<ToolOutput, CommandError> {
         self.run_watched(|_| {})
     }

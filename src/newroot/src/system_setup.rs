@@ -69,7 +69,7 @@ impl Finisher {
     /// Selects the component according to the request and the contents of the image.
     ///
     /// # Errors
-    /// The image must be finished by its own installer, but does not contain one.
+    /// Returns an error if the image must be finished by its own installer, but does not contain one.
     pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<Finisher> {
         let installer = || {
             image_installer::find_installer(root)
@@ -113,7 +113,7 @@ pub enum BootRecord {
 /// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// A step fails; the error includes the last lines of output of its program.
+/// Returns an error if a step fails; the error includes the last lines of output of its program.
 pub fn finish_tree(
     root: &NewRoot,
     finishing: &FinishInputs,

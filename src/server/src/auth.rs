@@ -103,7 +103,7 @@ fn unauthorized(message: &str) -> ApiError {
 /// to suspect that two machines share the id; `None` if there is no suspicion.
 ///
 /// # Errors
-/// Another boot of the machine is active. The client retries until that boot is silent.
+/// Returns an error if another boot of the machine is active. The client retries until that boot is silent.
 pub(crate) async fn enroll_boot(
     app: &AppState,
     boot: &MachineBoot,

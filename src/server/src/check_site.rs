@@ -56,7 +56,7 @@ pub(crate) struct SiteProblem {
 /// Checks a directory and prints the result. Returns [`CommandOutcome::Refused`] if there are problems.
 ///
 /// # Errors
-/// The database cannot be copied to a temporary directory.
+/// Returns an error if the database cannot be copied to a temporary directory.
 pub(crate) fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
     let found = find_problems(options)?;
     match options.json {

@@ -8,7 +8,7 @@ use crate::bmc::PowerAction;
 /// powered off, a problem is logged.
 ///
 /// # Errors
-/// The database fails.
+/// Returns an error if the database fails.
 pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), ApiError> {
     app.state.free_machine(id).await?;
     if !app.state.may_run_previous_system(id, None).await? {

@@ -182,7 +182,7 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The directory, the address or an option is invalid.
+/// Returns an error if the directory, the address or an option is invalid.
 pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
     let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = fd_limit::raise_fd_limit(&watch);

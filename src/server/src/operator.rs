@@ -152,7 +152,7 @@ pub(crate) async fn adopt_machine(
 /// Returns the machine and the id of its allocation.
 ///
 /// # Errors
-/// The machine does not exist or is not allocated.
+/// Returns an error if the machine does not exist or is not allocated.
 pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
     let machine = find_machine(app, id)?;
     let none = || invalid_reinstall(format!("the file of machine {id} does not contain an allocation"));
@@ -163,7 +163,7 @@ pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, S
 /// Returns the machine with this id.
 ///
 /// # Errors
-/// `machines/` has no file for it.
+/// Returns an error if `machines/` does not contain a file for the machine.
 pub(crate) fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
     let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     app.directory().find_machine(id).cloned().ok_or_else(unknown)

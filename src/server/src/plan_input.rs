@@ -130,7 +130,7 @@ async fn registered_inventory(
 /// Parses a stored registration.
 ///
 /// # Errors
-/// The registration is invalid or not supported.
+/// Returns an error if the registration is invalid or not supported.
 pub(crate) fn parse_registration(
     row: Row,
     id: &str,

@@ -100,7 +100,7 @@ impl RackSnapshot {
     /// Opens the state of `dir`. If `new` is given, the operator's files are read from there.
     ///
     /// # Errors
-    /// The directory does not exist, or no server has run in it.
+    /// Returns an error if the directory does not exist, or no server has run in it.
     pub fn open_directory(dir: &Path, new: Option<&Path>) -> Result<RackSnapshot> {
         let files = new.unwrap_or(dir);
         if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
@@ -162,7 +162,7 @@ impl RackSnapshot {
     /// Checks that the layout and the image of a change exist in the directory.
     ///
     /// # Errors
-    /// The layout or the image does not exist.
+    /// Returns an error if the layout or the image does not exist.
     pub fn check_change(&self, change: &RackChange) -> Result<()> {
         let known = &self.directory.known;
         let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
@@ -185,7 +185,7 @@ impl RackSnapshot {
     /// Returns the machine with its prediction after the change.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn predict_machine(&self, id: &str, change: &RackChange) -> Result<PredictedMachine> {
         let Some(machine) = self.directory.find_machine(id) else {
             return Err(Error::new(Phase::Serve, format!("machine {id} not found in machines/")));
@@ -346,7 +346,7 @@ impl RackSnapshot {
     /// Writes the approval atomically to the file from which the server reads it.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
         let path = approvals::approval_path(&self.dir, &seen.id);
         let text = approvals::render_approval(verdicts, seen.installed.clone(), now());

@@ -46,7 +46,7 @@ impl FromRequestParts<Arc<AppState>> for SourcePort {
 /// Refuses a request that an unprivileged process may have sent. `action` completes the message "cannot …".
 ///
 /// # Errors
-/// The source port is not privileged, or a proxy hides it.
+/// Returns an error if the source port is not privileged, or a proxy hides it.
 pub(crate) fn require_privileged(
     app: &AppState,
     source: SourcePort,

@@ -160,7 +160,7 @@ pub enum ImageLocation {
 /// Parses a document as JSON, without validation of its fields.
 ///
 /// # Errors
-/// The text is not YAML.
+/// Returns an error if the text is not YAML.
 pub fn parse_unvalidated(text: &str) -> Result<Value, String> {
     Ok(to_json(&parse_document(text)?))
 }

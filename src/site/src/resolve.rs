@@ -70,7 +70,7 @@ pub struct ResolvedAllocation {
 /// layout depends on an inventory that is not registered yet.
 ///
 /// # Errors
-/// Everything that prevents the resolution, one line each, with its position in the machine file.
+/// Returns everything that prevents the resolution, one line each, with its position in the machine file.
 pub fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -265,7 +265,7 @@ pub fn layout_id(layout: &Value) -> String {
 /// definition.
 ///
 /// # Errors
-/// The id is not the name of the definition.
+/// Returns an error if the id is not the name of the definition.
 pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),

@@ -22,7 +22,7 @@ impl ServerState {
     /// Records that the allocation is installed on this machine, as reported by the operator.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn adopt_allocation(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {

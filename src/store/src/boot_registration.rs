@@ -42,7 +42,7 @@ impl ServerState {
     /// privileged process.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn enroll_boot(&self, boot: MachineBoot, by: Enrollment) -> Result<EnrollOutcome> {
         let heard = self.heard.clone();
         self.run_as_durable_as_needed(move |transaction| {

@@ -25,7 +25,7 @@ impl ServerState {
     /// Records that the boot with this token passes the point of no return of a first installation, unless it is refused.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_first_install(
         &self,
         machine: &str,

@@ -16,7 +16,7 @@ impl ServerState {
     /// Records that the operator frees the machine. Boots that were requested earlier can no longer register.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
@@ -30,7 +30,7 @@ impl ServerState {
     /// it was freed. `allocation` is the allocation in the machine file.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn may_run_previous_system(&self, machine: &str, allocation: Option<&str>) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
         self.run_job(move |connection| connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])).await

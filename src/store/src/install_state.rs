@@ -170,7 +170,7 @@ impl ServerState {
     /// Returns the state of the allocation.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_install_state(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
@@ -179,7 +179,7 @@ impl ServerState {
     /// Returns the states of several allocations, given as pairs of machine and allocation.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_install_states(&self, all: Vec<(String, String)>) -> Result<Vec<InstallState>> {
         self.run_job(move |connection| {
             all.iter().map(|(machine, id)| read_install_state(connection, machine, id)).collect()
@@ -190,7 +190,7 @@ impl ServerState {
     /// Blocking variant of [`ServerState::read_install_state`].
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         // Reads a consistent state, even if another process writes.
@@ -203,7 +203,7 @@ impl ServerState {
     /// Records the layout and image that are being served to the machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_served(
         &self,
         machine: &str,

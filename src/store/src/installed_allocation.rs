@@ -77,7 +77,7 @@ impl ServerState {
     /// allocation was served. `has_begun` is true if the machine has passed the point of no return during this boot.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_sent_secrets(
         &self,
         machine: &str,

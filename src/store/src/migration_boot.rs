@@ -19,7 +19,7 @@ impl ServerState {
     /// nothing is counted or stored.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn is_barred_from_disks(&self, machine: &str, files: FileAllocation) -> Result<bool> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {

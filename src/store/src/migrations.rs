@@ -34,7 +34,7 @@ impl ServerState {
     /// Stores the order of a migration, unless an order or a migration is open for one of the machines.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn place_migration(&self, new: Migration) -> Result<MigrationPlacement> {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
@@ -43,7 +43,7 @@ impl ServerState {
     /// see `Migration::is_live`; an empty id matches any migration. The inner error is the reason why the event is rejected.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn apply_migration_event(
         &self,
         machine: &str,
@@ -64,7 +64,7 @@ impl ServerState {
     /// target of a live migration. The inner error is the reason for a refusal.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_migration_copy(
         &self,
         machine: &str,

@@ -53,7 +53,7 @@ impl ServerState {
     /// Orders a reinstall.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn place_order(
         &self,
         machine: &str,
@@ -104,7 +104,7 @@ impl ServerState {
     /// Cancels an order.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn cancel_order(&self, machine: &str, allocation: &str) -> Result<CancelOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| match read_install_state(transaction, &machine, &allocation)?.order {
@@ -121,7 +121,7 @@ impl ServerState {
     /// Records that an attempt of the order passes the point of no return, if that order is still open.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_order(
         &self,
         machine: &str,

@@ -154,7 +154,7 @@ impl ServerState {
     /// Decides whether the installation is served to the boot, and starts the run of its steps if necessary.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
         let boot = boot.clone();
         self.run_as_durable_as_needed(move |transaction| {
@@ -178,7 +178,7 @@ impl ServerState {
     /// Returns the runs that the server must continue, each with the current boot of its machine.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// Returns an error if the database cannot be read.
     pub async fn list_active_runs(&self) -> Result<Vec<(OutOfBandRun, Option<MachineBoot>)>> {
         self.run_job(|connection| {
             let mut select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
@@ -195,7 +195,7 @@ impl ServerState {
     /// Returns the last run of the machine.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// Returns an error if the database cannot be read.
     pub async fn find_out_of_band_run(&self, machine: &str) -> Result<Option<OutOfBandRun>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| read_run(connection, &machine)).await
@@ -205,7 +205,7 @@ impl ServerState {
     /// boot of the machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn replace_run(&self, old: &OutOfBandRun, new: Option<OutOfBandRun>) -> Result<bool> {
         let old = old.clone();
         self.run_durably(move |transaction| {

@@ -215,7 +215,7 @@ impl ServerState {
     /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -229,7 +229,7 @@ impl ServerState {
     /// time.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
         let key = [machine.to_owned(), allocation.to_owned()];
         self.run_job(move |connection| {
@@ -243,7 +243,7 @@ impl ServerState {
     /// the limit of unknown machines is reached.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -256,7 +256,7 @@ impl ServerState {
     /// which is harmless.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn store_event(&self, machine: &str, event: &ProgressEvent) -> Result<()> {
         let (machine, text) = (machine.to_owned(), to_json(event)?);
         self.run_job(move |connection| {
@@ -287,7 +287,7 @@ impl ServerState {
     /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
         let file = file.clone();
         self.run_job_blocking(move |connection| {
@@ -304,7 +304,7 @@ impl ServerState {
     /// Stores the digest of a file.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
         let (file, digest) = (file.clone(), digest.to_owned());
         self.run_job_blocking(move |connection| {

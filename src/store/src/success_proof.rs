@@ -110,7 +110,7 @@ impl fmt::Display for UnprovenReason {
 /// Evaluates a report of success by the boot with this token. Returns its effect.
 ///
 /// # Errors
-/// The success is not proven.
+/// Returns an error if the success is not proven.
 pub(crate) fn evaluate_success(
     standing: &InstallState,
     allocation: &str,

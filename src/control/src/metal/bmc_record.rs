@@ -51,7 +51,7 @@ impl BmcRecord {
     /// Parses a record. A field may be absent or null.
     ///
     /// # Errors
-    /// `bmc` or `fru` is not an object, or a field is not a text. The message does not contain values.
+    /// Returns an error if `bmc` or `fru` is not an object, or a field is not a text. The message does not contain values.
     pub(crate) fn from_json(bmc: &Value, fru: &Value, fields: &RecordFields) -> Result<BmcRecord, String> {
         let text = |of: &Value, name: &str| match of {
             Value::Null => Ok(String::new()),

@@ -21,7 +21,7 @@ impl ToolCommand {
     /// Starts the process without a deadline, and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
-    /// The program is missing or cannot be started with these restrictions.
+    /// Returns an error if the program is missing or cannot be started with these restrictions.
     pub fn start_in_background(
         self,
         watch: impl Fn(&str) + Send + Sync + 'static,

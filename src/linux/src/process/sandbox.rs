@@ -100,7 +100,7 @@ pub(crate) struct SandboxFile<'a> {
 /// others in the sandbox. The caller must be single-threaded.
 ///
 /// # Errors
-/// The kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses. The process must not continue then.
 pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     let filters = build_seccomp_filters()?;
     unprivileged::close_inherited_files()?;

@@ -49,7 +49,7 @@ impl WorkerProcess {
     /// Starts the worker with `socket` as its standard input. Its stderr is captured; stdout is discarded.
     ///
     /// # Errors
-    /// /proc is not mounted, or the process limit is reached.
+    /// Returns an error if /proc is not mounted, or the process limit is reached.
     pub fn start(job: WorkerJob, socket: OwnedFd) -> io::Result<WorkerProcess> {
         let mut command = Command::new(PROGRAM);
         command.arg(job.argument()).env_clear().current_dir("/");

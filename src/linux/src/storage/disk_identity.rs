@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Opens the disk, and compares its identity with the planned one.
 ///
 /// # Errors
-/// The device is missing, or is not the planned disk; the error lists all differences.
+/// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
@@ -30,7 +30,7 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
 /// if its path changes.
 ///
 /// # Errors
-/// The open disk is not the planned one. It was not written.
+/// Returns an error if the open disk is not the planned one. It was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
     compare_identity(disk, identity, "it was not changed")
 }
@@ -49,7 +49,7 @@ fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> 
 /// Reads the identity of an open disk.
 ///
 /// # Errors
-/// The file is not a block device, or its properties cannot be read.
+/// Returns an error if the file is not a block device, or its properties cannot be read.
 pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     let (serial, wwn) = probe::read_serial_and_wwn(&block_device::sysfs_path_of_open(disk, device)?);
     let size_bytes =
@@ -99,8 +99,8 @@ impl HeldDisks {
     /// still have the planned identity.
     ///
     /// # Errors
-    /// The device is on a disk that is not part of the plan, or on a disk that was replaced. The device was not
-    /// written.
+    /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. The
+    /// device was not written.
     pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
         for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);

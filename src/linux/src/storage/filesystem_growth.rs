@@ -11,7 +11,8 @@ use std::path::Path;
 /// Grows the filesystem mounted at `point` to the end of its device; returns its new size in bytes.
 ///
 /// # Errors
-/// The format does not support growing, or the kernel refuses to grow the filesystem while it is mounted.
+/// Returns an error if the format does not support growing, or the kernel refuses to grow the filesystem while it is
+/// mounted.
 pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Path) -> Result<u64> {
     let what = || format!("grow the {format} on {device} to its partition's end");
     let root = File::open(point).context(Phase::Storage, what)?;

@@ -31,7 +31,7 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
 /// locked during the call.
 ///
 /// # Errors
-/// The mount point cannot be created, or a filesystem stays mounted.
+/// Returns an error if the mount point cannot be created, or a filesystem stays mounted.
 pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     let candidates = find_candidates(inventory);
     let mut notes = Vec::new();

@@ -46,7 +46,7 @@ impl LoopDevice {
     /// Creates a loop device over `backing`.
     ///
     /// # Errors
-    /// The kernel does not support loop devices or this sector size.
+    /// Returns an error if the kernel does not support loop devices or this sector size.
     pub(crate) fn create_over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
         let control = File::open("/dev/loop-control")?;
         loop {

@@ -31,7 +31,8 @@ const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 /// Creates the filesystem and its link in `/dev/disk/by-uuid`; does nothing for [`FilesystemFormat::None`].
 ///
 /// # Errors
-/// The device is in use or unwritable, the tool fails, or the UUID on the device is not the requested one.
+/// Returns an error if the device is in use or unwritable, the tool fails, or the UUID on the device is not the requested
+/// one.
 pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     let device = &filesystem.device;
     let what = || format!("create {} on {device}", filesystem.format);
@@ -53,7 +54,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
 /// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// This format is not created by a tool. A failure of the tool is in the inner result.
+/// Returns an error if this format is not created by a tool. A failure of the tool is in the inner result.
 pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
@@ -65,7 +66,7 @@ pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::R
 /// Verifies the UUID, because create options may override it.
 ///
 /// # Errors
-/// The device has another UUID or no such filesystem.
+/// Returns an error if the device has another UUID or no such filesystem.
 pub fn verify_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     let MakeFilesystem { device, format, uuid, .. } = filesystem;
     let found = read_uuid(device, *format).context(Phase::Storage, || format!("create {format} on {device}"))?;

@@ -14,7 +14,7 @@ const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 /// which the image was built, so LVM would ignore all groups of this machine, whatever they contain.
 ///
 /// # Errors
-/// A file of the target cannot be read, written or removed.
+/// Returns an error if a file of the target cannot be read, written or removed.
 pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
     root.remove(LVM_DEVICES)?;
     if wants.arrays.is_empty() {

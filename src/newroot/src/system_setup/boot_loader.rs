@@ -47,8 +47,8 @@ struct EspInstallation {
 /// Selects the boot loader.
 ///
 /// # Errors
-/// The machine boots in BIOS mode and the target does not contain GRUB for BIOS, or it boots in UEFI mode and the layout does not
-/// contain an ESP.
+/// Returns an error if the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or it boots in UEFI mode and the layout
+/// does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
@@ -78,7 +78,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
 /// Installs the boot loader and returns the boot entries required in the firmware: one for each ESP.
 ///
 /// # Errors
-/// A tool of the target fails, or a file cannot be written.
+/// Returns an error if a tool of the target fails, or a file cannot be written.
 pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
     let on_esps = match loader {
         BootLoader::GrubBios => {

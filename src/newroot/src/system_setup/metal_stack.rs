@@ -31,7 +31,7 @@ const SECRET: u32 = 0o600;
 /// it.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
     root.write_file(DETAILS, SECRET, format_details(files, root_uuid, password).as_bytes())?;
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
@@ -40,7 +40,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
 /// Performs those tasks of os-installer that are not part of finishing any image.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub(crate) fn perform_os_installer_tasks(
     root: &NewRoot,
     finishing: &FinishInputs,

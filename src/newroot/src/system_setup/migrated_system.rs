@@ -46,7 +46,8 @@ pub struct MigratedBoot {
 /// Adapts device names, MAC addresses and the boot configuration of a migrated system to this machine.
 ///
 /// # Errors
-/// A file cannot be read or written, a tool of the system fails, or the system cannot boot on this hardware.
+/// Returns an error if a file cannot be read or written, a tool of the system fails, or the system cannot boot on this
+/// hardware.
 pub fn adapt_migrated_system(
     root: &NewRoot,
     finishing: &FinishInputs,

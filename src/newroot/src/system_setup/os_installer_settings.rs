@@ -46,7 +46,7 @@ impl OsInstallerSettings {
     /// Reads the settings.
     ///
     /// # Errors
-    /// The file is not valid YAML.
+    /// Returns an error if the file is not valid YAML.
     pub(crate) fn read_settings(root: &NewRoot) -> Result<OsInstallerSettings> {
         let Ok(text) = root.read_text(SETTINGS) else { return Ok(OsInstallerSettings::default()) };
         // A file with only comments is not a YAML document.

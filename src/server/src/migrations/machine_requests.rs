@@ -160,7 +160,7 @@ pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> St
 /// installation is withheld until its steps over Redfish are completed.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -179,7 +179,7 @@ pub(crate) async fn find_assignment(
 /// Returns the allocation that the machine receives because of a migration, if one affects it.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn find_migration_response(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -245,7 +245,7 @@ async fn find_target_approval(
 /// Predicts the effect of a migration on a machine whose ramdisk has not contacted the server yet.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn forecast_migration(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -264,7 +264,7 @@ pub(crate) async fn forecast_migration(
 /// inner error is the reason for a refusal.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn start_copy(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -311,7 +311,7 @@ pub(crate) async fn start_copy(
 /// Checks, before anything is erased, that the source machine has contacted the server recently and has fetched the target's certificate.
 ///
 /// # Errors
-/// The condition is not met yet. The target repeats its request.
+/// Returns an error if the condition is not met yet. The target repeats its request.
 async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
     let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
@@ -332,7 +332,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
 /// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// The database cannot be read or written, or the reported success is not valid: the machine must not boot the data that it received.
+/// Returns an error if the database cannot be read or written, or the reported success is not valid: the machine must not boot the data that
+/// it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -373,7 +374,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
 /// Records that the system runs on the target. The event must come from the boot that received the system.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
     if let Some(Ok(MoveHeard { is, news: true })) =
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?

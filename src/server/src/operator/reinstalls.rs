@@ -73,7 +73,7 @@ pub struct ReinstallRequest {
 /// Parses the body of a request.
 ///
 /// # Errors
-/// A field is unknown, missing, or has another type.
+/// Returns an error if a field is unknown, missing, or has another type.
 pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
     if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = suggest_name(other, FIELDS.into_iter());
@@ -132,7 +132,7 @@ pub(crate) struct OrderableReinstall {
 /// Checks whether the reinstall can be ordered.
 ///
 /// # Errors
-/// The reason why it cannot be ordered.
+/// Returns the reason why the reinstall cannot be ordered.
 pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
     let id = asked.id.to_lowercase();
     await_definition(app, &id).await?;
@@ -202,7 +202,7 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
 /// and after each change of the definition or its parameters.
 ///
 /// # Errors
-/// `verify` takes too long, or has refused the definition.
+/// Returns an error if `verify` takes too long, or has refused the definition.
 async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     let definition = |directory: &SiteSnapshot| {
         directory.find_machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())

@@ -63,7 +63,7 @@ impl AllocationSpec {
     /// secrets unless they were not set.
     ///
     /// # Errors
-    /// A newer version has recorded a value that this version does not support.
+    /// Returns an error if a newer version has recorded a value that this version does not support.
     pub(crate) fn with_recorded_fields(&self, record: &InstalledAllocation) -> Result<AllocationSpec, String> {
         let fields = &record.plain;
         let spanned = |texts: Vec<String>| {

@@ -19,7 +19,7 @@ pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 /// Returns the stamp of a definition's folder.
 ///
 /// # Errors
-/// A file cannot be read, or a limit is exceeded.
+/// Returns an error if a file cannot be read, or a limit is exceeded.
 pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
     walk_files(folder, "", 0, &mut |path, is, _| {

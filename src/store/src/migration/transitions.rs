@@ -9,7 +9,7 @@ impl Migration {
     /// Returns the migration after an event. It is unchanged if the event has no effect.
     ///
     /// # Errors
-    /// The reason why the event is rejected. The machine that sent it must not continue.
+    /// Returns the reason why the event is rejected. The machine that sent it must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
             MigrationEvent::Stands(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),

@@ -15,7 +15,7 @@ impl ServerState {
     /// error is the reason why a reported success is rejected.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn handle_migration_report(
         &self,
         machine: &str,

@@ -35,7 +35,7 @@ impl ServerState {
     /// is not stored.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn handle_report(
         &self,
         machine: &str,

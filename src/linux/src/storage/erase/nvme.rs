@@ -31,7 +31,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Erases the namespace and returns the result reported by the controller.
 ///
 /// # Errors
-/// The method is no longer supported for this namespace, the controller refuses, or the deadline is exceeded.
+/// Returns an error if the method is no longer supported for this namespace, the controller refuses, or the deadline is
+/// exceeded.
 pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDeadline) -> Result<String, String> {
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
     // Queried again: another namespace may have been created since the inventory.

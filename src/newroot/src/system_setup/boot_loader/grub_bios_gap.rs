@@ -36,7 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// contains only disks that are recreated.
 ///
 /// # Errors
-/// The images are invalid, do not fit, or cannot be written.
+/// Returns an error if the images are invalid, do not fit, or cannot be written.
 pub(crate) fn write_to_gap(
     start: &LoaderContext,
     directory: &str,
