@@ -181,13 +181,13 @@ impl IronicAgent<'_> {
         loop {
             let sent = Instant::now();
             let (pause, why) = match api.send_heartbeat(&node.uuid, heartbeat) {
-                IronicResult::Yes(()) if hurried < HURRIED => {
+                IronicResult::Success(()) if hurried < HURRIED => {
                     hurried += 1;
                     (self.gap * 2u32.pow(hurried), String::new())
                 }
-                IronicResult::Yes(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
+                IronicResult::Success(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
                 IronicResult::Locked => (self.short_delay(), String::new()),
-                IronicResult::Away(error) => (self.short_delay(), error.to_string()),
+                IronicResult::Unavailable(error) => (self.short_delay(), error.to_string()),
                 IronicResult::Unknown => (self.short_delay(), "Ironic no longer has the node (404)".to_owned()),
                 IronicResult::Refused(error) => {
                     output::print_line(&error.to_string());
@@ -298,7 +298,7 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     let (began, mut patience) = (Instant::now(), LookupRetries::new(limit));
     loop {
         let told = ask();
-        if let IronicResult::Yes(value) = told {
+        if let IronicResult::Success(value) = told {
             return Ok(value);
         }
         thread::sleep(patience.next_delay(&told, began.elapsed(), fastrand::f64(), &output::print_line)?);

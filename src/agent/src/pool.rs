@@ -116,16 +116,16 @@ impl InstallAgent {
         missing: &[KnownDisk],
     ) -> Result<Option<Plan>> {
         let owner = match allocation {
-            None => PoolAllocation::Nobody,
+            None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
                 let reinstall = *reinstall || keep_flag::preserves_disks(&self.machine, of, inventory);
-                PoolAllocation::Somebody { allocation: id, reinstall, installed: *succeeded }
+                PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
             keep_flag::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
-        if let PoolAllocation::Somebody { allocation, reinstall: false, installed: false } = owner
+        if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)
         {
             local_state::require_all_read(inventory)?;

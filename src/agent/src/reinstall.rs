@@ -62,7 +62,7 @@ pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome
     }
     let boot = match server.request_boot(machine.as_deref(), &macs)? {
         BootResponse::Boot(boot) => boot,
-        BootResponse::Nothing { message } => {
+        BootResponse::NotOrdered { message } => {
             output::print_note(&nothing_ordered_message(&message, machine.as_deref()));
             return Ok(CommandOutcome::Refused);
         }

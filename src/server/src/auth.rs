@@ -139,7 +139,7 @@ pub(crate) async fn enroll_boot(
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
-        EnrollOutcome::Gone => Err(not_authorized_for(id)),
+        EnrollOutcome::Rejected => Err(not_authorized_for(id)),
     }
 }
 

@@ -137,7 +137,7 @@ pub(crate) async fn adopt_machine(
     let id = id.to_lowercase();
     let (machine, allocation) = find_allocated(&app, &id)?;
     match app.state.adopt_allocation(&id, &allocation).await? {
-        AdoptOutcome::Yes => {
+        AdoptOutcome::Adopted => {
             let name = app.directory().display_name(&id).to_owned();
             app.watch.log_note(format!(
                 "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
@@ -145,7 +145,7 @@ pub(crate) async fn adopt_machine(
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))
         }
-        AdoptOutcome::No(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+        AdoptOutcome::Rejected(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 

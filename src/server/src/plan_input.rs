@@ -82,11 +82,11 @@ pub(crate) async fn get_preview(
         preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
         let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
         match (foreseen, &machine.allocation) {
-            (MigrationForecast::Told(given), _) => {
+            (MigrationForecast::Assigned(given), _) => {
                 preview.machine.allocation = Some(given.into_wire(&base.calls, false));
             }
-            (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
-            (MigrationForecast::AsEver, Some(allocation)) => {
+            (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
+            (MigrationForecast::Unaffected, Some(allocation)) => {
                 let standing = full_install_state::read_full_state(&app, machine, &directory.known).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolve_allocation(machine, &standing, &directory.known) {
@@ -97,7 +97,7 @@ pub(crate) async fn get_preview(
                     Err(why) => preview.withheld = Some(why),
                 }
             }
-            (MigrationForecast::AsEver, None) => {
+            (MigrationForecast::Unaffected, None) => {
                 preview.withheld = Some("its file does not contain an allocation".to_owned());
             }
         }

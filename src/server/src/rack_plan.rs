@@ -66,12 +66,12 @@ pub struct RackSnapshot {
 #[derive(Debug, Clone)]
 pub enum MachineForecast {
     /// Nothing would be done, for this reason.
-    Nothing(String),
+    NoAction(String),
     /// The machine would get nothing to install, for this reason.
     Refused(String),
     /// The response is not predictable yet, for this reason.
     Unknown(String),
-    Told(Box<allocation::AssignedMachine>),
+    Assigned(Box<allocation::AssignedMachine>),
 }
 
 /// Machine with its prediction.
@@ -194,7 +194,7 @@ impl RackSnapshot {
             id: id.to_owned(),
             name: machine.name.clone(),
             size: machine.size.clone(),
-            outlook: MachineForecast::Nothing("its file contains no allocation".to_owned()),
+            outlook: MachineForecast::NoAction("its file contains no allocation".to_owned()),
             registered: None,
             installed: String::new(),
             seconds: self.estimate_seconds(id, machine.size.as_deref()),
@@ -220,10 +220,10 @@ impl RackSnapshot {
             None => InstallState::default(),
         };
         seen.outlook = match offer::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
-            MigrationForecast::AsEver => return Ok(false),
-            MigrationForecast::Nothing(why) => MachineForecast::Nothing(why),
+            MigrationForecast::Unaffected => return Ok(false),
+            MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
             MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
-            MigrationForecast::Told(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+            MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
         };
         self.add_registration(seen, false)?;
         Ok(true)
@@ -235,7 +235,7 @@ impl RackSnapshot {
     }
 
     fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {
-        MachineForecast::Told(Box::new(allocation::AssignedMachine {
+        MachineForecast::Assigned(Box::new(allocation::AssignedMachine {
             id: machine.id.clone(),
             name: machine.name.clone(),
             size: machine.size.clone().map(|id| allocation::IdReference { id }),
@@ -245,7 +245,7 @@ impl RackSnapshot {
     }
 
     fn add_registration(&self, seen: &mut PredictedMachine, is_installed: bool) -> Result<()> {
-        if matches!(seen.outlook, MachineForecast::Told(_))
+        if matches!(seen.outlook, MachineForecast::Assigned(_))
             && let Some(row) = self.state.find_registration_blocking(&seen.id)?
         {
             match parse_registration(row, &seen.id, is_installed) {
@@ -316,7 +316,7 @@ impl RackSnapshot {
                 let runs = standing.image.as_deref().unwrap_or("an unknown image");
                 let why = format!("installed with {runs}; no reinstall is ordered");
                 let notes = find_differences(machine, standing, &self.directory.known);
-                return Some(MachineForecast::Nothing([vec![why], notes].concat().join("\n")));
+                return Some(MachineForecast::NoAction([vec![why], notes].concat().join("\n")));
             }
             _ => {
                 if let Some(why) = &machine.locked {

@@ -85,7 +85,7 @@ pub fn resolve_allocation(
         return Err(why);
     }
     // An installed system boots whatever the state of its definition.
-    if installs && matches!(allocation.definition, DefinitionState::Waits) {
+    if installs && matches!(allocation.definition, DefinitionState::Verifying) {
         return Ok(None);
     }
     let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
@@ -114,7 +114,7 @@ fn explain_refusal(
         is_unconfirmed.then(|| format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)))
     };
     let definition = || match &allocation.definition {
-        DefinitionState::Bad(why) if installs => Some(why.clone()),
+        DefinitionState::Unusable(why) if installs => Some(why.clone()),
         _ => None,
     };
     explain_other_owner(machine, allocation, standing)

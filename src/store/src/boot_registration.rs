@@ -32,9 +32,9 @@ pub enum EnrollOutcome {
     Moved(String),
     /// Another boot of the machine is still active; this is its address.
     Waits(String),
-    /// The boot cannot register: after it was requested, the machine was freed or another boot registered; or too many unknown machines
-    /// are registered.
-    Gone,
+    /// Registration is impossible: after the boot was requested, the machine was freed or another boot registered; or too many unknown
+    /// machines are registered.
+    Rejected,
 }
 
 impl ServerState {
@@ -53,7 +53,7 @@ impl ServerState {
             }
             let has_room = |transaction| unknown_machines::admit_machine(transaction, &boot.machine, &heard);
             if is_revoked(transaction, &boot)? || !(by.has_file || has_room(transaction)?) {
-                return deferred(EnrollOutcome::Gone);
+                return deferred(EnrollOutcome::Rejected);
             }
             if let Some(active) = current.filter(|current| heard.blocks_registration(current, &by.address)) {
                 return deferred(EnrollOutcome::Waits(active.address.unwrap_or_default()));

@@ -16,9 +16,9 @@ use rusqlite::{OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstStartOutcome {
     /// The boot may erase data. Contains true if no boot of this installation has started before.
-    Yes(bool),
+    Permitted(bool),
     /// The boot must not erase data, for this reason.
-    No(String),
+    Rejected(String),
 }
 
 impl ServerState {
@@ -35,7 +35,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
-            let no = |why: String| Ok(FirstStartOutcome::No(why));
+            let no = |why: String| Ok(FirstStartOutcome::Rejected(why));
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return no(why);
             }
@@ -58,7 +58,7 @@ impl ServerState {
                 params![machine, allocation, begun],
             )?;
             start_record(transaction, &machine, &allocation)?;
-            Ok(FirstStartOutcome::Yes(standing.first.is_none()))
+            Ok(FirstStartOutcome::Permitted(standing.first.is_none()))
         })
         .await
     }

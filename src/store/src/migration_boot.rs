@@ -60,7 +60,7 @@ pub(crate) fn migration_boot(
         match is.boot_target(machine) {
             MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),
             MigrationBoot::Disk => return Ok(Some(BootTarget::Disk)),
-            MigrationBoot::AsEver => {}
+            MigrationBoot::Unaffected => {}
         }
     }
     let is_barred = match files {

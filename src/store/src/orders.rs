@@ -25,7 +25,7 @@ pub enum OrderOutcome {
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
     /// This older order was started, and remains open.
-    Begun(ReinstallOrder),
+    Started(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
 }
@@ -36,7 +36,7 @@ pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
     /// This order was started, and can no longer be cancelled.
-    Begun(ReinstallOrder),
+    Started(ReinstallOrder),
 }
 
 /// Response to an attempt that requests permission to pass the point of no return.
@@ -44,7 +44,7 @@ pub enum CancelOutcome {
 #[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum OrderStart {
     /// Permission. Contains true if this is the first attempt of the order that passes the point of no return.
-    Yes(ReinstallOrder, bool),
+    Permitted(ReinstallOrder, bool),
     /// The attempt must not pass: its order is not the open one, or the machine has booted again, or is blocked.
     NotInForce,
 }
@@ -71,7 +71,7 @@ impl ServerState {
                 return Ok(OrderOutcome::NotInstalled);
             }
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
-                return Ok(OrderOutcome::Begun(open));
+                return Ok(OrderOutcome::Started(open));
             }
             // An abandoned order that has started leaves an incomplete system: the new order is therefore started too.
             let earlier = standing.order.filter(|open| open.begun);
@@ -109,7 +109,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| match read_install_state(transaction, &machine, &allocation)?.order {
             None => Ok(CancelOutcome::NothingOrdered),
-            Some(order) if order.begun => Ok(CancelOutcome::Begun(order)),
+            Some(order) if order.begun => Ok(CancelOutcome::Started(order)),
             Some(order) => {
                 delete_order(transaction, &machine, &allocation)?;
                 Ok(CancelOutcome::Done(order))
@@ -143,7 +143,7 @@ impl ServerState {
             open.disks = start.disks;
             store_order(transaction, &machine, &allocation, &open)?;
             start_record(transaction, &machine, &allocation)?;
-            Ok(OrderStart::Yes(open, news))
+            Ok(OrderStart::Permitted(open, news))
         })
         .await
     }

@@ -48,11 +48,12 @@ pub struct ControlSilence(Option<Instant>);
 /// State of [`ControlSilence`] after a response without information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilenceState {
-    /// The period begins with this response, which is reported to the operator.
-    Begins,
-    Lasts,
-    /// The period exceeds the timeout: the transfer is considered ended.
-    Ends,
+    /// First response of the period without information. It is reported to the operator.
+    Started,
+    /// Later response of the period, before the timeout.
+    Continued,
+    /// Response after the timeout: the transfer is considered ended.
+    TimedOut,
 }
 
 impl ControlSilence {
@@ -63,11 +64,11 @@ impl ControlSilence {
 
     fn note_silence_at(&mut self, now: Instant) -> SilenceState {
         match self.0 {
-            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::Ends,
-            Some(_) => SilenceState::Lasts,
+            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::TimedOut,
+            Some(_) => SilenceState::Continued,
             None => {
                 self.0 = Some(now);
-                SilenceState::Begins
+                SilenceState::Started
             }
         }
     }

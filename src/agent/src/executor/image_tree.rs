@@ -168,7 +168,7 @@ impl PlanExecutor {
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            BootRecord::Unsaid => match self.describe_boot(&root)? {
+            BootRecord::Unknown => match self.describe_boot(&root)? {
                 None => Ok(()),
                 // The files of an image do not include an installed boot loader.
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),

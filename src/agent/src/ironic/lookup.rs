@@ -37,10 +37,10 @@ impl LookupRetries {
         say: &dyn Fn(&str),
     ) -> Result<Duration> {
         let why = match told {
-            IronicResult::Yes(_) => String::new(),
+            IronicResult::Success(_) => String::new(),
             IronicResult::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
             IronicResult::Locked => "the node is locked (409)".to_owned(),
-            IronicResult::Refused(error) | IronicResult::Away(error) => error.to_string(),
+            IronicResult::Refused(error) | IronicResult::Unavailable(error) => error.to_string(),
         };
         if why != self.said {
             say(&why);

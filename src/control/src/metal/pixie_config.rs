@@ -130,7 +130,7 @@ pub fn fetch_config(pixie: &str, machine: &str, retries: RetryPolicy) -> Result<
     let client = http::new_client()?;
     retries.run_attempts(|| match fetch_any_version(&client, pixie, machine) {
         Ok(config) => AttemptResult::Done(config),
-        Err(error) => AttemptResult::Again(error),
+        Err(error) => AttemptResult::Transient(error),
     })
 }
 

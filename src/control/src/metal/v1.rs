@@ -128,10 +128,10 @@ impl MetalApiV1 {
                 Ok(answer) => AttemptResult::Done(answer),
                 Err(failure @ GrpcFailure::Certificate(_)) => {
                     self.renew_connections();
-                    AttemptResult::Again(failure.into_error())
+                    AttemptResult::Transient(failure.into_error())
                 }
-                Err(GrpcFailure::Passing(error)) => AttemptResult::Again(error),
-                Err(GrpcFailure::Unknown(error)) => AttemptResult::Never(error),
+                Err(GrpcFailure::Passing(error)) => AttemptResult::Transient(error),
+                Err(GrpcFailure::Unknown(error)) => AttemptResult::Permanent(error),
             }
         })
     }

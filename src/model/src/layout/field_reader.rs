@@ -141,7 +141,7 @@ impl LayoutReader {
                 None if unread.contains(&entry.key.as_str()) => {
                     let message = "this field of metal-stack's v2 API is ignored";
                     self.notes.push(located_problem(&entry.node.place, entry.mark, message));
-                    self.edits.extend(SpellingEdit::at_location(entry.mark, &entry.key, EditReplacement::Nothing));
+                    self.edits.extend(SpellingEdit::at_location(entry.mark, &entry.key, EditReplacement::Removal));
                 }
                 None => self.report_unknown_field(&mut fields, entry, known),
             }

@@ -80,7 +80,7 @@ fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     let Some(current) = current.filter(is_same) else { return };
     allocation.image = current.image.clone();
     allocation.definition = match &current.definition {
-        DefinitionState::Bad(_) => DefinitionState::Waits,
+        DefinitionState::Unusable(_) => DefinitionState::Verifying,
         other => other.clone(),
     };
 }

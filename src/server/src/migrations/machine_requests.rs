@@ -40,15 +40,15 @@ const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYT
 pub(crate) enum MigrationResponse {
     /// The response does not depend on the migration.
     AsEver,
-    Nothing,
-    Something(Box<Assignment>),
+    NoAllocation,
+    Assigned(Box<Assignment>),
 }
 
 impl MigrationResponse {
     pub(crate) fn into_assignment(self) -> Option<Assignment> {
         match self {
-            MigrationResponse::AsEver | MigrationResponse::Nothing => None,
-            MigrationResponse::Something(given) => Some(*given),
+            MigrationResponse::AsEver | MigrationResponse::NoAllocation => None,
+            MigrationResponse::Assigned(given) => Some(*given),
         }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) async fn register_endpoint(
         (MigrationSide::Receive, None) => return Err(ApiError::bad_request("the target machine must send its port")),
     };
     let endpoint = MigrationEndpoint { certificate, address, boot: boot.hash, has_secret };
-    let word = MigrationEvent::Stands(part, endpoint, carried.map(Box::new));
+    let word = MigrationEvent::Waiting(part, endpoint, carried.map(Box::new));
     let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict_error)?;
     if let Some(words) = words {
@@ -126,7 +126,7 @@ async fn store_problem(
     (boot, words): (TokenHash, &str),
 ) -> Result<(), ApiError> {
     let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
-    let word = MigrationEvent::Says(part, boot, words.to_owned());
+    let word = MigrationEvent::ProblemReported(part, boot, words.to_owned());
     if let Some(Ok(MoveHeard { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await? {
         let directory = app.directory();
         let words = if words.is_empty() { "the problem is solved" } else { words };
@@ -187,28 +187,28 @@ pub(crate) async fn find_migration_response(
 ) -> Result<MigrationResponse, ApiError> {
     let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::AsEver) };
     if is.state.is_open() && app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
-        return Ok(MigrationResponse::Nothing);
+        return Ok(MigrationResponse::NoAllocation);
     }
     let now = app.state.read_current_boots(&is).await?;
     let part = match is.role_in(id, now) {
-        MigrationRole::AsEver => return Ok(MigrationResponse::AsEver),
-        MigrationRole::Nothing => return Ok(MigrationResponse::Nothing),
-        MigrationRole::Sends => MigrationSide::Send,
-        MigrationRole::Receives => MigrationSide::Receive,
+        MigrationRole::Unaffected => return Ok(MigrationResponse::AsEver),
+        MigrationRole::Waiting => return Ok(MigrationResponse::NoAllocation),
+        MigrationRole::Sender => MigrationSide::Send,
+        MigrationRole::Receiver => MigrationSide::Receive,
     };
     let Some((assigned, standing)) = read_source_allocation(app, directory, &is).await? else {
-        return Ok(MigrationResponse::Nothing);
+        return Ok(MigrationResponse::NoAllocation);
     };
     let given = match part {
         MigrationSide::Send => offer::assign_source(is, now, assigned, standing),
         MigrationSide::Receive => {
             let Ok(approved) = find_target_approval(app, directory, &is).await? else {
-                return Ok(MigrationResponse::Nothing);
+                return Ok(MigrationResponse::NoAllocation);
             };
             offer::assign_target(is, now, assigned, standing, approved, directory)
         }
     };
-    Ok(MigrationResponse::Something(Box::new(given)))
+    Ok(MigrationResponse::Assigned(Box::new(given)))
 }
 
 async fn read_source_allocation(
@@ -251,7 +251,7 @@ pub(crate) async fn forecast_migration(
     directory: &SiteSnapshot,
     id: &str,
 ) -> Result<MigrationForecast, ApiError> {
-    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::AsEver) };
+    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::Unaffected) };
     let standing = read_source_state(app, directory, &is).await?.unwrap_or_default();
     Ok(match find_target_approval(app, directory, &is).await? {
         Ok(approved) => offer::forecast_for_machine(is, id, standing, approved, directory),

@@ -103,7 +103,7 @@ pub(crate) async fn place_order(
             Ok(listed)
         }
         OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
-        OrderOutcome::Begun(order) => Err(already_started(&order)),
+        OrderOutcome::Started(order) => Err(already_started(&order)),
         OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
@@ -208,14 +208,14 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
         directory.find_machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())
     };
     let mut directory = app.directory.clone();
-    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Waits));
+    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Verifying));
     let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
     let Ok(Ok(verified)) = verified else {
         let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     match definition(&verified) {
-        Some(DefinitionState::Bad(why)) => Err(invalid_reinstall(why)),
+        Some(DefinitionState::Unusable(why)) => Err(invalid_reinstall(why)),
         _ => Ok(()),
     }
 }
@@ -236,14 +236,14 @@ pub(crate) async fn cancel_reinstall(
     let (machine, allocation) = find_allocated(&app, &id)?;
     match app.state.cancel_order(&id, &allocation).await? {
         CancelOutcome::Done(order) => {
-            app.counters.count_order(metrics::OrderEvent::TakenBack);
+            app.counters.count_order(metrics::OrderEvent::Cancelled);
             let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
             app.watch.log_reinstall(who, format!("cancelled: image {}", order.image));
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))
         }
         CancelOutcome::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
-        CancelOutcome::Begun(order) => Err(already_started(&order)),
+        CancelOutcome::Started(order) => Err(already_started(&order)),
     }
 }
 

@@ -76,7 +76,7 @@ fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallSt
 
 /// Returns a note if the OS definition of the machine has another version than when the machine was installed.
 fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    let (os, DefinitionState::Good(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
+    let (os, DefinitionState::Usable(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
     let installed = standing.marker.as_ref()?.definition.as_ref()?;
     let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
     let (before, now) = (installed.os_version.as_deref(), chosen.os_version());

@@ -15,7 +15,7 @@ fn judge_first_installed_by_another_agent() {
     let (control, _) = first.boots();
     assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
     let found = control.fetch_machine().unwrap().allocation.unwrap();
-    let owner = PoolAllocation::Somebody { allocation: &found.id, reinstall: false, installed: found.succeeded };
+    let owner = PoolAllocation::Allocated { allocation: &found.id, reinstall: false, installed: found.succeeded };
     let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
     let refusal = plan::plan_emptying(&machine(), owner, &[], subject).unwrap_err().to_string();
     println!("{refusal}");

@@ -322,7 +322,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         // Queue the task being assembled first. All slots may be taken by frames that can be sent only after this task.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
-        self.send_in_order(input, DecodedItem::Begins(sum, turn))
+        self.send_in_order(input, DecodedItem::FrameStart(sum, turn))
     }
 
     /// Sends an item after all output of earlier parts of the stream.

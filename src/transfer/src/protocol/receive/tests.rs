@@ -173,7 +173,7 @@ fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
         state.from = Some(TransferSender { certificate: b.peer_certificate().clone(), run: of(2) });
         (state.hello, state.is_whole) = (Some(TransferHello { run: of(2), ..first }), true);
         drop(state);
-        assert!(matches!(receiving.join().unwrap(), Err(ConnectionEnd::Again(_))));
+        assert!(matches!(receiving.join().unwrap(), Err(ConnectionEnd::Interrupted(_))));
     });
     assert!(lock_mutex(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize]);
 }
@@ -227,7 +227,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
             let answer = frames::read_frame(&mut link);
             drop(link);
             let stopped = receiving.join().unwrap();
-            assert!(matches!(stopped, Err(ConnectionEnd::Again(_))), "{what}: {stopped:?}");
+            assert!(matches!(stopped, Err(ConnectionEnd::Interrupted(_))), "{what}: {stopped:?}");
             // The peer receives a refusal only if all disks are complete.
             match answer {
                 Ok(ProtocolFrame::Answer(HelloAnswer::Refused(why))) => {
