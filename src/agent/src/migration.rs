@@ -259,8 +259,7 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
             "for the receiving machine: it has received everything, but has not confirmed yet that it runs the system",
         ),
         MigrationAnswer::Waiting(state) => waits(&format!(
-            "for the control plane: the migration is {state}, but the response has no instructions for this machine; the server may be unable to read the file \
-             of this machine"
+            "for instructions of the control plane: the migration is {state}, but the server may be unable to read the file of this machine"
         )),
         MigrationAnswer::Done if machine.allocation.is_some() => {
             SenderAction::Reboot("for another allocation of this machine")
@@ -271,7 +270,7 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
         }
         MigrationAnswer::Unmentioned => match silence.note_silence() {
             SilenceState::TimedOut => SenderAction::Reboot("the control plane no longer reports the migration"),
-            _ => waits("for the control plane, which does not report the migration, for at most ten minutes"),
+            _ => waits("for the control plane to report the migration, for at most ten minutes"),
         },
     }
 }

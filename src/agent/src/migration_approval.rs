@@ -96,7 +96,7 @@ fn evaluate_approval(
         MigrationAnswer::Unmentioned => match silence.note_silence() {
             SilenceState::TimedOut => ApprovalStatus::Ended("the control plane no longer reports the migration"),
             SilenceState::Started | SilenceState::Continued => {
-                ApprovalStatus::Awaited("for the control plane, which does not report the migration".to_owned())
+                ApprovalStatus::Awaited("for the control plane to report the migration".to_owned())
             }
         },
     })

@@ -68,7 +68,7 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the component according to the request and the contents of the image.
+    /// Selects the requested component. If none is requested, selects one according to the contents of the image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain one.

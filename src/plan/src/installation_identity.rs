@@ -125,7 +125,7 @@ impl<'a> PlanDecider<'a> {
     /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
             join_disks(&found.disks),
             install_marker::PATH,
@@ -284,7 +284,7 @@ fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &Migrate
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
-/// Returns the remedy for a disk with the installation of another machine or allocation that would be wiped.
+/// Returns the remedy for a disk that would be wiped although it contains the installation of another machine or allocation.
 fn suggest_remedy(mode: InstallMode, claim: &InstallClaim, marker: &InstallMarker) -> &'static str {
     match mode {
         InstallMode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",

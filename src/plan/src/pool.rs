@@ -34,7 +34,8 @@ pub enum PoolAllocation<'a> {
     },
 }
 
-/// Returns the plan that erases every disk and proves it. Returns `None` if nothing needs to be erased. Removable disks are not erased.
+/// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased. Removable disks are not
+/// erased.
 ///
 /// `missing` are the disks that earlier boots recorded and that are absent now.
 ///

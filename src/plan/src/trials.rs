@@ -13,9 +13,9 @@ use uuid::Uuid;
 /// First estimate for the size of a device whose size is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
-/// Smallest further estimate, and the factor between two estimates. A tool accepts or refuses whole ranges of sizes, which are much wider
-/// than this factor.
+/// Smallest further estimate.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
+/// Factor between two further estimates. A tool accepts or refuses whole ranges of sizes, which are much wider than this factor.
 const GUESS_STEP: u64 = 4;
 
 /// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits at least one of these sizes.

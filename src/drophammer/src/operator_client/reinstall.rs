@@ -74,7 +74,9 @@ pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unre
     let summary = match (is_unrecorded, differences.is_empty()) {
         (true, _) => Some(UNRECORDED.to_owned()),
         (false, true) => None,
-        (false, false) if is_applied => Some("the machine file changes the installed allocation:".to_owned()),
+        (false, false) if is_applied => {
+            Some("the reinstall applies the machine file to the installed allocation:".to_owned())
+        }
         (false, false) => Some(
             "the machine file differs from the installed allocation; --apply-allocation applies the whole file:"
                 .to_owned(),

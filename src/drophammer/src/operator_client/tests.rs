@@ -148,7 +148,7 @@ fn what_happens_next_is_said() {
         (
             Some(DifferenceEffect::Applied),
             false,
-            "the machine file changes the installed allocation:\n  hostname: \"a\" becomes \"b\"\n",
+            "the reinstall applies the machine file to the installed allocation:\n  hostname: \"a\" becomes \"b\"\n",
         ),
         (None, true, "the installed allocation is not on record, because "),
     ] {

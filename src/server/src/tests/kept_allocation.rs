@@ -220,6 +220,7 @@ async fn plan_and_reinstall_print_the_differences() {
     assert!(server.machine(&["reinstall", "one", "--image", "debian-13", "--apply-allocation"]).await.is_ok());
     assert_eq!(server.listed().await["order"]["apply_allocation"], true);
     let (text, _) = server.plan(&arguments).await.unwrap();
-    let applied = "the machine file changes the installed allocation: hostname: \\\"h\\\" becomes \\\"other\\\"";
+    let applied =
+        "the reinstall applies the machine file to the installed allocation: hostname: \\\"h\\\" becomes \\\"other\\\"";
     assert!(text.contains(applied), "{text}");
 }

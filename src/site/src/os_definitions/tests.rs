@@ -152,7 +152,7 @@ fn parameters_for_all_machines_are_verified() {
         return;
     }
     assert_eq!(problems.len(), 1, "{problems:?}");
-    let why = "os/parameters.yaml:2:13: the verify program of web+large refuses the parameters for all machines: ";
+    let why = "os/parameters.yaml:2:13: the verify program of web+large rejects the site-wide parameters: ";
     assert!(problems[0].starts_with(why) && problems[0].contains("no sid"), "{problems:?}");
     // A refusal for the definition is reported once, although it concerns several variants.
     desk.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
