@@ -125,7 +125,7 @@ impl<'a> PlanDecider<'a> {
     /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
             join_disks(&found.disks),
             install_marker::PATH,

@@ -32,7 +32,7 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
         (Some(("o1", "copying")), "the migration is copying"),
         (Some(("o1", "booting")), "not confirmed yet"),
         (Some(("o1", "done")), "this machine has no allocation"),
-        (None, "does not report the migration"),
+        (None, "for the control plane to report the migration"),
     ] {
         let SenderAction::Wait(what) = after(newest, None) else { panic!("{newest:?}") };
         assert!(what.contains(words), "{what}");
