@@ -221,8 +221,8 @@ impl ControlPlane for MetalControlPlane {
             return match self.api.is_allocated(false)? {
                 false => Ok(()),
                 true => {
-                    let message = "this machine has been allocated in the meantime, so its disks are no longer erased as \
-                        those of an unallocated machine";
+                    let message = "this machine was allocated in the meantime, so its disks are no longer erased for the next \
+                        owner";
                     Err(Error::refusal(Phase::Control, message))
                 }
             };

@@ -192,8 +192,8 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
         InstallMode::Install | InstallMode::Reinstall => "erase the disk that contains /",
     };
     format!(
-        "this allocation is already installed, so it is not installed again, but its system cannot be booted from the ramdisk: \
-         {why}. Boot it from its disk. To install it again, {anew}"
+        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing is installed. Boot the \
+         system from its disk. To install it again, {anew}"
     )
 }
 

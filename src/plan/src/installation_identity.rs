@@ -87,7 +87,7 @@ impl<'a> PlanDecider<'a> {
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, none of which lists the others as replaced: {found}. Their timestamps do not prove which one is the newest. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and no marker proves which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             install_marker::PATH
         );
         self.refuse("disks", message);

@@ -68,7 +68,7 @@ fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<St
         (SourcePorts::Below(first), Some(port)) if port < first => None,
         (SourcePorts::Below(first), Some(port)) => Some(format!(
             "source port {port} does not prove a privileged process, which sends from a port below {first}; boot a ramdisk of this version; if \
-             NAT changes the ports of machines, give them a route without it, {ANY}"
+             NAT changes the source ports, give the machines a route without NAT, {ANY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(
             "the proxy does not forward the source port; configure it to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"

@@ -92,8 +92,8 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     let names: Vec<&str> = refused.map(|one| one.field.as_str()).collect();
     let names = (!names.is_empty()).then(|| names.join(", "))?;
     Some(format!(
-        "the machine file differs from the installed allocation in {names}, whose installed values cannot be kept: of secrets, the server \
-         records only digests, and it verifies only the OS definitions that the file specifies; {REMEDY}"
+        "the machine file differs from the installed allocation in {names}. The installed values cannot be kept, because the server records \
+         only digests of secrets, and verifies only the OS definitions that the file specifies; {REMEDY}"
     ))
 }
 

@@ -274,8 +274,8 @@ impl IncomingMigration {
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(
-                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was \
-                 made for; a new plan is required",
+                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than in this plan; \
+                 a new plan is required",
             );
         }
     }

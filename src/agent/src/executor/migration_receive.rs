@@ -103,8 +103,8 @@ impl MigrationWatch {
                 String::new()
             }
             MigrationAnswer::Waiting(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender; it may be unable to read the file of this machine; \
-                 the transfer continues"
+                "the migration is {state}, but the control plane does not specify the sender, possibly because it cannot read the file of this \
+                 machine; the transfer continues"
             ),
             MigrationAnswer::Done | MigrationAnswer::Ended => {
                 return incoming.end_transfer(

@@ -29,7 +29,7 @@ pub(crate) fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result
         return Ok(());
     }
     let message = format!(
-        "whether this allocation is already installed is recorded only on the disks, but the contents of {} cannot be read. If they \
+        "the contents of {} cannot be read, and may include the only record that this allocation is already installed. If the contents \
          are not needed, erase them with wipefs -a in the rescue shell",
         opaque.join(", ")
     );

@@ -73,8 +73,8 @@ fn registered_inventory(
 ) -> Result<(Inventory, Option<String>)> {
     let Some(registered) = registered else {
         return Err(inventory_refusal(format!(
-            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once, which installs nothing \
-             before it has an allocation; or {FRESH}"
+            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once (nothing is installed \
+             before it has an allocation), or {FRESH}"
         )));
     };
     let as_of = format_time(registered);

@@ -132,10 +132,7 @@ fn choose_chunk_bytes(size_bytes: u64) -> io::Result<u32> {
     let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
     let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
     fits.ok_or_else(|| {
-        io::Error::other(format!(
-            "{size_bytes} bytes are too many for a manifest, which supports up \
-                                                 to 256 GiB"
-        ))
+        io::Error::other(format!("the image has {size_bytes} bytes; a manifest supports at most 256 GiB"))
     })
 }
 

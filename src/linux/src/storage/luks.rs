@@ -48,8 +48,8 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
                  and only before an installation has started: boot the machine again"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with key: {source}, and the passphrase was not requested: the agent prompts \
-                 at the console, unless a conductor drives it"
+                "{device} is encrypted with key: {source}, but the agent requests passphrases only at the console, \
+                 and not if a conductor controls the deployment"
             ),
             source => format!("{device} is encrypted with key: {source}, but no such key was provided"),
         });

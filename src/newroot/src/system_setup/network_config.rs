@@ -46,8 +46,8 @@ pub(crate) fn write_network_config(
     let Some(system) = NetworkBackend::detect(&has) else {
         if let (RequestedNetwork::Described(_), Some(name)) = (wanted, netconfig::find_unsupported(&has)) {
             let what = format!(
-                "the image configures its network with {name}, for which drophammer cannot write `network` of the allocation: use an \
-                 image with {SUPPORTED}, or remove `network`"
+                "the image configures its network with {name}, which drophammer cannot configure: use an image with {SUPPORTED}, or \
+                 remove `network` from the allocation"
             );
             return Err(Error::new(Phase::Target, what));
         }

@@ -122,7 +122,7 @@ async fn a_changed_secret_is_refused_or_applied() {
     assert_eq!(differences[1], json!({ "field": "user_data", "secret": true, "effect": "refused" }));
     let refused = server.press(ONE, "debian-12", json!({})).await;
     assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("allocation-not-keepable")));
-    assert!(refused.text().contains("in user_data, whose installed values cannot be kept"), "{}", refused.text());
+    assert!(refused.text().contains("in user_data. The installed values cannot be kept"), "{}", refused.text());
     assert!(refused.text().contains("--apply-allocation"), "{}", refused.text());
     assert_eq!(server.listed().await["order"], Value::Null);
 
@@ -143,7 +143,7 @@ async fn a_secret_that_changes_under_an_open_order_is_reported_and_not_installed
     server.installed().await;
     let order = server.order("debian-13").await;
     server.write("machines/one.yaml", &file("h", "  user_data: new\n"));
-    server.heard("in user_data, whose installed values cannot be kept").await;
+    server.heard("in user_data. The installed values cannot be kept").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);

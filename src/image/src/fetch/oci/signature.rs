@@ -58,7 +58,7 @@ pub fn verify_signature(
     let (repository, tag) =
         (registry.reference.without_tag(), digests.first().map(|digest| cosign::signature_tag(digest)));
     Err(reject(format!(
-        "the image {url} is not signed: it has no {} in its repository, and only images signed by {ids} are \
+        "the image {url} is not signed: its repository does not contain {}, and only images signed by {ids} are \
          allowed; sign it with: cosign sign --key cosign.key {repository}@{digest}",
         tag.unwrap_or_default()
     )))
