@@ -161,7 +161,7 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept but lacks a device ({whole}), which may be the {} on {nameless}, and {} will be wiped",
+            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). It may be the {} on {nameless}, and {} will be wiped",
             content_text::NO_KNOWN_KIND,
             disk.device
         );
@@ -224,6 +224,6 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or remove it from the filesystem"
+        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with wipeonreinstall: false, or remove it from the filesystem"
     )
 }

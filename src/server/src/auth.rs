@@ -91,7 +91,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, expired, not that of machine {id:?}, or older than the time when the machine last booted or was freed"
+        "the bearer token is missing or expired, does not belong to machine {id:?}, or was issued before the machine last booted or was freed"
     ))
 }
 

@@ -321,7 +321,7 @@ fn find_layout<'a>(
         });
     }
     let Some(size) = &machine.size else {
-        let message = "the allocation does not specify a filesystemlayout, and the size of the machine, which would select one, is not set: set either of them";
+        let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: set one of the two";
         return Err(format_at(&allocation.id, message));
     };
     let chosen =

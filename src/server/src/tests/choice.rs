@@ -111,7 +111,7 @@ async fn why_no_layout_is_chosen_is_said() {
         (without_layout("b2", "debian-13"), "a.yaml) accepts debian "),
         (
             without_layout("b3", "debian-13").replace("size: c1\n", ""),
-            "one.yaml:5:7: the allocation does not specify a filesystemlayout, and the size of the machine",
+            "one.yaml:5:7: the allocation does not specify a filesystemlayout, and the machine has no size",
         ),
         (
             without_layout("b4", "debian"),
