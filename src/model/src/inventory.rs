@@ -163,7 +163,7 @@ pub struct InventoryDisk {
     pub removable: bool,
     #[serde(default)]
     pub table: Option<DiskTable>,
-    /// Signatures on the whole disk, except that of the partition table.
+    /// Signatures on the whole disk, except the signature of the partition table.
     #[serde(default)]
     pub signatures: Vec<DeviceSignature>,
     /// Current users of the whole disk.

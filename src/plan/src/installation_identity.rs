@@ -27,7 +27,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
-    /// another installation. If an earlier attempt was started, the disks must be those of that attempt.
+    /// another installation. If an earlier attempt was started, the disks must match the disks of that attempt.
     fn check_first_install(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -185,7 +185,7 @@ impl<'a> PlanDecider<'a> {
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
     /// | another machine | that will be kept |  | refused |
-    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | like that of another machine |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };

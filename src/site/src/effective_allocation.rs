@@ -104,7 +104,7 @@ pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallStat
     compare_fields(record, file, standing.kept_allocation().is_none())
 }
 
-/// Returns whether a reinstall uses the fields of the machine file because those of the installation are not on record.
+/// Returns whether a reinstall uses the fields of the machine file because the fields of the installation are not on record.
 pub fn is_unrecorded(standing: &InstallState) -> bool {
     standing.succeeded && standing.installed_allocation.is_none()
 }

@@ -121,7 +121,7 @@ fn explain_contradiction(
 ) -> Option<String> {
     if known.id != backup.id {
         return Some(format!(
-            "{} is a backup of another directory: its id is {}, that of {} is {}. Nothing was changed",
+            "{} is a backup of another directory: its id is {}, but the id of {} is {}. Nothing was changed",
             from.display(),
             backup.id,
             dir.display(),

@@ -200,7 +200,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the UUID of the root filesystem: that of the raw image if one was written, otherwise that of the plan.
+    /// Returns the UUID of the root filesystem: from the raw image if one was written, otherwise from the plan.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
     }

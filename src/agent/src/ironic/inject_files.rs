@@ -1,4 +1,4 @@
-//! Files of `inject_files`: those of the step and those of the node's properties.
+//! Files of `inject_files`, from the step and from the node's properties.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use base64::Engine;

@@ -33,7 +33,7 @@ pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result
 /// the source before the first byte is written.
 ///
 /// # Errors
-/// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
+/// Returns an error if the source cannot be copied, the error of `allowed`, or the error of the filesystem.
 pub(crate) fn copy_source(
     source: &RootEntry,
     place: &RootEntry,

@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// A filesystem that was copied as it is to a larger device, as that of a moved machine is.
+    /// A filesystem that was copied unchanged to a larger device, as in the migration of a machine.
     fn grows_after_a_copy(small: &DevicePath, large: &DevicePath, format: FilesystemFormat) {
         let make = if format == FilesystemFormat::Ext4 {
             format!("mkfs.ext4 -q {small}")

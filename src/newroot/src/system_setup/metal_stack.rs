@@ -149,7 +149,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Returns those of the named fields that are present, under their names in version 2.
+/// Returns the named fields that are present, under their names in version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())

@@ -19,7 +19,7 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that the machine should run: that of the order or, without an order, that of the machine file.
+    /// Id of the image that the machine should run: from the order or, if no order is open, from the machine file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.

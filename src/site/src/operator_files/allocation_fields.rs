@@ -11,7 +11,7 @@ use store::{AllocationFields, InstalledAllocation};
 
 /// Field with the VPN's keys, the only secret among the fields that are passed on unchanged.
 const VPN: &str = "vpn";
-/// Field with the Kubernetes volumes. They are resources of their own, and always those of the file.
+/// Field with the Kubernetes volumes. They are resources of their own, and always come from the file.
 pub(crate) const VOLUMES: &str = "volumes";
 /// Field with the key of encrypted filesystems, some of which a reinstall preserves.
 pub(crate) const DISK_KEY: &str = "disk_key";
