@@ -13,8 +13,9 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Message of the ramdisk when the agent has exited; the time limit below is for the arrival of its report.
+/// Message of the ramdisk when the agent has exited.
 pub const GAVE_UP: &str = "the agent ended without booting the machine";
+/// Timeout for the report of an agent that has exited.
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Message of the tiny OS when its script has exited.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";

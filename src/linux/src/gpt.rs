@@ -29,7 +29,7 @@ const SIGNATURE: &[u8] = b"EFI PART";
 /// Size of UEFI's header; the rest of its sector is zero.
 const HEADER_BYTES: u32 = 92;
 
-/// Offsets in the header (UEFI specification 5.3.2).
+// Offsets in the header (UEFI specification 5.3.2).
 const REVISION: usize = 8;
 const HEADER_SIZE: usize = 12;
 const HEADER_CRC: usize = 16;
@@ -43,7 +43,7 @@ const ENTRY_COUNT: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
 
-/// Offsets in an entry (UEFI specification 5.3.3).
+// Offsets in an entry (UEFI specification 5.3.3).
 const PARTITION_GUID: usize = 16;
 const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;

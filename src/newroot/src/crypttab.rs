@@ -11,9 +11,9 @@ const PATH: &str = "/etc/crypttab";
 /// Directory in which systemd searches for the key of a mapping (crypttab(5)).
 const KEYS: &str = "/etc/cryptsetup-keys.d";
 
-/// Programs that open LUKS containers in an installed system: cryptsetup, called by Debian's scripts, or
-/// systemd-cryptsetup.
+/// Paths of cryptsetup, with which Debian's scripts open LUKS containers.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
+/// Paths of systemd-cryptsetup, with which systemd opens LUKS containers.
 const OF_SYSTEMD: [&str; 3] =
     ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 

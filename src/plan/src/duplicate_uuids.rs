@@ -15,9 +15,9 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of pairs of devices with the same UUID that are compared, and maximum number of copies that are listed for the machine.
-/// Larger numbers are refused without a comparison.
+/// Maximum number of pairs of devices with the same UUID that are compared. A larger number is refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
+/// Maximum number of copies that are listed for the machine. A larger number is refused.
 const MAXIMUM_COPIES: usize = 1000;
 
 /// A device and a signature on it.

@@ -19,8 +19,8 @@ use std::{io, mem};
 
 const MOST_WRITERS: usize = 4;
 
-/// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
-/// small file.
+// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
+// small file.
 const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;

@@ -14,13 +14,13 @@ const IDENTIFY_BYTES: usize = 4096;
 /// Timeout of Identify, which takes milliseconds; a removed controller must not block the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Controller or Namespace Structure (CNS): selector of Identify.
+// Controller or Namespace Structure (CNS): selector of Identify.
 const CNS_NAMESPACE: u32 = 0x00;
 const CNS_CONTROLLER: u32 = 0x01;
 const CNS_ACTIVE: u32 = 0x02;
 const CNS_ALLOCATED: u32 = 0x10;
 
-/// Opcodes of admin commands.
+// Opcodes of admin commands.
 pub(crate) const GET_LOG_PAGE: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
 pub(crate) const FORMAT_NVM: u8 = 0x80;

@@ -43,7 +43,7 @@ const LIMITS: [(Resource, u64); 4] = [
     (Resource::RLIMIT_FSIZE, 0),
 ];
 
-/// Constants of linux/mount.h.
+// Constants of linux/mount.h.
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;

@@ -17,9 +17,10 @@ use std::time::Duration;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
-/// Deadline of mkfs, with [`DEADLINE_PER_GIB`] in addition for large devices: ext3 does not support lazy
-/// initialization, so mkfs.ext3 writes all inode tables, 1/64 of the disk.
+/// Deadline of mkfs for a small device.
 const DEADLINE: Duration = Duration::from_secs(300);
+/// Additional time for each GiB of the device: ext3 does not support lazy initialization, so mkfs.ext3 writes all inode
+/// tables, 1/64 of the disk.
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
 
 /// Offset of the first btrfs superblock.

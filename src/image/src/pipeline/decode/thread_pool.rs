@@ -35,9 +35,10 @@ const MOST_PARTS: usize = 256;
 /// frames without content, because they take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
-/// Maximum number of fetched buffers that the task being assembled holds. The task and the frame being scanned may
-/// together hold twice as many ([`MOST_HELD`]), so that the download always has a free buffer.
+/// Maximum number of fetched buffers that the task being assembled holds.
 const HELD: usize = 7;
+/// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. The
+/// download always has a free buffer.
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.
 const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);

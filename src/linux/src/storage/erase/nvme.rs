@@ -16,8 +16,8 @@ const STATUS_BYTES: usize = 32;
 /// Value by which the controller indicates that it does not provide an estimate.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work
-/// after a failed sanitize.
+// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after
+// a failed sanitize.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
