@@ -3,10 +3,9 @@
 use super::firmware::Firmware;
 use super::*;
 
-/// Client identifier made of an SMBIOS UUID, as UEFI firmware sends it.
+/// Client identifiers made of SMBIOS UUIDs, as UEFI firmware sends them, and of a MAC, as iPXE does.
 const OF_BOARD: &[u8] = b"\0\x4c\x4c\x45\x44\0\0\0\0\0\0\0\0\0\0\0\x01";
 const OF_DEFAULT: &[u8] = b"\0\x03\0\x02\0\x04\0\x05\0\0\x06\0\x07\0\x08\0\x09";
-/// Client identifier made of a MAC, as iPXE sends it.
 const OF_MAC: &[u8] = b"\x01\x52\x54\0\xaa\xbb\x01";
 const OF_RAMDISK: &[u8] = b"\xff\xaa\xbb\x01\0\0\x02\0\0\xab\x11\x12\x13";
 
