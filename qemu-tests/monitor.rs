@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout of the removal of a disk: the guest must agree before a disk of its PCI bus is removed, and an emulated guest is slow.
+/// Timeout of the removal of a disk: the guest must agree before a disk of its PCI bus is removed, and an emulated
+/// guest is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which messages of QEMU are polled.
 const POLL: Duration = Duration::from_millis(20);

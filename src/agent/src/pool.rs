@@ -51,8 +51,8 @@ impl InstallAgent {
         Ok((inventory, missing))
     }
 
-    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the disks that earlier boots recorded
-    /// and that are absent now.
+    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the disks that earlier boots
+    /// recorded and that are absent now.
     pub(super) fn erase_for_next_owner(
         &mut self,
         pool: &dyn MachinePool,

@@ -4,8 +4,8 @@ use super::api_error::ApiError;
 use super::{AppState, power};
 use crate::bmc::PowerAction;
 
-/// Revokes the tokens of all boots so far, and powers the machine off if the previous tenant's system may still run. If the machine cannot be
-/// powered off, a problem is logged.
+/// Revokes the tokens of all boots so far, and powers the machine off if the previous tenant's system may still run. If the machine cannot
+/// be powered off, a problem is logged.
 ///
 /// # Errors
 /// Returns an error if the database fails.

@@ -1,5 +1,5 @@
-//! Allocation that applies to a machine. Before its installation, the allocation of the machine file applies. A reinstall keeps the installed
-//! allocation, except for the image, unless the order applies the file.
+//! Allocation that applies to a machine. Before its installation, the allocation of the machine file applies. A reinstall keeps the
+//! installed allocation, except for the image, unless the order applies the file.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|

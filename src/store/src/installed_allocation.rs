@@ -1,8 +1,8 @@
 //! Record of an allocation as it was installed, so that a reinstall can keep it. Secrets are recorded as salted digests, which detect a
 //! change without revealing the value: the database and its backups contain no secrets.
 //!
-//! The record is stored with the layout when the allocation is served. It becomes the record of the attempt at the point of no return, and the
-//! record of the installation when the success of this attempt is reported.
+//! The record is stored with the layout when the allocation is served. It becomes the record of the attempt at the point of no return, and
+//! the record of the installation when the success of this attempt is reported.
 
 use super::ServerState;
 use super::json_columns::to_json_column;

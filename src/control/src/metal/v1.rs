@@ -322,7 +322,8 @@ impl MetalApi for MetalApiV1 {
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // The machine has booted over PXE by accident. The server already has the report, and another report would overwrite the password.
+            // The machine has booted over PXE by accident. The server already has the report, and another report would overwrite the
+            // password.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             InstallOutcome::Succeeded { boot, .. } => {
                 let console_password = console_password.unwrap_or(MADE_BEFORE);

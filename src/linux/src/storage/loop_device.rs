@@ -59,7 +59,8 @@ impl LoopDevice {
                 Err(Errno::EBUSY) => continue,
                 result => result?,
             }
-            // A detached loop device keeps its read-only flag, so the device may still have the flag of an earlier user.
+            // A detached loop device keeps its read-only flag, so the device may still have the flag of an earlier
+            // user.
             super::block_device::set_read_only(&file, false)?;
             return Ok(LoopDevice { file, path });
         }

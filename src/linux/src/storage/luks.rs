@@ -28,7 +28,8 @@ const SLOWLY: [&str; 8] =
 /// Checks the requirements of encrypted containers.
 ///
 /// # Errors
-/// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although one is required.
+/// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although
+/// one is required.
 pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {
@@ -109,8 +110,8 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container is directly on top of its device, and not of an overlay of the device,
-/// whose mapping has the same name.
+/// Returns whether the open mapping of this container is directly on top of its device, and not of an overlay of the
+/// device, whose mapping has the same name.
 ///
 /// # Errors
 /// Returns an error if the device is missing from sysfs.

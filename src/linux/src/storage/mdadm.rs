@@ -29,7 +29,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// many members may be missing as the level tolerates.
 ///
 /// # Errors
-/// Returns an error if a member is in use (the error lists the users), mdadm fails, or the result differs from the plan.
+/// Returns an error if a member is in use (the error lists the users), mdadm fails, or the result differs from the
+/// plan.
 pub fn create_array(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.mdadm_arguments());

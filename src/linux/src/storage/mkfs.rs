@@ -32,8 +32,8 @@ const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 /// Creates the filesystem and its link in `/dev/disk/by-uuid`; does nothing for [`FilesystemFormat::None`].
 ///
 /// # Errors
-/// Returns an error if the device is in use or unwritable, the tool fails, or the UUID on the device is not the requested
-/// one.
+/// Returns an error if the device is in use or unwritable, the tool fails, or the UUID on the device is not the
+/// requested one.
 pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     let device = &filesystem.device;
     let what = || format!("create {} on {device}", filesystem.format);

@@ -28,8 +28,8 @@ pub struct RehearsalResult {
 /// for inspection are taken down first.
 ///
 /// # Errors
-/// Returns an error if an object cannot be brought up. The refusal contains the object, and the messages of its tool and
-/// of the kernel.
+/// Returns an error if an object cannot be brought up. The refusal contains the object, and the messages of its tool
+/// and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }

@@ -64,7 +64,8 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Keeps a renamed volume under its present name. The volume is found by its UUID, or by the recorded LVM UUID of a `Block` volume.
-    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if such a volume exists.
+    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if such a volume
+    /// exists.
     fn keep_renamed(
         &mut self,
         volume: &K8sVolume,

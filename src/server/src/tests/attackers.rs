@@ -139,7 +139,8 @@ async fn requests_for_boots_use_up_no_order() {
     }
 }
 
-/// A boot that is requested while another boot is active counts when it registers, after the other one has become silent.
+/// A boot that is requested while another boot is active counts when it registers, after the other one has become
+/// silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_registers() {
     let server = in_earnest(with_images()).await;

@@ -109,7 +109,8 @@ async fn alarms_of_one_address_do_not_suppress_those_of_another() {
     assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
 }
 
-/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Alone in its process, as its memory is measured.
+/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Alone in its process, as its memory is
+/// measured.
 #[test]
 fn eight_large_bodies_fit_into_bounded_memory() {
     let name = "tests::costs::alone_eight_large_bodies";

@@ -179,7 +179,8 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // The target has written without permission. It must pass the point of no return before it may report that everything was received.
+            // The target has written without permission. It must pass the point of no return before it may report that everything was
+            // received.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.begun = Some(StartedCopy {

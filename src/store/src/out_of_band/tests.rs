@@ -1,4 +1,5 @@
-//! Boots to which the installation is served, and the start, continuation and end of the steps of a management controller.
+//! Boots to which the installation is served, and the start, continuation and end of the steps of a management
+//! controller.
 
 use super::*;
 use crate::next_boot::decide_boot;

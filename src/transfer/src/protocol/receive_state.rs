@@ -266,8 +266,8 @@ impl ReceivedDisk {
 /// Stops accepting connections if all disks are complete. Returns whether all are complete.
 pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     // The locks of all connections are held while the states are examined with `try_lock`, because a thread that has locked a state may
-    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Complete` before it writes. No other code holds two
-    // of these locks.
+    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Complete` before it writes. No other code holds
+    // two of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();
     let whole = are_complete(disks, from);
     if whole {

@@ -44,7 +44,8 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
 }
 
-/// Each registration overwrites the control plane's list of disks, so the machine itself stores the list of all disks that were ever present.
+/// Each registration overwrites the control plane's list of disks, so the machine itself stores the list of all disks that were ever
+/// present.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_disks_of_earlier_boots() {

@@ -16,8 +16,8 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`: the index, if the image has an index, or the manifest for this
-/// machine. Returns `None` if no keys are configured.
+/// Verifies that a trusted key has signed one of the `digests`: the index, if the image has an index, or the manifest
+/// for this machine. Returns `None` if no keys are configured.
 ///
 /// # Errors
 /// Returns an error if keys are configured, but the image has no valid signature by a trusted key, or the signature is
