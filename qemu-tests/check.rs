@@ -1,4 +1,4 @@
-//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures at once.
+//! Comparison of the observations of a run with its expectations. It does no I/O and reports all failures together.
 
 mod disk_contents;
 
@@ -41,7 +41,7 @@ pub struct Seen {
     pub image: Option<String>,
     /// Consoles of earlier boots over the network.
     pub earlier_consoles: String,
-    /// True if the power was cut when success was reported, so that the system that came up was booted from disk.
+    /// True if the power was cut when success was reported, so the system that came up was booted from disk.
     pub died_reported: bool,
     /// Violations that the witness found: writes outside of the announced extents.
     pub broken: Vec<String>,

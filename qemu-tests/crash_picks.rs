@@ -4,9 +4,9 @@ use crate::crash_record::{Moment, Phase, Record};
 use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
 use crate::host::Result;
 
-/// Sector size of the disks that are wiped; the block size that every filesystem expects to be written atomically is assumed for the
-/// others.
+/// Sector size of the disks that are wiped.
 const SECTOR_BYTES: u64 = 512;
+/// Assumed sector size of the other disks: the block size that every filesystem expects to be written atomically.
 const BLOCK_BYTES: u64 = 4096;
 /// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];

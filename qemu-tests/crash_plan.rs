@@ -24,8 +24,9 @@ use std::path::Path;
 
 /// Offset of the superblock in an ext4 filesystem (struct ext4_super_block in fs/ext4/ext4.h).
 const EXT4_SUPERBLOCK: u64 = 1024;
-/// Offset of metadata 1.2 in a member, and of its event count (struct mdp_superblock_1 in linux/raid/md_p.h).
+/// Offset of metadata 1.2 in a member (struct mdp_superblock_1 in linux/raid/md_p.h).
 const MD_SUPERBLOCK: u64 = 4096;
+/// Offset of the event count in metadata 1.2.
 const MD_EVENTS: u64 = 200;
 /// A PC with a BIOS runs the code at the beginning of the first sector; the partition table follows (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;

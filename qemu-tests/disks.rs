@@ -131,7 +131,7 @@ pub fn has_boot_code(path: &Path) -> Result<bool> {
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-/// Returns a digest of all nonzero blocks and their offsets, so that a hole is equal to written zeros.
+/// Returns a digest of all nonzero blocks and their offsets, so a hole is equal to written zeros.
 pub fn fingerprint(path: &Path) -> Result<String> {
     let mut digest = Sha256::new();
     each_block(path, |offset, block| {

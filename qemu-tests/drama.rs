@@ -13,13 +13,14 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Message of the ramdisk when the agent has ended; the time limit below is for the arrival of its report.
+/// Message of the ramdisk when the agent has exited.
 pub const GAVE_UP: &str = "the agent ended without booting the machine";
+/// Timeout for the report of an agent that has exited.
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Message of the tiny OS when its script has ended.
+/// Message of the tiny OS when its script has exited.
 const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 
-/// Message of the agent's ramdisk when the script before the agent has ended.
+/// Message of the agent's ramdisk when the script before the agent has exited.
 const SCRIPT_BEFORE: &str = "before-agent: status ";
 
 /// Server, proxy and machine, and the pending events.
@@ -149,7 +150,7 @@ impl<'a> Drama<'a> {
     /// Waits until the outcome is known. Returns the facts of the system that came up.
     ///
     /// # Errors
-    /// The outcome is another one, or none appears in time.
+    /// The outcome differs, or no outcome appears in time.
     pub fn watch(&mut self) -> Result<Option<Facts>> {
         loop {
             let said = self.server.said();
@@ -236,7 +237,7 @@ impl<'a> Drama<'a> {
         Ok(())
     }
 
-    /// Detects an agent that ended without a report, which would otherwise take the whole deadline.
+    /// Detects an agent that exited without a report, which would otherwise take the whole deadline.
     fn check_agent(&mut self) -> Result<()> {
         let console = self.vm.console();
         // The script that reinstalls its own system never ends if it succeeds.
@@ -251,7 +252,7 @@ impl<'a> Drama<'a> {
             self.gave_up = Some(Instant::now());
         }
         if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
-            return Err(format!("the agent ended without reporting a failure{}", self.vm.last_lines()));
+            return Err(format!("the agent exited without reporting a failure{}", self.vm.last_lines()));
         }
         Ok(())
     }

@@ -87,10 +87,10 @@ pub fn self_test() {
         assert!(!matches(pattern, text), "{pattern} {text}");
     }
     assert!(shows(
-        "ok\r\n  md127 lies on sdb2,\r\n      which a reinstall wipes\r\n",
-        "md127 lies on * which a reinstall wipes"
+        "ok\r\n  md127 spans sdb2,\r\n      which a reinstall wipes\r\n",
+        "md127 spans * which a reinstall wipes"
     ));
-    assert!(!shows("md127 lies on sdb2\n", "sdb2 lies on"));
+    assert!(!shows("md127 spans sdb2\n", "sdb2 spans"));
     let line = "UUID=1234 / ext4 defaults 0 1";
     assert!(fields_match("UUID=* / ext4", line) && fields_match("* / * * 0 1", line));
     assert!(!fields_match("UUID=* / ext4 * 0 2", line) && !fields_match("* / ext4 defaults 0 1 more", line));

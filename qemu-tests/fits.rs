@@ -27,7 +27,7 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
             return Err(format!("{name} is a second path: both are on bus scsi, and {real} is a disk"));
         }
         if disk.size_mib != 0 || disk.serial.is_some() || !disk.before.is_empty() || !disk.errors_at_mib.is_empty() {
-            return Err(format!("{name} is a second path: size, serial and content are those of {real}"));
+            return Err(format!("{name} is a second path: size, serial and content match {real}"));
         }
     } else if disk.size_mib == 0 {
         return Err(format!("disk {name} has no size_mib"));

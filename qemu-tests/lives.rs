@@ -18,8 +18,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// A step may take only a few milliseconds; reading the console takes longer and is less urgent.
+/// Interval at which the state of the machine is polled: a step may take only a few milliseconds.
 const POLL: Duration = Duration::from_millis(10);
+/// Interval at which the console is read, which takes longer and is less urgent.
 const LOOK: Duration = Duration::from_millis(200);
 /// Maximum number of boots after a cut: attempts, and the boot from disk at the end.
 const LIVES: usize = 4;
@@ -44,7 +45,7 @@ enum End {
     Up(Facts),
     /// By a reboot of the machine.
     Off,
-    /// The agent has ended and waits for the operator, who power cycles the machine.
+    /// The agent has exited, and the machine waits for the operator, who power cycles the machine.
     GaveUp,
 }
 

@@ -250,7 +250,7 @@ impl Vm {
     /// Connects or disconnects the cable of the first NIC.
     ///
     /// # Errors
-    /// QEMU has ended.
+    /// QEMU has exited.
     pub fn link(&mut self, up: bool) -> Result<()> {
         self.monitor.order(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
@@ -305,7 +305,7 @@ impl Vm {
 
     /// Cuts the power.
     pub fn end(&mut self) {
-        // Both fail only if QEMU has ended already.
+        // Both fail only if QEMU has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         self.tpm = None;

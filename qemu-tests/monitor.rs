@@ -6,8 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The guest must agree before a disk of its PCI bus is removed, and an emulated guest is slow.
+/// Timeout of the removal of a disk: the guest must agree before a disk of its PCI bus is removed, and an emulated
+/// guest is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which messages of QEMU are polled.
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Monitor {
@@ -34,7 +36,7 @@ impl Monitor {
     /// Sends a command without waiting.
     ///
     /// # Errors
-    /// QEMU has ended.
+    /// QEMU has exited.
     pub fn order(&mut self, order: &Value) -> Result<()> {
         // A repeated capabilities negotiation fails without consequences.
         let hello = json!({"execute": "qmp_capabilities"});

@@ -38,7 +38,7 @@ impl Stage<'_> {
         Ok(registry)
     }
 
-    /// Writes the OS definitions. Each wraps the run's image, unless it specifies or creates another one.
+    /// Writes the OS definitions. Each wraps the run's image, unless it specifies or creates another image.
     fn write_definitions(&self, state: &Path, image: &str) -> Result<()> {
         for (name, files) in &self.run.os {
             let folder = state.join("os").join(name);

@@ -16,9 +16,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 4;
-/// Numbers of cuts in a sample, and in a full run.
+/// Number of cuts after a step in a sample.
 const STEPS_IN_SAMPLE: usize = 2;
+/// Number of cuts within a step in a sample.
 const MOMENTS_IN_SAMPLE: usize = 2;
+/// Number of cuts within a step in a full run.
 const MOMENTS: usize = 20;
 /// Upper bound of the number of steps, so that the search for the last cut ends.
 const MOST_STEPS: usize = 60;
@@ -104,7 +106,7 @@ impl Cuts<'_> {
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the cut was planned for a step after the last one, so that the installation finished before.
+    /// Returns whether the cut was planned for a step after the last one, so the installation finished before.
     fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
         let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
         matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done

@@ -72,7 +72,7 @@ impl Server {
 
     /// Kills the server; [`Server::restart`] starts it again.
     pub fn kill(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if it has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -90,7 +90,7 @@ impl Server {
     /// Stops or continues the process.
     ///
     /// # Errors
-    /// The process has ended.
+    /// The process has exited.
     pub fn freeze(&self, still: bool) -> Result<()> {
         let signal = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(self.process.id() as i32), signal).context("drophammer serve")

@@ -1,5 +1,5 @@
 //! TLS endpoints on both sides of the proxy: one accepts TLS from the machine, the other uses TLS to the server, so that the proxy sees
-//! plain text. The certificate is that of `testdata/tls`; the machine's ramdisk trusts its authority and no other.
+//! plain text. The certificate comes from `testdata/tls`; the machine's ramdisk trusts its authority and no other.
 
 use crate::host::{Context, Result};
 use rustls::pki_types::pem::PemObject;
@@ -17,8 +17,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// Trusted authorities of the ramdisk, at the path where a build with `CA=` puts them.
 pub const RAMDISK_AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// Address of this host for machines in QEMU; the certificate contains it and the address for the tests.
+/// Address of this host for machines in QEMU. The certificate contains this address and [`OF_TESTS`].
 const OF_MACHINES: &str = "10.0.2.2";
+/// Address of this host for the tests.
 const OF_TESTS: &str = "127.0.0.1";
 
 /// TLS endpoints; they end when this is dropped.

@@ -99,7 +99,7 @@ impl Tpm {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        // Both fail only if it has ended already, as it does after its machine.
+        // Both fail only if it has exited already, as it does after its machine.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

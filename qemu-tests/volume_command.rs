@@ -147,7 +147,7 @@ pub fn self_test() {
     assert_eq!(lines(&good(&["list"])), [""; 0]);
 
     // A refused command does not change the machine file.
-    let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine's file");
+    let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine file");
     let list = file("list.yaml", &listed(&[("db-1", UID)]));
     refused(&["add", "node", "/nowhere/list.yaml"], "read /nowhere/list.yaml");
     refused(&["add", "node", &file("bad.yaml", "items: [\n")], "bad.yaml:");
@@ -192,7 +192,7 @@ pub fn self_test() {
     let left = lines(&good(&["rm", "node", "db-1", "--persistent-volume", "released"]));
     assert!(left.len() == 1 && left[0].starts_with("node db-1 - Terminating 134 MB"), "{left:?}");
     assert_eq!(manifests(&good(&["list", "--manifests"]))["items"], json!([]));
-    let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine's file");
+    let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine file");
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
     // The file is only accessible to its owner.
     let other = file("other.token", &"0".repeat(64));

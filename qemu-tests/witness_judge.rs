@@ -12,7 +12,7 @@ pub struct State {
     pub prepared: bool,
     /// Step that began last.
     pub step: Option<String>,
-    /// True if that step has failed, so that no other step begins.
+    /// True if that step has failed, so no other step begins.
     pub failed: bool,
     /// True if the agent starts another kernel.
     pub leaves: bool,

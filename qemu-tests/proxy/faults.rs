@@ -56,7 +56,7 @@ impl Wire {
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
         if trap.act == Act::ServerKill {
-            // Fails only if the process has ended already.
+            // Fails only if the process has exited already.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
         lock(&self.broken).sprung.push(trap.clone());

@@ -245,7 +245,7 @@ def judge_allocations(judge):
     wish = {"hostname": "h3", "name": "of a tenant", "dns_servers": [models.V1DNSServer("10.0.0.53")], "ntp_servers": [models.V1NTPServer("ntp.example.org")]}
     as_asked = lambda one: (one.allocation.hostname, one.allocation.project, one.allocation.dns_servers[0].ip) == ("h3", "p", "10.0.0.53")
     judge.served(allocate, request(uuid=id, user_data="c2VjcmV0", **wish), check=as_asked)
-    judge.check("the allocation is in the machine's file", "hostname: h3" in judge.site.text("machines/three.yaml"))
+    judge.check("the allocation is in the machine file", "hostname: h3" in judge.site.text("machines/three.yaml"))
     judge.served(f"{api}.free_machine", id, check=lambda one: one.id == id and one.allocation is None)
     judge.check("the file is as before", judge.site.text("machines/three.yaml") == before, judge.site.text("machines/three.yaml"))
     networks = [network("storage", False), network("internet", True)]

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// Exit codes, for the help of commands.
 pub const EXIT_CODES: &str = "\
 Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
-75 (agent only) failed, and the machine must reboot at once.";
+75 (agent only) failed, and the machine must reboot immediately.";
 
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {

@@ -163,7 +163,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs operations on separate devices concurrently, so that the slowest disk determines the duration.
+    /// Runs operations on separate devices concurrently, so the slowest disk determines the duration.
     fn run_concurrently(&mut self, operations: &[Operation]) -> Result<()> {
         let mut on_devices = Vec::new();
         for operation in operations {

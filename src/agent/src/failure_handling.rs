@@ -52,7 +52,7 @@ pub(crate) struct InstallFailure {
     pub marker: Option<InstallMarker>,
     /// Whether neither the disks nor the control plane contain a record of the installation.
     pub unmarked: bool,
-    /// Whether the control plane rejected the reported success, so that the system must not be booted.
+    /// Whether the control plane rejected the reported success, so the system must not be booted.
     pub is_success_refused: bool,
     /// Changes to the disks before the failure.
     pub done: DiskChanges,
@@ -61,15 +61,15 @@ pub(crate) struct InstallFailure {
 /// Next action of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextAction {
-    /// Boots the installed system.
-    Back,
-    /// Reboots over PXE, for another attempt.
-    Again,
-    /// Reboots over PXE, for a new token. No allocation has arrived yet.
+    /// Boot of the installed system.
+    BootInstalled,
+    /// Reboot over PXE, for another attempt.
+    Retry,
+    /// Reboot over PXE, for a new token. No allocation has arrived yet.
     Renew,
-    /// Reboots into the complete new system, from its disk.
-    Complete,
-    /// Waits at the console until an operator intervenes or the ramdisk reboots (`drophammer.hold=`).
+    /// Reboot into the complete new system, from its disk.
+    BootNew,
+    /// Wait at the console until an operator intervenes or the ramdisk reboots (`drophammer.hold=`).
     Hold,
 }
 
@@ -137,15 +137,15 @@ impl InstallFailure {
     pub(crate) fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
         // The final report has already been acknowledged.
         if self.leaves == FailureState::Complete {
-            return NextAction::Complete;
+            return NextAction::BootNew;
         }
         if self.token_has_ended {
             return NextAction::Renew;
         }
         match self.allocation.moving.as_ref().map(|moving| (moving.part, moving.begun)) {
             // The disks of the sender are intact, and the control plane decides what the sender boots.
-            Some((MigrationSide::Send, false)) => return NextAction::Again,
-            Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Again,
+            Some((MigrationSide::Send, false)) => return NextAction::Retry,
+            Some((MigrationSide::Receive, _)) if answer.retry => return NextAction::Retry,
             Some(_) => return NextAction::Hold,
             None => {}
         }
@@ -155,9 +155,9 @@ impl InstallFailure {
         }
         match self.allocation.reinstall {
             // A request of the control plane for another attempt has precedence, even if nothing was written.
-            true if answer.retry => NextAction::Again,
+            true if answer.retry => NextAction::Retry,
             // With `keeps`, the installed system belongs to the allocation that this one replaces, and must not be booted.
-            true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::Back,
+            true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::BootInstalled,
             _ => NextAction::Hold,
         }
     }
@@ -182,12 +182,12 @@ impl InstallAgent {
                 self.reporter.wait_until_sent(NO_HURRY);
                 return Err(failure.error);
             }
-            NextAction::Again => self.announce_reboot("over PXE, since the control plane wants another attempt"),
+            NextAction::Retry => self.announce_reboot("over PXE, since the control plane wants another attempt"),
             NextAction::Renew => {
                 self.announce_reboot("over PXE, for a new token: the old one expired while the machine waited")
             }
-            NextAction::Complete => self.announce_reboot("from disk, into the complete new system"),
-            NextAction::Back => {
+            NextAction::BootNew => self.announce_reboot("from disk, into the complete new system"),
+            NextAction::BootInstalled => {
                 let Err(error) = self.boot_old_system(&failure.allocation);
                 self.announce_reboot(&format!(
                     "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot it"
@@ -278,11 +278,11 @@ mod tests {
     fn a_reinstall_goes_back_only_while_nothing_was_written_by_any_attempt() {
         let (retry, enough) = (ReportAcknowledgement { retry: true }, ReportAcknowledgement::default());
         for (past, begun, answer, way, words) in [
-            (false, false, &enough, NextAction::Back, "every disk is unchanged"),
-            (false, false, &retry, NextAction::Again, "every disk is unchanged"),
-            (false, true, &retry, NextAction::Again, "an earlier one had started to write"),
+            (false, false, &enough, NextAction::BootInstalled, "every disk is unchanged"),
+            (false, false, &retry, NextAction::Retry, "every disk is unchanged"),
+            (false, true, &retry, NextAction::Retry, "an earlier one had started to write"),
             (false, true, &enough, NextAction::Hold, "an earlier one had started to write"),
-            (true, false, &retry, NextAction::Again, "no answer"),
+            (true, false, &retry, NextAction::Retry, "no answer"),
             (true, false, &enough, NextAction::Hold, "no answer"),
         ] {
             let failure = failure(past, begun);
@@ -343,7 +343,7 @@ mod tests {
     fn what_is_complete_is_booted_from_its_disk() {
         for mut failure in [failure(true, false), failure(false, true), failure(false, false)] {
             failure.leaves = FailureState::Complete;
-            assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Complete);
+            assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::BootNew);
         }
     }
 
@@ -364,7 +364,7 @@ mod tests {
         for (past, error, way) in [
             (true, Error::denial(Phase::Control, "409"), NextAction::Hold),
             (false, Error::denial(Phase::Control, "409"), NextAction::Hold),
-            (false, Error::new(Phase::Control, "500"), NextAction::Again),
+            (false, Error::new(Phase::Control, "500"), NextAction::Retry),
         ] {
             let (stage, leaves) = (StageName::ReportFinal, FailureState::Unreported);
             let failed =

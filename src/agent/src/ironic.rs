@@ -1,5 +1,5 @@
 //! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS, one at a time. The
-//! protocol is that of ironic-python-agent.
+//! protocol is the protocol of ironic-python-agent.
 //!
 //! The steps are in `steps`; they act on the machine only through `executor`.
 
@@ -50,7 +50,7 @@ const HURRIED: u32 = 5;
 /// Time to send the response to the command that ends the agent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// Action of the machine after the agent ends.
+/// Action of the machine after the agent exits.
 #[derive(Debug)]
 pub(crate) enum IronicNextAction {
     BootAgain,
@@ -61,12 +61,12 @@ pub(crate) enum IronicNextAction {
 /// Message from the server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
-    /// A command has ended. The conductor reads its result at the next heartbeat.
+    /// A command has finished. The conductor reads its result at the next heartbeat.
     Beat,
     End(IronicEnding),
 }
 
-/// How the agent ends, as ordered by the conductor.
+/// How the agent exits, as ordered by the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,
@@ -181,13 +181,13 @@ impl IronicAgent<'_> {
         loop {
             let sent = Instant::now();
             let (pause, why) = match api.send_heartbeat(&node.uuid, heartbeat) {
-                IronicResult::Yes(()) if hurried < HURRIED => {
+                IronicResult::Success(()) if hurried < HURRIED => {
                     hurried += 1;
                     (self.gap * 2u32.pow(hurried), String::new())
                 }
-                IronicResult::Yes(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
+                IronicResult::Success(()) => (node.heartbeat.mul_f64(0.3 + 0.3 * fastrand::f64()), String::new()),
                 IronicResult::Locked => (self.short_delay(), String::new()),
-                IronicResult::Away(error) => (self.short_delay(), error.to_string()),
+                IronicResult::Unavailable(error) => (self.short_delay(), error.to_string()),
                 IronicResult::Unknown => (self.short_delay(), "Ironic no longer has the node (404)".to_owned()),
                 IronicResult::Refused(error) => {
                     output::print_line(&error.to_string());
@@ -298,7 +298,7 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     let (began, mut patience) = (Instant::now(), LookupRetries::new(limit));
     loop {
         let told = ask();
-        if let IronicResult::Yes(value) = told {
+        if let IronicResult::Success(value) = told {
             return Ok(value);
         }
         thread::sleep(patience.next_delay(&told, began.elapsed(), fastrand::f64(), &output::print_line)?);

@@ -126,7 +126,7 @@ struct InstallAgent {
     reporter: Arc<ProgressReporter>,
     /// LLDP neighbours of the network interfaces, if the control plane requires them.
     leaves: Vec<NicNeighbours>,
-    /// Disks that this boot has erased; `None` if it has erased none. The disks of a pool machine are erased for its next owner.
+    /// Disks that were erased during this boot; `None` if none were. The disks of a pool machine are erased for its next owner.
     erased: Option<Vec<ConnectedDisk>>,
 }
 

@@ -169,8 +169,8 @@ const ONE: &str = "00000000-0000-4000-8000-000000000001";
 
 fn erasure(inventory: &Inventory, allocation: Option<&Allocation>) -> Option<Plan> {
     let owner = match allocation {
-        Some(of) => PoolAllocation::Somebody { allocation: &of.id, reinstall: of.reinstall, installed: of.succeeded },
-        None => PoolAllocation::Nobody,
+        Some(of) => PoolAllocation::Allocated { allocation: &of.id, reinstall: of.reinstall, installed: of.succeeded },
+        None => PoolAllocation::Unallocated,
     };
     let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
     plan::plan_emptying(inventory, owner, &[], subject).unwrap()

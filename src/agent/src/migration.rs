@@ -113,12 +113,12 @@ impl InstallAgent {
                 }
             };
             let moving = match choose_sender_action(&machine, order, &mut silence) {
-                SenderAction::Sends(moving) => moving,
-                SenderAction::Waits(what) => {
+                SenderAction::Send(moving) => moving,
+                SenderAction::Wait(what) => {
                     wait(&what);
                     continue;
                 }
-                SenderAction::BootsAgain(why) => {
+                SenderAction::Reboot(why) => {
                     self.announce_reboot(why);
                     return Ok(());
                 }
@@ -240,36 +240,37 @@ fn find_trusted_receiver<'m>(
 /// Next action of the sender.
 #[derive(Debug, PartialEq, Eq)]
 enum SenderAction {
-    Sends(Box<MigrationOffer>),
-    Waits(String),
-    BootsAgain(&'static str),
+    Send(Box<MigrationOffer>),
+    /// Wait for another response, for this reason.
+    Wait(String),
+    /// Reboot, for this reason.
+    Reboot(&'static str),
 }
 
 fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut ControlSilence) -> SenderAction {
     let said = machine.migration_status(order);
-    if said != MigrationAnswer::Nothing {
+    if said != MigrationAnswer::Unmentioned {
         silence.is_broken();
     }
-    let waits = |what: &str| SenderAction::Waits(what.to_owned());
+    let waits = |what: &str| SenderAction::Wait(what.to_owned());
     match said {
-        MigrationAnswer::Part(moving) => SenderAction::Sends(Box::new(moving.clone())),
-        MigrationAnswer::Waits("booting") => waits(
+        MigrationAnswer::Role(moving) => SenderAction::Send(Box::new(moving.clone())),
+        MigrationAnswer::Waiting("booting") => waits(
             "for the receiving machine: it has received everything, but has not confirmed yet that it runs the system",
         ),
-        MigrationAnswer::Waits(state) => waits(&format!(
-            "for the control plane: the migration is {state}, but the response has no instructions for this machine; the server may be unable to read the file \
-             of this machine"
+        MigrationAnswer::Waiting(state) => waits(&format!(
+            "for instructions of the control plane: the migration is {state}, but the server may be unable to read the file of this machine"
         )),
         MigrationAnswer::Done if machine.allocation.is_some() => {
-            SenderAction::BootsAgain("for another allocation of this machine")
+            SenderAction::Reboot("for another allocation of this machine")
         }
         MigrationAnswer::Done => waits("the migration is complete, and this machine has no allocation"),
-        MigrationAnswer::Over => {
-            SenderAction::BootsAgain("the migration has ended, and the disks of this machine are unchanged")
+        MigrationAnswer::Ended => {
+            SenderAction::Reboot("the migration has ended, and the disks of this machine are unchanged")
         }
-        MigrationAnswer::Nothing => match silence.note_silence() {
-            SilenceState::Ends => SenderAction::BootsAgain("the control plane no longer reports the migration"),
-            _ => waits("for the control plane, which does not report the migration, for at most ten minutes"),
+        MigrationAnswer::Unmentioned => match silence.note_silence() {
+            SilenceState::TimedOut => SenderAction::Reboot("the control plane no longer reports the migration"),
+            _ => waits("for the control plane to report the migration, for at most ten minutes"),
         },
     }
 }

@@ -24,7 +24,8 @@ enum ApprovalStatus {
     Given,
     /// Not given yet, for this reason. Nothing has been written.
     Awaited(String),
-    Over(&'static str),
+    /// The migration has ended, for this reason.
+    Ended(&'static str),
 }
 
 impl InstallAgent {
@@ -53,7 +54,7 @@ impl InstallAgent {
             let failed = |error| Box::new(InstallFailure::new_before_plan("move.approve", error));
             match evaluate_approval(machine.migration_status(&moving.order), incoming, &mut silence).map_err(failed)? {
                 ApprovalStatus::Given => return Ok(()),
-                ApprovalStatus::Over(why) => return Err(failed(Error::denial(Phase::Move, why))),
+                ApprovalStatus::Ended(why) => return Err(failed(Error::denial(Phase::Move, why))),
                 ApprovalStatus::Awaited(what) if what == shown => {}
                 ApprovalStatus::Awaited(what) => {
                     self.reporter.start_phase(EventName::Waiting, &what);
@@ -74,11 +75,11 @@ fn evaluate_approval(
     incoming: &IncomingMigration,
     silence: &mut ControlSilence,
 ) -> Result<ApprovalStatus> {
-    if said != MigrationAnswer::Nothing {
+    if said != MigrationAnswer::Unmentioned {
         silence.is_broken();
     }
     Ok(match said {
-        MigrationAnswer::Part(MigrationOffer { peer, awaits_approval, .. }) => {
+        MigrationAnswer::Role(MigrationOffer { peer, awaits_approval, .. }) => {
             peer.iter().try_for_each(|peer| incoming.set_peer(peer))?;
             match (awaits_approval, incoming.knows_sender()) {
                 (false, true) => ApprovalStatus::Given,
@@ -86,16 +87,16 @@ fn evaluate_approval(
                 (false, false) => ApprovalStatus::Awaited("for the sending machine".to_owned()),
             }
         }
-        MigrationAnswer::Waits(state) => ApprovalStatus::Awaited(format!(
+        MigrationAnswer::Waiting(state) => ApprovalStatus::Awaited(format!(
             "for the control plane: the migration is {state}, but the response has no instructions for this machine"
         )),
-        MigrationAnswer::Done | MigrationAnswer::Over => {
-            ApprovalStatus::Over("the migration has ended; nothing was written")
+        MigrationAnswer::Done | MigrationAnswer::Ended => {
+            ApprovalStatus::Ended("the migration has ended; nothing was written")
         }
-        MigrationAnswer::Nothing => match silence.note_silence() {
-            SilenceState::Ends => ApprovalStatus::Over("the control plane no longer reports the migration"),
-            SilenceState::Begins | SilenceState::Lasts => {
-                ApprovalStatus::Awaited("for the control plane, which does not report the migration".to_owned())
+        MigrationAnswer::Unmentioned => match silence.note_silence() {
+            SilenceState::TimedOut => ApprovalStatus::Ended("the control plane no longer reports the migration"),
+            SilenceState::Started | SilenceState::Continued => {
+                ApprovalStatus::Awaited("for the control plane to report the migration".to_owned())
             }
         },
     })
@@ -134,7 +135,7 @@ mod tests {
             let incoming = IncomingMigration::open_port(own(), None).unwrap();
             let moving = part(approved, awaits_approval);
             let state =
-                evaluate_approval(MigrationAnswer::Part(&moving), &incoming, &mut ControlSilence::default()).unwrap();
+                evaluate_approval(MigrationAnswer::Role(&moving), &incoming, &mut ControlSilence::default()).unwrap();
             assert_eq!(state == ApprovalStatus::Given, is_given, "{approved} {awaits_approval}: {state:?}");
             assert_eq!(incoming.knows_sender(), approved);
         }
@@ -144,10 +145,10 @@ mod tests {
     fn an_end_of_the_migration_ends_the_wait_and_a_missing_answer_does_not() {
         let incoming = IncomingMigration::open_port(own(), None).unwrap();
         let state = |said| evaluate_approval(said, &incoming, &mut ControlSilence::default()).unwrap();
-        for said in [MigrationAnswer::Done, MigrationAnswer::Over] {
-            assert!(matches!(state(said), ApprovalStatus::Over(_)), "{said:?}");
+        for said in [MigrationAnswer::Done, MigrationAnswer::Ended] {
+            assert!(matches!(state(said), ApprovalStatus::Ended(_)), "{said:?}");
         }
-        for said in [MigrationAnswer::Nothing, MigrationAnswer::Waits("planned")] {
+        for said in [MigrationAnswer::Unmentioned, MigrationAnswer::Waiting("planned")] {
             assert!(matches!(state(said), ApprovalStatus::Awaited(_)), "{said:?}");
         }
     }
@@ -158,7 +159,7 @@ mod tests {
         let mut moving = part(true, false);
         moving.peer.as_mut().unwrap().certificate = "none".to_owned();
         let refused =
-            evaluate_approval(MigrationAnswer::Part(&moving), &incoming, &mut ControlSilence::default()).unwrap_err();
+            evaluate_approval(MigrationAnswer::Role(&moving), &incoming, &mut ControlSilence::default()).unwrap_err();
         assert!(refused.is_refusal(), "{refused}");
     }
 }

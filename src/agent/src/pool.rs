@@ -33,8 +33,8 @@ impl InstallAgent {
         })
     }
 
-    /// Waits for the disks of earlier boots. Returns the inventory and the missing disks. Records all of them again, present and missing
-    /// ones, because the registration that follows contains only the present ones.
+    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records the present and the missing
+    /// disks again, because the registration that follows contains only the present ones.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,
@@ -45,13 +45,14 @@ impl InstallAgent {
         let inventory = probe::read_inventory(ProbeDepth::Deep)?;
         let missing = pool_disks::find_missing(&known, &inventory.disks);
         for disk in &missing {
-            print_line(&format!("{disk} was present at an earlier boot, but was not found"));
+            print_line(&format!("{disk} was present during an earlier boot, but is absent now"));
         }
         record_disks(pool, &inventory, &missing);
         Ok((inventory, missing))
     }
 
-    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the absent disks of earlier boots.
+    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the disks that earlier boots
+    /// recorded and that are absent now.
     pub(super) fn erase_for_next_owner(
         &mut self,
         pool: &dyn MachinePool,
@@ -115,16 +116,16 @@ impl InstallAgent {
         missing: &[KnownDisk],
     ) -> Result<Option<Plan>> {
         let owner = match allocation {
-            None => PoolAllocation::Nobody,
+            None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
                 let reinstall = *reinstall || keep_flag::preserves_disks(&self.machine, of, inventory);
-                PoolAllocation::Somebody { allocation: id, reinstall, installed: *succeeded }
+                PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
             keep_flag::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
-        if let PoolAllocation::Somebody { allocation, reinstall: false, installed: false } = owner
+        if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)
         {
             local_state::require_all_read(inventory)?;

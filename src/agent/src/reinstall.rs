@@ -64,7 +64,7 @@ pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome
     }
     let boot = match server.request_boot(machine.as_deref(), &macs)? {
         BootResponse::Boot(boot) => boot,
-        BootResponse::Nothing { message } => {
+        BootResponse::NotOrdered { message } => {
             output::print_note(&nothing_ordered_message(&message, machine.as_deref()));
             return Ok(CommandOutcome::Refused);
         }
@@ -125,7 +125,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
 fn find_network_entry(macs: &[String]) -> std::result::Result<efi::NetworkEntry, String> {
     let variables = Path::new(efi::VARIABLES);
     if !variables.exists() {
-        return Err("this machine was booted by BIOS".to_owned());
+        return Err("this machine was booted in BIOS mode".to_owned());
     }
     match efi::find_pxe_entry(variables, macs) {
         Ok(Some(entry)) => Ok(entry),

@@ -82,7 +82,7 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     }
 }
 
-/// The failure is one of this order, so that it ends the order, and the installed system is booted.
+/// The failure belongs to this order: it ends the order, and the installed system is booted.
 #[test]
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
     let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });
@@ -101,7 +101,7 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     let failure = agent.prepare_install(Inventory::default()).err().expect("a key that is none was taken");
     assert!(failure.error.to_string().contains("drophammer.key=no key"), "{failure:?}");
     assert_eq!((failure.step.as_str(), failure.allocation.order_id()), ("keys", Some("o-1")));
-    assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::Back);
+    assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::BootInstalled);
 }
 
 /// What a machine of a pool goes through, without a look at this host.

@@ -1,4 +1,4 @@
-//! Findings about an input, each with its location. A parser collects them, so that it can report all of them at once.
+//! Findings about an input, each with its location. A parser collects them, so that it can report all of them together.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

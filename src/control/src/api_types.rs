@@ -105,8 +105,9 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks, and maximum number of NICs, in [`RegisteredHardware`].
+/// Maximum number of disks, which is also the maximum number of NICs, in [`RegisteredHardware`].
 const HARDWARE: usize = 4096;
+/// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;
 
 impl RegisterRequest {
@@ -159,7 +160,7 @@ pub struct InstallReport {
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// True for a failure after which every disk is unchanged, so that the machine can boot its old system.
+    /// True for a failure after which every disk is unchanged, so the machine can boot its old system.
     #[serde(default)]
     pub untouched: bool,
     /// For a success: install marker that was written to the disk. For a failure: install marker of this allocation that was found on a

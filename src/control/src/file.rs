@@ -39,7 +39,7 @@ pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send
 pub struct FileControl {
     client: Client,
     machine: String,
-    /// Possible locations of the machine's file, in the order in which they are tried: one per network interface if the pattern contains
+    /// Possible locations of the machine file, in the order in which they are tried: one per network interface if the pattern contains
     /// `{mac}`.
     places: Vec<FileLocation>,
     /// URL to which the report is sent.
@@ -64,9 +64,11 @@ struct TrustedFile {
 
 /// Result of a request for a file.
 enum FetchResult {
-    Nothing,
-    /// Not modified.
-    Same,
+    /// The file does not exist.
+    Missing,
+    /// The file is the one that was fetched before.
+    NotModified,
+    /// New content, and its ETag.
     Document(Vec<u8>, Option<HeaderValue>),
 }
 
@@ -103,8 +105,8 @@ impl FileControl {
             // A signature may match once both the file and its signature have been uploaded.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
-                Err(error) if error.is_refusal() => AttemptResult::Again(error),
-                Err(error) => AttemptResult::Never(error),
+                Err(error) if error.is_refusal() => AttemptResult::Transient(error),
+                Err(error) => AttemptResult::Permanent(error),
             });
             // Callers interpret a refusal as a rejected token, but files have no tokens.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
@@ -120,8 +122,8 @@ impl FileControl {
     /// Reads a file and verifies its signature. Refuses a file that is not trusted or that belongs to another machine.
     fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
         let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
-            FetchResult::Nothing => return Ok(None),
-            FetchResult::Same => return Ok(before.cloned()),
+            FetchResult::Missing => return Ok(None),
+            FetchResult::NotModified => return Ok(before.cloned()),
             FetchResult::Document(text, etag) => (text, etag),
         };
         if !place.is_over_tls() {
@@ -141,7 +143,7 @@ impl FileControl {
         let signature = place.signature_location();
         match self.fetch_location(&signature, None)? {
             FetchResult::Document(signature, _) => verifier(place.as_str(), text, &signature),
-            FetchResult::Nothing | FetchResult::Same => unsigned(format!(
+            FetchResult::Missing | FetchResult::NotModified => unsigned(format!(
                 "it is not served over https, and a signature is missing at {signature}; sign the file with minisign -S -m FILE"
             )),
         }
@@ -195,14 +197,16 @@ impl FileControl {
 
 fn evaluate_response(place: &FileLocation, response: Response) -> AttemptResult<FetchResult> {
     match response.status() {
-        StatusCode::NOT_FOUND | StatusCode::GONE => AttemptResult::Done(FetchResult::Nothing),
-        StatusCode::NOT_MODIFIED => AttemptResult::Done(FetchResult::Same),
+        StatusCode::NOT_FOUND | StatusCode::GONE => AttemptResult::Done(FetchResult::Missing),
+        StatusCode::NOT_MODIFIED => AttemptResult::Done(FetchResult::NotModified),
         StatusCode::OK => {
             let etag = response.headers().get(ETAG).cloned();
             match read_whole(response, DOCUMENT_BYTES) {
                 Ok(Some(text)) => AttemptResult::Done(FetchResult::Document(text, etag)),
-                Ok(None) => AttemptResult::Never(size_limit_error(place)),
-                Err(error) => AttemptResult::Again(Error::with_source(Phase::Control, format!("read {place}"), error)),
+                Ok(None) => AttemptResult::Permanent(size_limit_error(place)),
+                Err(error) => {
+                    AttemptResult::Transient(Error::with_source(Phase::Control, format!("read {place}"), error))
+                }
             }
         }
         status => status_failure(place, status),
@@ -211,18 +215,18 @@ fn evaluate_response(place: &FileLocation, response: Response) -> AttemptResult<
 
 fn status_failure<T>(place: &FileLocation, status: StatusCode) -> AttemptResult<T> {
     let error = Error::new(Phase::Control, format!("{place}: the server answered {status}"));
-    if http::is_retryable(status) { AttemptResult::Again(error) } else { AttemptResult::Never(error) }
+    if http::is_retryable(status) { AttemptResult::Transient(error) } else { AttemptResult::Permanent(error) }
 }
 
 fn connection_failure<T>(place: &FileLocation, error: reqwest::Error) -> AttemptResult<T> {
     let never = http::is_untrusted_certificate(&error);
     let error = Error::with_source(Phase::Control, format!("{place}: no answer"), error.without_url());
-    if never { AttemptResult::Never(error) } else { AttemptResult::Again(error) }
+    if never { AttemptResult::Permanent(error) } else { AttemptResult::Transient(error) }
 }
 
 fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
     let text = match std::fs::File::open(place.as_str()).and_then(|file| read_whole(file, DOCUMENT_BYTES)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FetchResult::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FetchResult::Missing),
         text => text.context(Phase::Control, || format!("read {place}"))?,
     };
     text.map(|text| FetchResult::Document(text, None)).ok_or_else(|| size_limit_error(place))

@@ -140,13 +140,13 @@ impl HttpControlPlane {
             match request.timeout(patience).send() {
                 Ok(response) if response.status().is_success() => AttemptResult::Done(response),
                 Ok(response) if http::is_retryable(response.status()) => {
-                    AttemptResult::Again(self.response_error(&what, response))
+                    AttemptResult::Transient(self.response_error(&what, response))
                 }
-                Ok(response) => AttemptResult::Never(self.response_error(&what, response)),
+                Ok(response) => AttemptResult::Permanent(self.response_error(&what, response)),
                 Err(error) if http::is_untrusted_certificate(&error) => {
-                    AttemptResult::Never(self.unreachable_error(&what, error.without_url()))
+                    AttemptResult::Permanent(self.unreachable_error(&what, error.without_url()))
                 }
-                Err(error) => AttemptResult::Again(self.unreachable_error(&what, error.without_url())),
+                Err(error) => AttemptResult::Transient(self.unreachable_error(&what, error.without_url())),
             }
         })
     }

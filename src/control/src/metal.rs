@@ -39,7 +39,7 @@ const PASSWORD: usize = 16;
 /// Maximum time to upload the last log lines before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Text that is reported instead of a console password that an earlier boot generated.
+/// Text that is reported instead of a console password that was generated during an earlier boot.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
@@ -91,7 +91,7 @@ pub trait MetalApi: Send + Sync {
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. The failure of a first installation is not reported here, but only by the event
-    /// [`EventName::Crashed`]. `console_password` is `None` if an earlier boot generated the password.
+    /// [`EventName::Crashed`]. `console_password` is `None` if the password was generated during an earlier boot.
     ///
     /// # Errors
     /// Fails if the report was not acknowledged.
@@ -105,7 +105,8 @@ pub struct MetalControlPlane {
     partition: String,
     /// Console password of the installed system, which is sent to the control plane in the report.
     password: String,
-    /// Whether this boot has passed the point of no return. Only then does the installed system have the console password `password`.
+    /// Whether the agent has passed the point of no return during this boot. Only then does the installed system have the console password
+    /// `password`.
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
@@ -220,8 +221,8 @@ impl ControlPlane for MetalControlPlane {
             return match self.api.is_allocated(false)? {
                 false => Ok(()),
                 true => {
-                    let message = "this machine has been allocated in the meantime, so its disks are no longer erased as \
-                        those of an unallocated machine";
+                    let message = "this machine was allocated in the meantime, so its disks are no longer erased for the next \
+                        owner";
                     Err(Error::refusal(Phase::Control, message))
                 }
             };

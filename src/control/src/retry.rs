@@ -31,9 +31,9 @@ pub const ONCE: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..PATIENT 
 pub(crate) enum AttemptResult<T> {
     Done(T),
     /// Transient failure, after which the attempt is repeated.
-    Again(common::error::Error),
+    Transient(common::error::Error),
     /// Permanent failure.
-    Never(common::error::Error),
+    Permanent(common::error::Error),
 }
 
 impl RetryPolicy {
@@ -47,8 +47,8 @@ impl RetryPolicy {
         loop {
             let error = match attempt() {
                 AttemptResult::Done(value) => return Ok(value),
-                AttemptResult::Never(error) => return Err(error),
-                AttemptResult::Again(error) => error,
+                AttemptResult::Permanent(error) => return Err(error),
+                AttemptResult::Transient(error) => error,
             };
             let jittered = add_jitter(pause);
             if Instant::now() + jittered >= end {
@@ -83,7 +83,7 @@ mod tests {
         let mut calls = 0;
         let result = patient.run_attempts(|| {
             calls += 1;
-            if calls < 4 { AttemptResult::Again(error()) } else { AttemptResult::Done(calls) }
+            if calls < 4 { AttemptResult::Transient(error()) } else { AttemptResult::Done(calls) }
         });
         assert_eq!(result.unwrap(), 4);
     }
@@ -93,7 +93,7 @@ mod tests {
         let mut calls = 0;
         let result: Result<()> = QUICK.run_attempts(|| {
             calls += 1;
-            AttemptResult::Never(error())
+            AttemptResult::Permanent(error())
         });
         assert!(result.is_err());
         assert_eq!(calls, 1);
@@ -105,7 +105,7 @@ mod tests {
         let mut calls = 0;
         let result: Result<()> = QUICK.run_attempts(|| {
             calls += 1;
-            AttemptResult::Again(error())
+            AttemptResult::Transient(error())
         });
         assert_eq!(result.unwrap_err().to_string(), "connection refused");
         assert!(began.elapsed() < Duration::from_secs(5));

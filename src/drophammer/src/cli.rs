@@ -36,7 +36,7 @@ pub enum CliCommand {
         drophammer machine reinstall storage-7 --cancel\n\n\
         Create the file of a machine that has registered, without an allocation\n  \
         drophammer machine add UUID --name storage-7\n\n\
-        Power-cycle a machine, or reinstall it at once, through `bmc:` of its file\n  \
+        Power-cycle a machine, or reinstall it immediately, through `bmc:` of its file\n  \
         drophammer machine power cycle storage-7\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\
         After a new mainboard: move the machine to its new id\n  \
@@ -77,7 +77,7 @@ pub enum CliCommand {
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(crate::commands::plan::PlanArgs),
-    /// Plan all machines of a server's directory at once, before a change, and approve the plans.
+    /// Plan all machines of a server's directory together, before a change, and approve the plans.
     #[command(after_help = crate::commands::rack::EXIT_CODES)]
     Rack(crate::commands::rack::RackArgs),
     /// Check layouts: list all problems of each, and whether two of them match the same size and image.

@@ -84,7 +84,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// Reads the text of a file, or of standard input if the path is `-`.
 ///
 /// # Errors
-/// The file cannot be read, or is not UTF-8 text.
+/// Returns an error if the file cannot be read, or is not UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }

@@ -13,7 +13,7 @@ const NAME: &str = "drophammer";
 /// Prints the completion script for a shell.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn print_completion(shell: CompletionShell) -> Result<CommandOutcome> {
     print_text(&completion_script(shell)).map(|()| CommandOutcome::Good)
 }
@@ -32,7 +32,7 @@ fn completion_script(shell: CompletionShell) -> String {
 /// Writes a manual page for each command to a directory.
 ///
 /// # Errors
-/// The directory or a page cannot be written.
+/// Returns an error if the directory or a page cannot be written.
 pub fn write_man_pages(folder: &Path) -> Result<CommandOutcome> {
     let what = || format!("write manual pages into {}", folder.display());
     std::fs::create_dir_all(folder).context(Phase::Settings, what)?;

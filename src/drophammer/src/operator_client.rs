@@ -36,7 +36,7 @@ use serde::Serialize;
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// The server cannot be reached, rejects the token, or fails.
+/// Returns an error if the server cannot be reached, rejects the token, or fails.
 pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
     if let MachineCommand::Power(asked) = &options.command
         && let Some(done) = power::switch_directly(asked, options.json)

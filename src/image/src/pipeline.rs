@@ -41,11 +41,13 @@ pub(crate) use worker_main::{WorkerOutput, WorkerStart, pass_through};
 pub(crate) use worker_protocol::{PacketParser, add_text};
 
 /// Number of buffers for the compressed stream, 16 MiB in total. They are filled while the disks are still being
-/// partitioned, and later absorb short delays of the decoder. Few large buffers cost less than many small ones, because
-/// each buffer that is passed on wakes a thread in the worker and one in the agent.
+/// partitioned, and later absorb short delays of the decoder.
 const BUFFERS: usize = 16;
+/// Size of a buffer for the compressed stream. Few large buffers cost less than many small ones, because each buffer that is passed on wakes
+/// a thread in the worker and one in the agent.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Number of buffers between the decoder and the last stage, 24 MiB in total.
 const PLAIN_BUFFERS: usize = 12;
+/// Size of a buffer between the decoder and the last stage.
 const PLAIN_BUFFER_BYTES: usize = 2 << 20;

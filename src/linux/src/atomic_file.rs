@@ -10,7 +10,7 @@ use std::time::SystemTime;
 /// an interrupted run is removed.
 ///
 /// # Errors
-/// The file cannot be written; its old content is unchanged.
+/// Returns an error if the file cannot be written; its old content is unchanged.
 pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
     write_temporary(temporary, content, permissions)?;
     fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))
@@ -19,7 +19,7 @@ pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: 
 /// Writes and syncs a file that the caller then moves into place. Removes the file if writing or syncing fails.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
     // A process that opened a leftover file could read the new content.
     remove_if_present(path)?;
@@ -37,7 +37,7 @@ pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) ->
 /// Removes a file unless it does not exist.
 ///
 /// # Errors
-/// The file cannot be removed.
+/// Returns an error if the file cannot be removed.
 pub fn remove_if_present(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -66,7 +66,7 @@ impl ConsoleLog {
         tail.text.push_str(text);
         tail.text.push('\n');
         if tail.text.len() > KEPT {
-            // Drop half at once, so that not every line moves a long log.
+            // Drop half of the log in one operation, so that not every line moves a long log.
             let from = tail.text.len() - KEPT / 2;
             let from =
                 tail.text.as_bytes()[from..].iter().position(|byte| *byte == b'\n').map_or(from, |at| from + at + 1);

@@ -1,4 +1,4 @@
-//! Variables of UEFI firmware: efivarfs, load options and device paths. Section numbers are those of the UEFI specification.
+//! Variables of UEFI firmware: efivarfs, load options and device paths. Section numbers refer to the UEFI specification.
 
 mod display;
 pub mod drophammer_variables;

@@ -29,7 +29,7 @@ const SIGNATURE: &[u8] = b"EFI PART";
 /// Size of UEFI's header; the rest of its sector is zero.
 const HEADER_BYTES: u32 = 92;
 
-/// Offsets in the header (UEFI specification 5.3.2).
+// Offsets in the header (UEFI specification 5.3.2).
 const REVISION: usize = 8;
 const HEADER_SIZE: usize = 12;
 const HEADER_CRC: usize = 16;
@@ -43,7 +43,7 @@ const ENTRY_COUNT: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
 
-/// Offsets in an entry (UEFI specification 5.3.3).
+// Offsets in an entry (UEFI specification 5.3.3).
 const PARTITION_GUID: usize = 16;
 const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
@@ -87,7 +87,7 @@ impl Gpt {
     /// Creates a primary copy without partitions, for a disk of `sectors` sectors.
     ///
     /// # Errors
-    /// The sector size is not supported, or the disk is too small.
+    /// Returns an error if the sector size is not supported, or the disk is too small.
     pub fn new(sector: u64, sectors: u64, guid: Uuid) -> io::Result<Gpt> {
         if !SECTORS_BYTES.contains(&sector) {
             return Err(io::Error::other(format!("cannot create a GPT: sector size {sector} is not supported")));
@@ -114,7 +114,7 @@ impl Gpt {
     /// Reads the copy whose header is at sector `lba`; `None` if there is none.
     ///
     /// # Errors
-    /// The copy cannot be read, or is damaged.
+    /// Returns an error if the copy cannot be read, or is damaged.
     pub fn read(read_at: ReadAt, sector: u64, lba: u64) -> io::Result<Option<Gpt>> {
         let mut header = vec![0; sector as usize];
         read_at(&mut header, lba * sector)?;
@@ -215,7 +215,7 @@ impl Gpt {
     /// interrupted.
     ///
     /// # Errors
-    /// A write fails.
+    /// Returns an error if a write fails.
     pub fn write(&self, disk: &File) -> io::Result<()> {
         for copy in self.build_copies() {
             disk.write_all_at(&copy.entries, copy.entries_lba() * copy.sector)?;
@@ -228,7 +228,7 @@ impl Gpt {
     /// Reads both copies from the disk and compares them with those that [`Self::write`] wrote.
     ///
     /// # Errors
-    /// A copy differs or cannot be read.
+    /// Returns an error if a copy differs or cannot be read.
     pub(crate) fn verify(&self, disk: &File) -> io::Result<()> {
         for copy in self.build_copies() {
             let lba = copy.header_u64(OWN_LBA);

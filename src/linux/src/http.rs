@@ -25,7 +25,7 @@ const REFUSAL_BYTES: u64 = 64 << 10;
 /// Reads the body of a response.
 ///
 /// # Errors
-/// The connection is interrupted, or the response exceeds the limit.
+/// Returns an error if the connection is interrupted, or the response exceeds the limit.
 pub fn read_response(response: Response) -> io::Result<Vec<u8>> {
     let too_long = || io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"));
     read_whole(response, ANSWER_BYTES)?.ok_or_else(too_long)
@@ -42,7 +42,7 @@ pub fn read_error_response(response: Response) -> String {
 /// `RequestBuilder::timeout`. It does not use proxies.
 ///
 /// # Errors
-/// TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
+/// Returns an error if TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
 pub fn new_client() -> Result<Client> {
     build_client(&|| client_builder(None))
 }

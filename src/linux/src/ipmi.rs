@@ -23,14 +23,16 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 /// Deadline of all commands together: a BMC that responds slowly must not delay the boot any longer.
 const TOTAL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Attempts at a command that the BMC answers as busy, and the pause between them.
+/// Maximum number of attempts at a command to which the BMC responds that it is busy.
 const BUSY_ATTEMPTS: u32 = 5;
+/// Pause between these attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Completion codes.
+/// Completion code of a successful command.
 const COMPLETED: u8 = 0x00;
+/// Completion code of a command that the BMC is too busy to carry out.
 const NODE_BUSY: u8 = 0xc0;
-/// Read FRU Data: the device is busy.
+/// Completion code of Read FRU Data while the FRU device is busy.
 const FRU_BUSY: u8 = 0x81;
 
 /// Command: network function and number.
@@ -97,7 +99,7 @@ impl Bmc<'_> {
 /// Reads the BMC of this machine. Returns `None` if there is no such device.
 ///
 /// # Errors
-/// The device cannot be opened, or the BMC does not respond.
+/// Returns an error if the device cannot be opened, or the BMC does not respond.
 pub fn read_bmc(device: &Path) -> io::Result<Option<InBandBmc>> {
     let Some(mut device) = IpmiDevice::open(device)? else { return Ok(None) };
     read_from(&mut device, TOTAL_PATIENCE, BUSY_PAUSE).map(Some).map_err(io::Error::other)

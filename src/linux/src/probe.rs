@@ -57,7 +57,7 @@ pub enum ProbeDepth {
 /// [`model::inventory::InventoryDisk::unreadable`].
 ///
 /// # Errors
-/// sysfs or procfs is not mounted, or the users of a disk cannot be determined.
+/// Returns an error if sysfs or procfs is not mounted, or the users of a disk cannot be determined.
 pub fn read_inventory(depth: ProbeDepth) -> Result<Inventory> {
     read_inventory_at(&ProbeRoots::default(), depth)
 }
@@ -95,7 +95,7 @@ pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Invent
 /// Returns the partition table of a disk, with the contents of its partitions.
 ///
 /// # Errors
-/// The contents cannot be read completely.
+/// Returns an error if the contents cannot be read completely.
 pub(crate) fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64) -> Result<Option<DiskTable>> {
     let roots = ProbeRoots::default();
     let what = || format!("read the contents of {device}");
@@ -112,7 +112,7 @@ pub(crate) fn read_table(device: &DevicePath, sector_bytes: u32, size_bytes: u64
 /// Returns the identity of this machine without its disks: SMBIOS data and NICs.
 ///
 /// # Errors
-/// A sysfs directory cannot be read.
+/// Returns an error if a sysfs directory cannot be read.
 pub fn read_machine_identity(sys: &Path) -> Result<(SystemInfo, Vec<Nic>)> {
     Ok((hardware::read_system(sys), hardware::read_nics(sys)?))
 }

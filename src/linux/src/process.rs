@@ -156,7 +156,7 @@ impl ToolCommand {
     ///
     /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
     /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy fails
-    /// at once. If `check` can open the device exclusively, no child holds a copy of its descriptor, and no new copy
+    /// immediately. If `check` can open the device exclusively, no child holds a copy of its descriptor, and no new copy
     /// can appear before mkfs runs.
     pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
@@ -179,8 +179,7 @@ impl ToolCommand {
     /// Runs the process to its end.
     ///
     /// # Errors
-    /// The program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than
-    /// allowed.
+    /// Returns an error if the program is missing, exits with a nonzero code, is killed, exceeds its deadline, or prints more than allowed.
     pub fn run(self) -> Result<ToolOutput, CommandError> {
         self.run_watched(|_| {})
     }
@@ -339,7 +338,7 @@ fn wait_with_timeout(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn kill_group(child: &mut Child) {
     use nix::sys::signal::{Signal, killpg};
     if let Ok(id) = i32::try_from(child.id()) {
-        // A process that has already ended is fine too.
+        // A process that has already exited is fine too.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
     // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for it.

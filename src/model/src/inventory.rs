@@ -51,7 +51,7 @@ pub struct Inventory {
     /// Whole disks. The hardware areas of an eMMC, which the kernel shows as disks, are omitted when an inventory is read.
     #[serde(deserialize_with = "read_disks")]
     pub disks: Vec<InventoryDisk>,
-    /// Running block devices that lie on other block devices.
+    /// Running block devices on top of other block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<StackedDevice>,
     /// md arrays as described by the superblocks of their members, whether running or not.
@@ -70,7 +70,7 @@ pub struct Inventory {
     /// inspection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<FilesystemContents>,
-    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed or none was made.
+    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed, or no attempt was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedAttempt>,
     /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.
@@ -164,7 +164,7 @@ pub struct InventoryDisk {
     pub removable: bool,
     #[serde(default)]
     pub table: Option<DiskTable>,
-    /// Signatures on the whole disk, except that of the partition table.
+    /// Signatures on the whole disk, except the signature of the partition table.
     #[serde(default)]
     pub signatures: Vec<DeviceSignature>,
     /// Current users of the whole disk.
@@ -214,7 +214,7 @@ pub struct DiskPartition {
     pub blank: bool,
 }
 
-/// Running block device that lies on other block devices according to sysfs: md array, device-mapper device, bcache.
+/// Running block device on top of other block devices according to sysfs: md array, device-mapper device, bcache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackedDevice {
     /// Kernel name: `md127`, `dm-0`.

@@ -1,4 +1,4 @@
-//! Filesystem layouts: parsing of all spellings that are in use, validation that reports all problems at once, and output in canonical
+//! Filesystem layouts: parsing of all spellings that are in use, validation that reports all problems together, and output in canonical
 //! form.
 
 mod advice;

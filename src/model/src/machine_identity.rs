@@ -149,7 +149,7 @@ pub(crate) fn is_usb_driver(driver: &str) -> bool {
 /// Drivers of the network interfaces by which management controllers communicate with the host over USB.
 const CONTROLLER_DRIVERS: [&str; 5] = ["cdc_eem", "cdc_ether", "cdc_ncm", "cdc_subset", "rndis_host"];
 
-/// Returns whether the driver is that of a network interface by which a management controller communicates with the host.
+/// Returns whether the driver belongs to a network interface through which a management controller communicates with the host.
 pub fn is_controller_driver(driver: &str) -> bool {
     CONTROLLER_DRIVERS.contains(&driver)
 }

@@ -16,7 +16,7 @@ pub struct MigrationOffer {
     /// Id of the order.
     pub order: String,
     pub part: MigrationSide,
-    /// Whether the target machine has passed its point of no return, so that data may be transferred.
+    /// Whether the target machine has passed its point of no return, so data may be transferred.
     #[serde(default)]
     pub begun: bool,
     /// True if the certificate of at least one of the two machines is not yet approved, neither by the operator nor by the secret in the
@@ -59,16 +59,16 @@ pub struct MigrationStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationAnswer<'m> {
     /// The migration continues, and the machine has this role.
-    Part(&'m MigrationOffer),
+    Role(&'m MigrationOffer),
     /// The migration continues in this state, and the machine currently has no role.
-    Waits(&'m str),
+    Waiting(&'m str),
     /// The migration has succeeded: the system runs on the target machine.
     Done,
     /// The migration was cancelled or refused, or another migration was ordered after it.
-    Over,
+    Ended,
     /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. The migration
     /// has not necessarily ended.
-    Nothing,
+    Unmentioned,
 }
 
 /// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because it is final.
@@ -79,12 +79,12 @@ pub fn interpret_answer<'m>(
 ) -> MigrationAnswer<'m> {
     let part = part.filter(|part| part.order == order);
     match (newest, part) {
-        (Some(newest), _) if newest.order != order => MigrationAnswer::Over,
+        (Some(newest), _) if newest.order != order => MigrationAnswer::Ended,
         (Some(newest), _) if newest.state == "done" => MigrationAnswer::Done,
-        (Some(newest), _) if newest.state == "cancelled" || newest.state == "refused" => MigrationAnswer::Over,
-        (_, Some(part)) => MigrationAnswer::Part(part),
-        (Some(newest), None) => MigrationAnswer::Waits(&newest.state),
-        (None, None) => MigrationAnswer::Nothing,
+        (Some(newest), _) if newest.state == "cancelled" || newest.state == "refused" => MigrationAnswer::Ended,
+        (_, Some(part)) => MigrationAnswer::Role(part),
+        (Some(newest), None) => MigrationAnswer::Waiting(&newest.state),
+        (None, None) => MigrationAnswer::Unmentioned,
     }
 }
 
@@ -231,28 +231,28 @@ mod tests {
     fn only_a_word_is_an_end() {
         let (own, other) = (part("o1"), part("o2"));
         for (part, state, means) in [
-            (Some(&own), "copying", MigrationAnswer::Part(&own)),
-            (Some(&own), "planned", MigrationAnswer::Part(&own)),
+            (Some(&own), "copying", MigrationAnswer::Role(&own)),
+            (Some(&own), "planned", MigrationAnswer::Role(&own)),
             // A file of the control plane that it cannot read.
-            (None, "copying", MigrationAnswer::Waits("copying")),
-            (None, "ordered", MigrationAnswer::Waits("ordered")),
-            (None, "booting", MigrationAnswer::Waits("booting")),
-            (None, "what a later version calls it", MigrationAnswer::Waits("what a later version calls it")),
+            (None, "copying", MigrationAnswer::Waiting("copying")),
+            (None, "ordered", MigrationAnswer::Waiting("ordered")),
+            (None, "booting", MigrationAnswer::Waiting("booting")),
+            (None, "what a later version calls it", MigrationAnswer::Waiting("what a later version calls it")),
             (None, "done", MigrationAnswer::Done),
-            (None, "cancelled", MigrationAnswer::Over),
-            (None, "refused", MigrationAnswer::Over),
+            (None, "cancelled", MigrationAnswer::Ended),
+            (None, "refused", MigrationAnswer::Ended),
             // It ended between the two looks of one answer.
-            (Some(&own), "cancelled", MigrationAnswer::Over),
+            (Some(&own), "cancelled", MigrationAnswer::Ended),
             (Some(&own), "done", MigrationAnswer::Done),
-            (Some(&other), "copying", MigrationAnswer::Waits("copying")),
+            (Some(&other), "copying", MigrationAnswer::Waiting("copying")),
         ] {
             assert_eq!(interpret_answer("o1", part, Some(&newest("o1", state))), means, "{state}");
         }
-        assert_eq!(interpret_answer("o1", Some(&other), Some(&newest("o2", "ordered"))), MigrationAnswer::Over);
+        assert_eq!(interpret_answer("o1", Some(&other), Some(&newest("o2", "ordered"))), MigrationAnswer::Ended);
         // A control plane of an earlier version has no word for it.
-        assert_eq!(interpret_answer("o1", Some(&own), None), MigrationAnswer::Part(&own));
+        assert_eq!(interpret_answer("o1", Some(&own), None), MigrationAnswer::Role(&own));
         for part in [None, Some(&other)] {
-            assert_eq!(interpret_answer("o1", part, None), MigrationAnswer::Nothing);
+            assert_eq!(interpret_answer("o1", part, None), MigrationAnswer::Unmentioned);
         }
     }
 }

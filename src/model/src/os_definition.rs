@@ -33,7 +33,7 @@ impl OsSelector {
     /// Parses `NAME` or `NAME+VARIANT`.
     ///
     /// # Errors
-    /// Fails if the name cannot be that of a definition, or if the variant is invalid.
+    /// Fails if the name is not valid for a definition, or if the variant is invalid.
     pub fn parse(text: &str) -> Result<OsSelector, String> {
         let (name, variant) = text.split_once('+').map_or((text, None), |(name, variant)| (name, Some(variant)));
         if !is_name(name) {

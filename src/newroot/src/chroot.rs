@@ -23,7 +23,7 @@ pub(crate) trait TargetRunner {
     /// Runs a program of the target.
     ///
     /// # Errors
-    /// The program is missing, fails, or exceeds its deadline.
+    /// Returns an error if the program is missing, fails, or exceeds its deadline.
     fn run_program(&self, program: &str, args: &[&str], deadline: Duration) -> Result<ToolOutput, CommandError>;
 }
 
@@ -46,7 +46,7 @@ impl<'a> Chroot<'a> {
     /// of a program.
     ///
     /// # Errors
-    /// A device is missing, or a filesystem cannot be mounted.
+    /// Returns an error if a device is missing, or a filesystem cannot be mounted.
     pub fn open(root: &'a NewRoot, devices: &[DevicePath], say: &'a (dyn Fn(&str) + Sync)) -> Result<Chroot<'a>> {
         let mut special = MountStack::new(root.path());
         let before = busy_device_users::list_mounts_below(root.path());
@@ -80,7 +80,7 @@ impl<'a> Chroot<'a> {
     /// Kills processes left by programs, and unmounts everything that was mounted since [`Chroot::open`].
     ///
     /// # Errors
-    /// A filesystem stays mounted.
+    /// Returns an error if a filesystem stays mounted.
     pub(crate) fn close(self) -> Result<()> {
         let Chroot { root, mut special, before, say, .. } = self;
         kill_processes(root.path(), say);
@@ -146,7 +146,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
                 say(&format!("killing {process}, which a program of the image left running"));
                 said.push(process.id);
             }
-            // A process that has already ended is fine too.
+            // A process that has already exited is fine too.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));

@@ -30,7 +30,7 @@ const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", 
 /// Runs the script to its end.
 ///
 /// # Errors
-/// The script fails (the error includes the last lines of its output), or exceeds its deadline.
+/// Returns an error if the script fails (the error includes the last lines of its output), or exceeds its deadline.
 pub fn run_create(create: &CreateSystem, deadline: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<()> {
     run_create_at(Path::new(PLACE), create, deadline, say)
 }

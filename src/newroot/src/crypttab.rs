@@ -11,9 +11,9 @@ const PATH: &str = "/etc/crypttab";
 /// Directory in which systemd searches for the key of a mapping (crypttab(5)).
 const KEYS: &str = "/etc/cryptsetup-keys.d";
 
-/// Programs that open LUKS containers in an installed system: cryptsetup, called by Debian's scripts, or
-/// systemd-cryptsetup.
+/// Paths of cryptsetup, with which Debian's scripts open LUKS containers.
 const OPENERS: [&str; 3] = ["/usr/sbin/cryptsetup", "/sbin/cryptsetup", "/usr/bin/cryptsetup"];
+/// Paths of systemd-cryptsetup, with which systemd opens LUKS containers.
 const OF_SYSTEMD: [&str; 3] =
     ["/usr/lib/systemd/systemd-cryptsetup", "/lib/systemd/systemd-cryptsetup", "/usr/bin/systemd-cryptsetup"];
 
@@ -47,7 +47,7 @@ pub(crate) fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str>
 /// Appends the entries to the image's crypttab, and writes a key file readable only by root for each entry with a key.
 ///
 /// # Errors
-/// The image cannot open a container that is required at boot, or a file cannot be read or written.
+/// Returns an error if the image cannot open a container that is required at boot, or a file cannot be read or written.
 pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Result<()> {
     if let Some(what) = find_missing_programs(root, entries) {
         let what = format!("the image does not contain {what}");

@@ -12,7 +12,7 @@ const PATH: &str = "/etc/fstab";
 /// Called after the image's installer has run, so that the fstab of the layout replaces that of the installer.
 ///
 /// # Errors
-/// The file cannot be written, or a mount point is not a directory.
+/// Returns an error if the file cannot be written, or a mount point is not a directory.
 pub fn write_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     root.write_file(PATH, 0o644, render_fstab(entries).as_bytes())
@@ -21,7 +21,7 @@ pub fn write_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
 /// Appends entries to the image's fstab. Lines of the image with the same mount points are turned into comments.
 ///
 /// # Errors
-/// The file cannot be read or written, or a mount point is not a directory.
+/// Returns an error if the file cannot be read or written, or a mount point is not a directory.
 pub fn extend_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     let own = match root.read_text(PATH) {

@@ -19,7 +19,7 @@ pub(crate) fn find_installer(root: &NewRoot) -> Option<&'static str> {
 /// Runs the installer in the target, and removes it if it succeeds.
 ///
 /// # Errors
-/// The installer fails (the error includes the last lines of its output), or exceeds its deadline.
+/// Returns an error if the installer fails (the error includes the last lines of its output), or exceeds its deadline.
 pub(crate) fn run_installer(root: &NewRoot, installer: &str, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(installer, &[], deadline);
     ran.context(Phase::Target, || format!("run the image's installer {installer}"))?;

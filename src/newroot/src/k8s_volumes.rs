@@ -36,7 +36,8 @@ WantedBy=multi-user.target
 /// written.
 ///
 /// # Errors
-/// The backing file of a new volume already exists, that of a preserved volume is missing, or a file cannot be written.
+/// Returns an error if the backing file of a new volume already exists, the file of a preserved volume is missing, or a
+/// file cannot be written.
 pub fn write_volumes(root: &NewRoot, write: &WritePersistent, say: &dyn Fn(&str)) -> Result<Vec<PreparedVolume>> {
     for sparse in &write.sparse {
         write_sparse_file(root, sparse)?;

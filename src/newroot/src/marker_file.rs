@@ -14,7 +14,7 @@ const SECRET: u32 = 0o600;
 /// the marker.
 ///
 /// # Errors
-/// The marker cannot be written.
+/// Returns an error if the marker cannot be written.
 pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime) -> Result<InstallMarker> {
     let what = || format!("write {PATH} in the target");
     let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
@@ -28,7 +28,7 @@ pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime)
 /// Removes the marker of an image that was built from an installed machine.
 ///
 /// # Errors
-/// The marker cannot be removed.
+/// Returns an error if the marker cannot be removed.
 pub fn remove_marker(root: &NewRoot) -> Result<()> {
     root.remove(PATH)
 }

@@ -21,7 +21,7 @@ const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 /// console password for `install.yaml`, or empty if no installer reads it from there.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub fn write_metal_files(
     root: &NewRoot,
     files: &MachineFiles,

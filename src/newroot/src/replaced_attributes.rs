@@ -24,7 +24,7 @@ impl ReplacedAttributes {
     /// Reads the attributes of the file with this name, or of the directory if there is none.
     ///
     /// # Errors
-    /// An attribute cannot be read.
+    /// Returns an error if an attribute cannot be read.
     pub(crate) fn read(parent: &OwnedFd, name: &str) -> io::Result<ReplacedAttributes> {
         let path = entry_path(parent, name);
         let (label, acl) = (read_attribute(&path, LABEL)?, read_attribute(&path, ACL)?);
@@ -38,7 +38,7 @@ impl ReplacedAttributes {
     /// Sets the attributes of an open new file.
     ///
     /// # Errors
-    /// An attribute cannot be set.
+    /// Returns an error if an attribute cannot be set.
     pub(crate) fn set_on_file(&self, file: &File) -> io::Result<()> {
         for (name, value) in [(LABEL, &self.label), (ACL, &self.acl)] {
             if let Some(value) = value {
@@ -51,7 +51,7 @@ impl ReplacedAttributes {
     /// Sets the label of a new directory or symlink.
     ///
     /// # Errors
-    /// The label cannot be set.
+    /// Returns an error if the label cannot be set.
     pub(crate) fn set_by_name(&self, parent: &OwnedFd, name: &str) -> io::Result<()> {
         match &self.label {
             Some(label) => ignore_unsupported(xattr::set(entry_path(parent, name), LABEL, label)),

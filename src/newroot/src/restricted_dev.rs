@@ -42,7 +42,7 @@ const DM_CONTROL: &str = "/dev/mapper/control";
 /// Mounts the restricted /dev in the target, with nodes and links of these devices and of their partitions.
 ///
 /// # Errors
-/// A device is missing, or a mount fails.
+/// Returns an error if a device is missing, or a mount fails.
 pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePath]) -> Result<()> {
     let allowed = find_allowed_numbers(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;

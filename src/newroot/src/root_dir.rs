@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a text file that is read from the target.
 const READ_LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// Root directory of the target. Paths are those of the target: `/etc/fstab`.
+/// Root directory of the target. Paths are absolute in the target: `/etc/fstab`.
 #[derive(Debug)]
 pub struct NewRoot {
     dir: OwnedFd,
@@ -28,7 +28,7 @@ impl NewRoot {
     /// Opens the root directory.
     ///
     /// # Errors
-    /// The directory does not exist.
+    /// Returns an error if the directory does not exist.
     pub fn open(path: &Path) -> Result<NewRoot> {
         let dir = File::open(path).context(Phase::Target, || format!("open the target at {}", path.display()))?;
         Ok(NewRoot { dir: dir.into(), path: path.to_owned() })
@@ -47,7 +47,7 @@ impl NewRoot {
     /// Writes a new file, replacing any existing one, and creates missing directories.
     ///
     /// # Errors
-    /// A component of the path is not a directory, or the write fails.
+    /// Returns an error if a component of the path is not a directory, or the write fails.
     pub fn write_file(&self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         self.write_file_from(path, mode, &mut &*content)
     }
@@ -78,7 +78,7 @@ impl NewRoot {
     /// Creates a new file and missing directories.
     ///
     /// # Errors
-    /// The file already exists, or a component of the path is not a directory.
+    /// Returns an error if the file already exists, or a component of the path is not a directory.
     pub(crate) fn create_new_file(&self, path: &str, mode: u32) -> io::Result<File> {
         let (parent, name) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
@@ -92,7 +92,7 @@ impl NewRoot {
     /// Renames a file within its directory.
     ///
     /// # Errors
-    /// The new name already exists, or the file does not.
+    /// Returns an error if the new name already exists, or the file does not.
     pub(crate) fn rename_new_file(&self, path: &str, name: &str) -> io::Result<()> {
         let (parent, now) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
@@ -119,7 +119,7 @@ impl NewRoot {
     /// Returns the path of an open file of the target as seen from the ramdisk, for tools that require a path.
     ///
     /// # Errors
-    /// The file is not below the target's root.
+    /// Returns an error if the file is not below the target's root.
     pub(crate) fn real_path(&self, file: &File) -> io::Result<PathBuf> {
         let real = |fd: &dyn AsRawFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (path, root) = (real(file)?, real(&self.dir)?);
@@ -143,7 +143,7 @@ impl NewRoot {
     /// Changes owner, group and mode of a file or directory.
     ///
     /// # Errors
-    /// The file or directory does not exist, or the filesystem refuses the change.
+    /// Returns an error if the file or directory does not exist, or the filesystem refuses the change.
     pub(crate) fn change_owner(&self, path: &str, (user, group): (u32, u32), mode: u32) -> Result<()> {
         let give = || {
             let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
@@ -163,7 +163,7 @@ impl NewRoot {
     /// Returns the device number of the filesystem that contains the path.
     ///
     /// # Errors
-    /// The path does not exist.
+    /// Returns an error if the path does not exist.
     pub(crate) fn device_number(&self, path: &str) -> io::Result<u64> {
         Ok(File::from(self.open_resolved(path, OFlag::O_PATH)?).metadata()?.dev())
     }
@@ -171,7 +171,7 @@ impl NewRoot {
     /// Opens a regular file for reading; symlinks are resolved within the target.
     ///
     /// # Errors
-    /// The file does not exist or is not regular.
+    /// Returns an error if the file does not exist or is not regular.
     pub(crate) fn open_file(&self, path: &str) -> io::Result<File> {
         // A FIFO would block without O_NONBLOCK, which regular files ignore.
         let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
@@ -181,7 +181,7 @@ impl NewRoot {
     /// Reads a small text file.
     ///
     /// # Errors
-    /// The file is missing, larger than 1 MiB, or not valid UTF-8.
+    /// Returns an error if the file is missing, larger than 1 MiB, or not valid UTF-8.
     pub(crate) fn read_text(&self, path: &str) -> io::Result<String> {
         let mut text = String::new();
         self.open_file(path)?.take(READ_LIMIT_BYTES + 1).read_to_string(&mut text)?;
@@ -191,7 +191,7 @@ impl NewRoot {
     /// Returns the sorted names in a directory without `.` and `..`.
     ///
     /// # Errors
-    /// The directory does not exist.
+    /// Returns an error if the directory does not exist.
     pub(crate) fn list_names(&self, path: &str) -> io::Result<Vec<String>> {
         let mut dir = nix::dir::Dir::from_fd(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -205,7 +205,7 @@ impl NewRoot {
     /// the file.
     ///
     /// # Errors
-    /// The directory does not exist, or the disk fails.
+    /// Returns an error if the directory does not exist, or the disk fails.
     pub(crate) fn sync_dir(&self, path: &str) -> Result<()> {
         let sync = || File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).sync_all();
         sync().context(Phase::Target, || format!("write back the directory {path} of the target"))
@@ -214,7 +214,7 @@ impl NewRoot {
     /// Removes a file, if it exists.
     ///
     /// # Errors
-    /// The file cannot be removed.
+    /// Returns an error if the file cannot be removed.
     pub(crate) fn remove(&self, path: &str) -> Result<()> {
         let remove = || {
             let (parent, name) = split_path(path)?;
@@ -229,7 +229,7 @@ impl NewRoot {
     /// Creates a directory with missing parents; symlinks are resolved within the target.
     ///
     /// # Errors
-    /// A component of the path is not a directory, or a directory cannot be created.
+    /// Returns an error if a component of the path is not a directory, or a directory cannot be created.
     pub(crate) fn make_directory(&self, path: &str) -> Result<()> {
         let made = self.open_or_create_directory(path).map(drop);
         made.context(Phase::Target, || format!("create the directory {path} in the target"))

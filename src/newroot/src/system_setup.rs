@@ -54,22 +54,24 @@ use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
 
-/// Component that finishes the image: its own installer, drophammer, or none.
+/// Component that finishes the image: its own installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.
     Installer(&'static str),
     /// os-installer of later metal-stack images.
     OsInstaller(&'static str),
-    Us,
-    Nobody,
+    /// drophammer.
+    Builtin,
+    /// No component.
+    Disabled,
 }
 
 impl Finisher {
-    /// Selects the component according to the request and the contents of the image.
+    /// Selects the requested component. If none is requested, selects one according to the contents of the image.
     ///
     /// # Errors
-    /// The image must be finished by its own installer, but does not contain one.
+    /// Returns an error if the image must be finished by its own installer, but does not contain one.
     pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<Finisher> {
         let installer = || {
             image_installer::find_installer(root)
@@ -77,7 +79,7 @@ impl Finisher {
                 .or(os_installer::find_os_installer(root).map(Finisher::OsInstaller))
         };
         match way {
-            FinisherChoice::Auto => Ok(installer().unwrap_or(Finisher::Us)),
+            FinisherChoice::Auto => Ok(installer().unwrap_or(Finisher::Builtin)),
             FinisherChoice::Image => installer().ok_or_else(|| {
                 let looked = image_installer::INSTALLERS.join(" nor ");
                 Error::new(
@@ -85,16 +87,16 @@ impl Finisher {
                     format!("the image does not contain an installer: neither {looked} nor os-installer"),
                 )
             }),
-            FinisherChoice::Builtin => Ok(Finisher::Us),
-            FinisherChoice::None => Ok(Finisher::Nobody),
+            FinisherChoice::Builtin => Ok(Finisher::Builtin),
+            FinisherChoice::None => Ok(Finisher::Disabled),
         }
     }
 
     /// Returns whether the component reads the console password, in clear text, from `install.yaml`.
     pub fn reads_password(self) -> bool {
         match self {
-            Finisher::Installer(_) | Finisher::Nobody => true,
-            Finisher::OsInstaller(_) | Finisher::Us => false,
+            Finisher::Installer(_) | Finisher::Disabled => true,
+            Finisher::OsInstaller(_) | Finisher::Builtin => false,
         }
     }
 }
@@ -106,14 +108,13 @@ pub enum BootRecord {
     Written,
     /// Created here.
     Made(BootSetup),
-    /// Unknown.
-    Unsaid,
+    Unknown,
 }
 
 /// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// A step fails; the error includes the last lines of output of its program.
+/// Returns an error if a step fails; the error includes the last lines of output of its program.
 pub fn finish_tree(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -123,7 +124,7 @@ pub fn finish_tree(
 ) -> Result<BootRecord> {
     kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
     match Finisher::choose(root, finishing.way)? {
-        Finisher::Us => {
+        Finisher::Builtin => {
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             say(&match &distribution.doubt {
@@ -140,11 +141,11 @@ pub fn finish_tree(
             stale_crypttab::disable_entries(root, say)?;
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
             let made = apply_settings(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
-            Ok(made.map_or(BootRecord::Unsaid, BootRecord::Made))
+            Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
         }
-        Finisher::Nobody => {
+        Finisher::Disabled => {
             say("the image is not changed");
-            Ok(BootRecord::Unsaid)
+            Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say),
     }
@@ -163,7 +164,7 @@ pub fn finish_raw_image(
 ) -> Result<BootRecord> {
     kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
     match Finisher::choose(root, finishing.way)? {
-        Finisher::Us if finishing.way == FinisherChoice::Auto => {
+        Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer and is not changed");
             let files = &finishing.files;
             user_data::write_cloud_init_seed(
@@ -176,18 +177,18 @@ pub fn finish_raw_image(
                 network_config::write_cloud_init_network(root, &finishing.network, &files.nics)?;
             }
             cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
-            Ok(BootRecord::Unsaid)
+            Ok(BootRecord::Unknown)
         }
-        Finisher::Us => {
+        Finisher::Builtin => {
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
             apply_settings(root, finishing, &tree, None, now, say)?;
-            Ok(BootRecord::Unsaid)
+            Ok(BootRecord::Unknown)
         }
-        Finisher::Nobody => {
+        Finisher::Disabled => {
             say("the image is not changed");
-            Ok(BootRecord::Unsaid)
+            Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say),
     }
@@ -212,7 +213,7 @@ fn run_image_installer(
             image_installer::DEADLINE,
             &chroot,
         ),
-        Finisher::Us | Finisher::Nobody => Ok(()),
+        Finisher::Builtin | Finisher::Disabled => Ok(()),
     };
     // The error of the installer is more informative than that of a mount which the installer left busy.
     ran.and(chroot.close())?;

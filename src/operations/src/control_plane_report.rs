@@ -30,7 +30,7 @@ impl PlannedOperation for TellPointOfNoReturn {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         // If the extents are empty, nothing is written after this operation.
         match self.extents.is_empty() {
-            true => "the control plane confirms the run, and records that this boot has received everything".into(),
+            true => "the control plane confirms the run, and records that this machine has received all data".into(),
             false => "the control plane confirms the run, and records that disks are about to change".into(),
         }
     }

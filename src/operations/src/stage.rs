@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Defines the stages from one table, so that none is omitted and each has one name.
 macro_rules! stages {
     ($($stage:ident = $name:literal, $destructive:literal, $concurrent:literal, $leaves:ident;)*) => {
-        /// Name of a stage, such as `image.burn`: the subject, then the action. The order is that of the run, except that a raw image is written
-        /// before `storage.mount`.
+        /// Name of a stage, such as `image.burn`: the subject, then the action. The stages are listed in the order of the run, except that a
+        /// raw image is written before `storage.mount`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum StageName {
             $(#[serde(rename = $name)] $stage,)*
@@ -53,7 +53,7 @@ stages! {
     StorageWipe = "storage.wipe", true, true, HalfMade;
     BootClean = "boot.clean", false, false, HalfMade;
     StoragePartition = "storage.partition", true, true, HalfMade;
-    // An array or group may lie on another one, so the operations of these stages do not run concurrently.
+    // An array or group may be on top of another array or group, so the operations of these stages do not run concurrently.
     StorageRaid = "storage.raid", true, false, HalfMade;
     StorageLvm = "storage.lvm", true, false, HalfMade;
     StorageEncrypt = "storage.encrypt", true, true, HalfMade;
@@ -98,7 +98,7 @@ impl FailureState {
         matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
-    /// Returns whether the system was complete when the stage failed, so that no disk is written any further.
+    /// Returns whether the system was complete when the stage failed, so no disk is written any further.
     pub fn is_complete(self) -> bool {
         matches!(self, FailureState::Unreported | FailureState::Complete)
     }
@@ -109,7 +109,7 @@ impl FailureState {
 struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
-    /// Whether no two operations of the stage use the same device, so that the operations may run concurrently.
+    /// Whether no two operations of the stage use the same device, so the operations may run concurrently.
     concurrent: bool,
     leaves: FailureState,
 }

@@ -57,7 +57,9 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     let digest = read.digest();
     match digest == sha256 {
         true => Ok(read),
-        false => Err(format!("the approval is corrupt: its hash is {sha256}, but that of its verdicts is {digest}")),
+        false => {
+            Err(format!("the approval is corrupt: its hash is {sha256}, but the hash of its verdicts is {digest}"))
+        }
     }
 }
 

@@ -19,7 +19,7 @@ const NAME: &str = "boot entry for the unmodified image";
 /// cannot refer to its partitions, so the firmware must find the boot loader itself.
 ///
 /// # Errors
-/// Fails if the disk has no EFI system partition, so that this firmware cannot boot it.
+/// Fails if the disk has no EFI system partition, so this firmware cannot boot it.
 pub fn plan_boot_entry(
     inventory: &Inventory,
     disk: &InventoryDisk,
@@ -31,7 +31,7 @@ pub fn plan_boot_entry(
     let layout = NAME.to_owned();
     let Some(esp) = table.partitions.iter().find_map(|partition| find_esp(disk, partition)) else {
         let why = format!(
-            "this machine boots by UEFI, and the image has no EFI system partition: none of the partitions of {} has that type and a vfat filesystem",
+            "this machine boots in UEFI mode, and the image has no EFI system partition: none of the partitions of {} has that type and a vfat filesystem",
             disk.device
         );
         let problems = vec![Diagnostic::new("image", why)];

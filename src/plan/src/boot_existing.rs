@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 /// | install by migration | of the started attempt, written by this machine, and received from the current boot of the source machine, if that is running | a power cut between marker and report |
 /// | install | any other | not booted, and refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | a power cut between marker and report |
-/// | reinstall | any other | not booted, and the order is carried out: the marker is that of the previous installation, or a forgery by its root user |
+/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or is a forgery by its root user |
 ///
 /// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
 /// marker, and these tables are on the disks.
@@ -192,8 +192,8 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
         InstallMode::Install | InstallMode::Reinstall => "erase the disk that contains /",
     };
     format!(
-        "this allocation is already installed, so it is not installed again, but its system cannot be booted from the ramdisk: \
-         {why}. Boot it from its disk. To install it again, {anew}"
+        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing is installed. Boot the \
+         system from its disk. To install it again, {anew}"
     )
 }
 

@@ -5,6 +5,7 @@ use operations::text::strip_dev;
 
 /// Description of a device on which nothing is recognized and which is not proven blank. It may contain data that no tool recognizes.
 pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
+/// Description of a device that is proven blank.
 const BLANK: &str = "blank";
 
 /// Describes the content of a disk in one line.

@@ -71,8 +71,8 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled only for inspection and do
-    /// not lie entirely on preserved disks. Refuses devices on preserved disks that are mounted or otherwise in use, because they could not
+    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled only for inspection and
+    /// are not entirely on preserved disks. Refuses devices on preserved disks that are mounted or otherwise in use, because they could not
     /// be stopped at the end of the run.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));

@@ -161,10 +161,10 @@ impl<'a> PlanDecider<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             DeviceFate::Blank => format!(
-                "{what} must be kept and lies on {others} and on {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or remove the new disk, if {what} works without it"
+                "{what} must be kept and spans {others} and {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or remove the new disk, if {what} works without it"
             ),
             _ => format!(
-                "a reinstall wipes {some} and keeps {others}, but {what} lies on both; set the same wipeonreinstall for all of its disks"
+                "a reinstall wipes {some} and keeps {others}, but {what} spans both; set the same wipeonreinstall for all of its disks"
             ),
         };
         self.refuse(format!("{place}.devices"), message);

@@ -42,7 +42,7 @@ pub(crate) struct PlanDecisions {
     pub filling: Vec<(LayoutPath, PendingCreation)>,
     /// Filesystems that another machine sends.
     pub received: Vec<ReceivedDevice>,
-    /// Devices of received filesystems that are larger than on the source machine, so that the filesystem is grown.
+    /// Devices of received filesystems that are larger than on the source machine; their filesystems are grown.
     pub larger: Vec<DevicePath>,
     /// Decisions on Kubernetes volumes.
     pub persistent: VolumeDecisions,
@@ -92,9 +92,9 @@ pub(crate) struct LuksDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LuksFate {
     Made,
-    /// Preserved and opened, so that its content is preserved as well.
+    /// Preserved and opened: its content is preserved as well.
     Opened,
-    /// Preserved and not opened, so that its content is unknown.
+    /// Preserved and not opened: its content is unknown.
     Locked,
 }
 

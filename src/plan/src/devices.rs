@@ -24,7 +24,7 @@ pub(crate) struct PlannedDevice<'a> {
     /// Present path, which differs if a preserved array is active under another name.
     pub now: DevicePath,
     pub fate: DeviceFate,
-    /// Index in `Layout::disks` of the absent disk on which the device lies; `None` if all of its disks are present.
+    /// Index in `Layout::disks` of the absent disk that is below the device; `None` if all of its disks are present.
     pub absent: Option<usize>,
     /// Whether the device is preserved, and samples of it are zero.
     pub blank: bool,

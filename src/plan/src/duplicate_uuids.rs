@@ -15,9 +15,9 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of pairs of devices with the same UUID that are compared, and maximum number of copies that are listed for the machine.
-/// Larger numbers are refused without a comparison.
+/// Maximum number of pairs of devices with the same UUID that are compared. A larger number is refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
+/// Maximum number of copies that are listed for the machine. A larger number is refused.
 const MAXIMUM_COPIES: usize = 1000;
 
 /// A device and a signature on it.
@@ -157,7 +157,7 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns whether one of the devices lies on the other, or one object lies on both.
+    /// Returns whether one of the devices is on top of the other, or one object is on top of both.
     pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }

@@ -42,7 +42,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
 /// Writable ranges by path of the disk.
 type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
-/// State while the extents of a plan are determined: where the devices of the plan lie on the disks.
+/// State while the extents of a plan are determined: where the devices of the plan are on the disks.
 struct ExtentBuilder<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
@@ -72,7 +72,7 @@ impl ExtentBuilder<'_> {
         }
     }
 
-    /// Adds the devices that the stage starts to write to the writable ranges. New devices lie on disks that are writable already.
+    /// Adds the devices that the stage starts to write to the writable ranges. New devices are on disks that are writable already.
     fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
         for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
             for (disk, range) in self.locate_device(device) {

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | with a mount option that names a device of a wiped disk | refused |
 //! | with an option for a log, journal, realtime or further device that names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
-//! | with such an option that names a device that is not found | refused: the device may lie on a wiped disk |
-//! | of which another member lies on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | with such an option that names a device that is not found | refused: the device may be on a wiped disk |
+//! | of which another member is on an unlisted disk | refused, unless it is mounted with `ro` |
 //! | whose log or realtime device is neither found nor named, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
 
 use super::decider::PlanDecider;
@@ -55,13 +55,13 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} names {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
+                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
                 disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
-                "its mount option {option} names {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
+                "its mount option {option} refers to {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
             ));
         }
         if !is_device {
@@ -69,12 +69,12 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} names a device which is not found and may lie on a wiped disk: correct the option, or attach the device"
+                "its mount option {option} refers to a device that is not found and may be on a wiped disk: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
             .filter(|_| !filesystem.is_read_only())?;
-        Some(format!("its mount option {option} names {device}, {}", describe_unlisted(&disk)))
+        Some(format!("its mount option {option} refers to {device}, {}", describe_unlisted(&disk)))
     }
 
     /// Returns the devices of the machine that match the value of a mount option.
@@ -161,7 +161,7 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept but lacks a device ({whole}), which may be the {} on {nameless}, and {} will be wiped",
+            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). It may be the {} on {nameless}, and {} will be wiped",
             content_text::NO_KNOWN_KIND,
             disk.device
         );
@@ -224,6 +224,6 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk the layout does not list, while mounting writes to it: add {disk} to the layout (wipeonreinstall: false), so that it is kept too, or remove it from the filesystem"
+        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with wipeonreinstall: false, or remove it from the filesystem"
     )
 }

@@ -1,4 +1,4 @@
-//! Plan that adds files to an existing filesystem. All disks are locked, except those on which the filesystem lies.
+//! Plan that adds files to an existing filesystem. All disks are locked, except the disks that contain the filesystem.
 
 use super::make_writable::{self, DeviceActivation};
 use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
@@ -106,7 +106,7 @@ fn check_writable(
     found: InjectionTarget,
 ) -> Result<InjectionTarget, String> {
     if let Some(disk) = skipped.iter().find(|disk| found.below.contains(*disk)) {
-        return Err(format!("{} lies on {disk}, which is skipped", found.device));
+        return Err(format!("{} is on {disk}, which is skipped", found.device));
     }
     let below = |disk: &&InventoryDisk| found.below.contains(&disk.name);
     match inventory.disks.iter().filter(below).find(|disk| disk.read_only) {
@@ -199,7 +199,7 @@ mod tests {
         let skipped = [inventory.disks[1].name.clone()];
         let refusal =
             plan_injection(&inventory, &"/dev/vg00/root".into(), &skipped, vec![file()], PlanSubject::default());
-        assert!(refusal.unwrap_err().to_string().contains("lies on sdb, which is skipped"));
+        assert!(refusal.unwrap_err().to_string().contains("is on sdb, which is skipped"));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256};
 /// Set of variables that a plan removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalPolicy {
-    Nothing,
+    KeepAll,
     /// Entries of partitions that the plan destroys.
     Destroyed,
     /// All variables that earlier systems left.
@@ -107,7 +107,7 @@ impl VariableClassifier<'_> {
 
     fn is_removed(&self, origin: VariableOrigin) -> bool {
         match self.policy {
-            RemovalPolicy::Nothing => false,
+            RemovalPolicy::KeepAll => false,
             RemovalPolicy::Destroyed => origin == VariableOrigin::Destroyed,
             RemovalPolicy::Foreign => matches!(origin, VariableOrigin::Destroyed | VariableOrigin::Foreign),
         }

@@ -27,7 +27,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Checks a first installation, which erases data: the allocation must never have been installed, and the disks must not belong to
-    /// another installation. If an earlier attempt was started, the disks must be those of that attempt.
+    /// another installation. If an earlier attempt was started, the disks must match the disks of that attempt.
     fn check_first_install(&mut self) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -87,7 +87,7 @@ impl<'a> PlanDecider<'a> {
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, none of which lists the others as replaced: {found}. Their timestamps do not prove which one is the newest. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and no marker proves which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             install_marker::PATH
         );
         self.refuse("disks", message);
@@ -125,7 +125,7 @@ impl<'a> PlanDecider<'a> {
     /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}, and the marker of the source machine, dated {}, does not list it as replaced: the system may have been migrated to this machine before, and may have run here since; the database of the control plane may be outdated. Nothing is overwritten. Make sure that only one of the two machines is running. To keep the system on this machine, restore a newer backup of the control plane; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
             join_disks(&found.disks),
             install_marker::PATH,
@@ -185,7 +185,7 @@ impl<'a> PlanDecider<'a> {
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
     /// | another machine | that will be kept |  | refused |
-    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | like that of another machine |
+    /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
@@ -284,7 +284,7 @@ fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &Migrate
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
 }
 
-/// Returns the remedy for a disk with the installation of another machine or allocation that would be wiped.
+/// Returns the remedy for a disk that would be wiped although it contains the installation of another machine or allocation.
 fn suggest_remedy(mode: InstallMode, claim: &InstallClaim, marker: &InstallMarker) -> &'static str {
     match mode {
         InstallMode::Reinstall => "attach the disks of this machine; if that installation is not needed, erase it",

@@ -1,5 +1,5 @@
-//! Check whether the installation that a reinstall replaces is still complete, although an earlier attempt has announced that it would
-//! start to destroy data. That attempt may not have received the response to its announcement, and then has written nothing.
+//! Check whether an old installation is still complete after a failed attempt to replace it. Each attempt announces that it will destroy
+//! data, and waits for the response before it writes. An attempt that did not receive the response has written nothing.
 
 use super::InstallClaim;
 use super::recorded_disk::table_guid;

@@ -225,7 +225,7 @@ fn udev_path(volume: &K8sVolume) -> VolumePath {
 }
 
 fn describe_on_wiped(device: &DevicePath) -> String {
-    format!("lies on {device}, which a reinstall wipes; set wipeonreinstall: false for its disks")
+    format!("is on {device}, which a reinstall wipes; set wipeonreinstall: false for its disks")
 }
 
 fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<String> {

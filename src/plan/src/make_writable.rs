@@ -15,7 +15,7 @@ impl DeviceActivation {
     /// Determines the operations for a device.
     ///
     /// # Errors
-    /// Fails if the device lies on an unsupported type of device, or is incomplete.
+    /// Fails if the device is on an unsupported type of device, or is incomplete.
     pub(crate) fn for_device(
         stack: &DeviceStack,
         inventory: &Inventory,
@@ -62,7 +62,7 @@ impl DeviceActivation {
         }
     }
 
-    /// Adds an operation, unless it was added before: two devices may lie on the same lower device, which is activated once.
+    /// Adds an operation, unless it was added before: two devices may share a lower device, which is activated once.
     fn add_once(&mut self, restore: RestoreOp) {
         if !self.0.contains(&restore) {
             self.0.push(restore);

@@ -1,5 +1,5 @@
 //! Target of a machine migration: an installation that receives the system of another machine instead of an image. The disks are those that
-//! the migration specifies, all ids are those of the source machine, and its filesystems are received instead of created.
+//! the migration specifies, all ids come from the source machine, and its filesystems are received instead of created.
 //!
 //! | refused before the first write | |
 //! |---|---|
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 impl PlanRequest {
-    /// Returns the migration by which this machine receives the system of another one.
+    /// Returns the migration by which this machine receives the system of another machine.
     pub(crate) fn receiving(&self) -> Option<&MigrationOffer> {
         self.assigned.allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive)
     }
@@ -278,7 +278,7 @@ impl PlanDecider<'_> {
         if device.sector_bytes > there || differs && counts_in_sectors {
             let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
-                "{} would lie on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
+                "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
                 was.device, device.sector_bytes
             );
             self.refuse(place, message);

@@ -1,4 +1,4 @@
-//! Objects that lack a component and lie on disks that a reinstall does not wipe, while a disk that is wiped contains an object that could
+//! Objects that lack a component and are on disks that a reinstall does not wipe, while a disk that is wiped contains an object that could
 //! not be inspected. The object that could not be inspected may be the missing component.
 
 use super::decider::PlanDecider;
@@ -53,7 +53,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it lies both on wiped disks and on others, by itself
+    /// Returns objects that may contain a missing component. An object is omitted if it is both on wiped disks and on others, by itself
     /// or together with the other components of the same filesystem or pool: such an object is refused for that reason.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
@@ -103,7 +103,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Describes the objects that lack components, except objects that lie only on wiped disks.
+    /// Describes the objects that lack components, except objects that are only on wiped disks.
     fn describe_incomplete(&self) -> Vec<String> {
         let arrays = self.inventory.arrays.iter().filter_map(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
@@ -133,7 +133,7 @@ impl<'a> PlanDecider<'a> {
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// Describes the objects that lie on disks that are not wiped, and could not be inspected. An array, group or filesystem in such an
+    /// Describes the objects that are on disks that are not wiped, and could not be inspected. An array, group or filesystem in such an
     /// object may lack a component. Objects that the agent has not tried to open are omitted.
     fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {

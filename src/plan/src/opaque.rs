@@ -33,7 +33,7 @@ impl PlanDecider<'_> {
     /// Refuses an installation that would wipe an object that could not be inspected: it may contain the marker of an installation that is
     /// missing in the records of the control plane.
     ///
-    /// | an opaque object lies on | a first installation is |
+    /// | an opaque object is on | a first installation is |
     /// |---|---|
     /// | disks that are not wiped | allowed: they are never written |
     /// | a disk that is wiped | refused |

@@ -87,7 +87,7 @@ fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> S
         OrderAge::ImpossibleMarker => {
             format!("cannot compare order {order} ({number}) with the installation on the disk, {installation}")
         }
-        OrderAge::ImpossibleOrder => format!("order {order} has {number}, so that its age is unknown"),
+        OrderAge::ImpossibleOrder => format!("order {order} has {number}, so its age is unknown"),
         OrderAge::Newer | OrderAge::Unknown => format!(
             "order {order} ({number}) was placed before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
         ),

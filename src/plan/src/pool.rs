@@ -9,9 +9,9 @@
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
 //! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
-//! | allocated, for an installation | anything else, and a disk of an earlier boot is absent | refused: it may contain the marker |
+//! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
-//! | not allocated | anything else | every disk is erased; an absent disk of an earlier boot is reported |
+//! | not allocated | anything else | every disk is erased; a recorded disk that is absent is reported |
 
 use super::{Plan, PlanRefusal, PlanSubject, erase};
 use common::diagnostic::Diagnostic;
@@ -24,19 +24,20 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 /// Owner of a pool machine, according to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolAllocation<'a> {
-    Nobody,
+    Unallocated,
     /// The machine is allocated. `installed` is whether a successful installation of the allocation was reported to the control plane; it
     /// is always false if the control plane does not record that.
-    Somebody {
+    Allocated {
         allocation: &'a str,
         reinstall: bool,
         installed: bool,
     },
 }
 
-/// Returns the plan that erases every disk and proves it. Returns `None` if nothing needs to be erased. Removable disks are not erased.
+/// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased. Removable disks are not
+/// erased.
 ///
-/// `missing` are the absent disks of earlier boots.
+/// `missing` are the disks that earlier boots recorded and that are absent now.
 ///
 /// # Errors
 /// Returns all reasons why a disk must not or cannot be erased. Nothing was written.
@@ -46,7 +47,7 @@ pub fn plan_emptying(
     missing: &[KnownDisk],
     subject: PlanSubject,
 ) -> Result<Option<Plan>, Box<PlanRefusal>> {
-    if let PoolAllocation::Somebody { allocation, reinstall, .. } = owner
+    if let PoolAllocation::Allocated { allocation, reinstall, .. } = owner
         && (reinstall || is_installed(inventory, &subject.machine, allocation))
     {
         return Ok(None);
@@ -60,9 +61,9 @@ pub fn plan_emptying(
     match erase::plan_erasure(inventory, EraseMode::Secure, &[], subject) {
         Ok(mut plan) if against.is_empty() => {
             plan.warnings.extend(
-                missing
-                    .iter()
-                    .map(|disk| format!("{disk} was present at an earlier boot but is absent now: it is not erased")),
+                missing.iter().map(|disk| {
+                    format!("{disk} was present during an earlier boot but is absent now: it is not erased")
+                }),
             );
             Ok(Some(announce_allocation(plan, owner)))
         }
@@ -79,7 +80,7 @@ pub fn plan_emptying(
 /// Makes the plan ask the control plane, immediately before the first write, whether the machine still belongs to the owner for which the
 /// plan was made.
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
-    let PoolAllocation::Somebody { allocation: id, .. } = owner else { return plan };
+    let PoolAllocation::Allocated { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
         if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. })) = operation {
             id.clone_into(allocation);
@@ -113,7 +114,7 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
 
 /// Returns a problem if the allocation is installed according to the control plane; callers have checked that no marker proves it.
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
-    let PoolAllocation::Somebody { allocation, installed: true, .. } = owner else { return None };
+    let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
                    marker is absent. Therefore no disk is erased. Boot it from its disk; or, if its data are not needed, free the machine";
     Some(Diagnostic::new(format!("allocation {allocation}"), message))
@@ -122,10 +123,10 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's installation. A disk
 /// that is marked as written off is ignored, because it belongs to an earlier owner.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
-    let PoolAllocation::Somebody { allocation, .. } = owner else { return Vec::new() };
+    let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
-            "was present at an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
+            "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
              no disk is erased. Connect it and reboot; if it was removed permanently, free the machine and allocate it again"
         );
         Diagnostic::new(disk.to_string(), message)
@@ -143,11 +144,11 @@ mod tests {
 
     const ME: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
     const INSTALL: PoolAllocation<'static> =
-        PoolAllocation::Somebody { allocation: "a-1", reinstall: false, installed: false };
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: false, installed: false };
     const INSTALLED: PoolAllocation<'static> =
-        PoolAllocation::Somebody { allocation: "a-1", reinstall: false, installed: true };
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: false, installed: true };
     const REINSTALL: PoolAllocation<'static> =
-        PoolAllocation::Somebody { allocation: "a-1", reinstall: true, installed: true };
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: true, installed: true };
 
     fn machine(name: &str) -> Inventory {
         let text = std::fs::read_to_string(format!(
@@ -193,15 +194,15 @@ mod tests {
         let inventory = machine("five-sata");
         let upper = ME.to_uppercase();
         for (owner, markers, erases) in [
-            (PoolAllocation::Nobody, vec![], Some(true)),
-            (PoolAllocation::Nobody, vec![(ME, "a-0")], Some(true)),
-            (PoolAllocation::Nobody, vec![(ME, "")], Some(true)),
+            (PoolAllocation::Unallocated, vec![], Some(true)),
+            (PoolAllocation::Unallocated, vec![(ME, "a-0")], Some(true)),
+            (PoolAllocation::Unallocated, vec![(ME, "")], Some(true)),
             (INSTALL, vec![], Some(true)),
             (INSTALL, vec![(ME, "a-0")], Some(true)),
             (INSTALL, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
             (INSTALL, vec![(upper.as_str(), "a-1")], Some(false)),
             (
-                PoolAllocation::Somebody { allocation: "", reinstall: false, installed: false },
+                PoolAllocation::Allocated { allocation: "", reinstall: false, installed: false },
                 vec![(ME, "")],
                 Some(true),
             ),
@@ -209,7 +210,7 @@ mod tests {
             (INSTALLED, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
             (REINSTALL, vec![], Some(false)),
             (REINSTALL, vec![("other", "a-1")], Some(false)),
-            (PoolAllocation::Nobody, vec![("other", "a-1")], None),
+            (PoolAllocation::Unallocated, vec![("other", "a-1")], None),
             (INSTALL, vec![("other", "a-1")], None),
             (INSTALL, vec![(ME, "a-0"), ("other", "a-0")], None),
         ] {
@@ -246,7 +247,7 @@ mod tests {
     fn every_disk_is_erased_with_proof_and_nothing_else_is_done() {
         for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
             let inventory = machine(name);
-            let plan = plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+            let plan = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
             let all: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
             assert_eq!(erased(&plan), all, "{name}");
             assert!(plan.disks.iter().all(|disk| disk.verdict == DiskVerdict::Wipe), "{name}");
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_asked_for_right_before_the_first_write() {
-        for (owner, asked) in [(PoolAllocation::Nobody, ""), (INSTALL, "a-1")] {
+        for (owner, asked) in [(PoolAllocation::Unallocated, ""), (INSTALL, "a-1")] {
             let plan = plan_emptying(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
             let before = &plan.stages[plan.point_of_no_return - 1];
             let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. }))] =
@@ -279,9 +280,9 @@ mod tests {
             (&inventory, INSTALL, &lost, None),
             (&none, INSTALL, &lost, None),
             (&inventory, INSTALL, &written_off, Some(true)),
-            (&inventory, PoolAllocation::Nobody, &lost, Some(true)),
-            (&inventory, PoolAllocation::Nobody, &written_off, Some(true)),
-            (&none, PoolAllocation::Nobody, &lost, Some(false)),
+            (&inventory, PoolAllocation::Unallocated, &lost, Some(true)),
+            (&inventory, PoolAllocation::Unallocated, &written_off, Some(true)),
+            (&none, PoolAllocation::Unallocated, &lost, Some(false)),
             (&inventory, REINSTALL, &lost, Some(false)),
             (&marked(&inventory, &[(ME, "a-1")]), INSTALL, &lost, Some(false)),
         ] {
@@ -303,7 +304,7 @@ mod tests {
     fn all_that_speaks_against_it_is_told_at_once() {
         let mut inventory = marked(&machine("five-sata"), &[("other", "a-9")]);
         inventory.disks[1].read_only = true;
-        let refusal = plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap_err().to_string();
+        let refusal = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap_err().to_string();
         assert!(refusal.contains("installation of machine other") && refusal.contains("write-protected"), "{refusal}");
         assert!(refusal.contains("Nothing was written"), "{refusal}");
     }
@@ -313,7 +314,7 @@ mod tests {
         let stick = InventoryDisk { removable: true, ..machine("five-sata").disks[0].clone() };
         for disks in [vec![], vec![stick]] {
             let inventory = Inventory { disks, ..Inventory::default() };
-            assert_eq!(plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap(), None);
+            assert_eq!(plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap(), None);
         }
     }
 

@@ -183,7 +183,7 @@ fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
     }
 }
 
-/// Objects that lie only on preserved disks.
+/// Objects that are only on preserved disks.
 pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,

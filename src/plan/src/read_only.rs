@@ -38,7 +38,7 @@ impl ReadOnlyPlan {
             sizes: BTreeMap::new(),
             extents: Vec::new(),
             volumes: Vec::new(),
-            firmware: firmware::plan_variables(inventory, None, RemovalPolicy::Nothing),
+            firmware: firmware::plan_variables(inventory, None, RemovalPolicy::KeepAll),
             verdicts: None,
         };
         Plan { extents: extents::compute_extents(&plan, inventory), ..plan }

@@ -67,7 +67,7 @@ fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     }
 }
 
-/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine's file applies only to
+/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine file applies only to
 /// installations, because the file is permanent.
 fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {

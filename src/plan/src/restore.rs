@@ -28,7 +28,7 @@ pub(crate) struct RestorePlan<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     filesystems: &'a [PlacedFilesystem<'a>],
-    /// Objects on which merged filesystems lie, and which are therefore activated before the image is written: paths of disks, arrays and
+    /// Objects below merged filesystems, which are therefore activated before the image is written: paths of disks, arrays and
     /// open containers, and names of groups.
     early: BTreeSet<String>,
     /// Numbers of the partitions that the layout does not list, by disk.
@@ -112,8 +112,8 @@ impl<'a> RestorePlan<'a> {
         parts.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns operations that restore preserved arrays, then groups that may lie on them, preceded by their containers, then containers of
-    /// filesystems.
+    /// Returns operations that restore preserved arrays, then groups that may be on top of them, preceded by their containers, then
+    /// containers of filesystems.
     fn restore_stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = RestoreOp> {
         let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
             ArrayFate::Kept { device, uuid, members } if is(device.as_str()) => {

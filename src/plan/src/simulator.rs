@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 
 /// Executes the plan up to the unmounting. Returns the inventory that the next run then reads, after it has assembled everything.
 ///
-/// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device on which another object lies.
+/// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
     cut(plan, before, usize::MAX)
 }

@@ -61,7 +61,7 @@ impl PlanDecider<'_> {
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} lies on {}, which a reinstall wipes, and on {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
+            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
             thing.name,
             wiped.join(", "),
             staying.join(", "),

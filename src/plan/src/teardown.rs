@@ -83,7 +83,7 @@ fn describe_use(device: &DevicePath, bottom: &DevicePath, usage: &DeviceUse) -> 
     let on = if device == bottom || device.as_str().starts_with(bottom.as_str()) {
         String::new()
     } else {
-        format!(", which lies on {bottom},")
+        format!(", which is backed by {bottom},")
     };
     format!("{device}{on} is in use ({usage}); unmount or stop it first, because this is not done automatically")
 }

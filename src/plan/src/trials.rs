@@ -13,9 +13,9 @@ use uuid::Uuid;
 /// First estimate for the size of a device whose size is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
-/// Smallest further estimate, and the factor between two estimates. A tool accepts or refuses whole ranges of sizes, which are much wider
-/// than this factor.
+/// Smallest further estimate.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
+/// Factor between two further estimates. A tool accepts or refuses whole ranges of sizes, which are much wider than this factor.
 const GUESS_STEP: u64 = 4;
 
 /// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits at least one of these sizes.
@@ -32,8 +32,8 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// Returns the trial of a new array. `sizes` are those of the present devices, in order. Returns `None` if the array has no options and
-/// usual metadata.
+/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the array has no options
+/// and usual metadata.
 pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;

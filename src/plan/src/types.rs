@@ -112,6 +112,6 @@ pub struct DiskPlan {
     pub found: DiskContent,
     /// Current content, as text for the operator.
     pub now: String,
-    /// Objects in use on the disk, as text for the operator: a tree, one object per line, indented below the object that it lies on.
+    /// Objects in use on the disk, as text for the operator: a tree, one object per line, indented below the object below it.
     pub running: Vec<String>,
 }

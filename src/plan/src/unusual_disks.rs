@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 /// Sizes of sectors that partition tables, filesystems and firmware support, in bytes.
 const SECTOR_BYTES: [u32; 2] = [512, 4096];
+/// Zone model of a disk that only accepts sequential writes in its zones.
 const HOST_MANAGED: &str = "host-managed";
 /// Signatures of libblkid by which other machines may use the disk too, with the name of the content.
 const SHARED_SIGNATURES: [(&str, &str); 9] = [

@@ -8,7 +8,7 @@ use site::snapshot::SiteSnapshot;
 /// compare.
 ///
 /// # Errors
-/// The database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
+/// Returns an error if the database cannot be read. The inner error is the reason why the agent must not pass the point of no return.
 pub(crate) async fn check_compared(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -16,8 +16,9 @@ use std::sync::Arc;
 /// in use on two segments.
 pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
-/// Lengths of `struct nlmsghdr` (length, type, flags, sequence, port) and `struct ndmsg` (family, padding, interface, state, flags, type).
+/// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEAD: usize = 16;
+/// Length of `struct ndmsg`: family, padding, interface, state, flags, type.
 const NEIGHBOUR: usize = 12;
 /// Alignment of messages and attributes, see `nda_header_len`.
 const ALIGNED: usize = 4;

@@ -91,7 +91,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
-        "the bearer token is missing, expired, not that of machine {id:?}, or older than the time when the machine last booted or was freed"
+        "the bearer token is missing or expired, does not belong to machine {id:?}, or was issued before the machine last booted or was freed"
     ))
 }
 
@@ -100,10 +100,10 @@ fn unauthorized(message: &str) -> ApiError {
 }
 
 /// Registers the boot of a machine. The caller has verified that the request comes from a privileged process. `two_machines` is the reason
-/// to suspect that two machines share the id, if any.
+/// to suspect that two machines share the id; `None` if there is no suspicion.
 ///
 /// # Errors
-/// Another boot of the machine is active. The client retries until that boot is silent.
+/// Returns an error if another boot of the machine is active. The client retries until that boot is silent.
 pub(crate) async fn enroll_boot(
     app: &AppState,
     boot: &MachineBoot,
@@ -139,12 +139,12 @@ pub(crate) async fn enroll_boot(
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
-        EnrollOutcome::Gone => Err(not_authorized_for(id)),
+        EnrollOutcome::Rejected => Err(not_authorized_for(id)),
     }
 }
 
 /// Returns a refusal if the client at this address is not the machine, because the neighbour table has a MAC for the address that the
-/// machine's file does not list.
+/// machine file does not list.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,

@@ -57,7 +57,7 @@ pub(crate) struct SiteProblem {
 /// Checks a directory and prints the result. Returns [`CommandOutcome::Refused`] if there are problems.
 ///
 /// # Errors
-/// The database cannot be copied to a temporary directory.
+/// Returns an error if the database cannot be copied to a temporary directory.
 pub(crate) fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
     let found = find_problems(options)?;
     match options.json {
@@ -123,7 +123,7 @@ fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     undecided.into_iter().map(|why| format!("layouts/: {}", why.message)).collect()
 }
 
-/// Returns the snapshot that a server would publish once all `verify` programs have ended.
+/// Returns the snapshot that a server would publish once all `verify` programs have exited.
 fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     let (done, verdicts) = mpsc::channel();
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));

@@ -146,7 +146,7 @@ async fn handle_connection(
     alarms: RateLimitedLog,
     places: ConnectionPermits,
 ) {
-    // Responses are small and sent at once; a failure to set the option costs a few milliseconds.
+    // Responses are small and sent immediately; a failure to set the option costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let stream = WriteTimeoutStream::new(stream, STALLED);
     let client_address = client.address;

@@ -118,7 +118,7 @@ impl ControlServer {
     /// Accepts connections until the future `ended` completes, and then waits a short time for pending responses.
     ///
     /// # Errors
-    /// The database was removed.
+    /// Returns an error if the database was removed.
     pub(crate) async fn serve_connections(
         self,
         ended: impl Future<Output = ()>,

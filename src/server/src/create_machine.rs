@@ -104,7 +104,7 @@ fn validate_new_machine(
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
         return Err(format!(
-            "{name:?} cannot be the name of a machine's file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
+            "{name:?} cannot be the name of a machine file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
         ));
     }
     if let Some(known) = directory.find_machine_by_uuid(&id) {
@@ -158,7 +158,7 @@ async fn find_identifying_macs(
     Ok((macs, omitted))
 }
 
-/// Renders the machine's file. Its strings are written as JSON strings, which are valid YAML.
+/// Renders the machine file. Its strings are written as JSON strings, which are valid YAML.
 fn render_machine_file(added: &CreatedMachineFile) -> String {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
@@ -173,7 +173,7 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
 
 /// Writes the file atomically. Fails if it exists.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
-    // Each request has its own temporary file: with a common name, one request could write to a file that another one has published.
+    // Each request has its own temporary file: with a common name, one request could write to a file that another request has published.
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".new")

@@ -4,11 +4,11 @@ use super::api_error::ApiError;
 use super::{AppState, power};
 use crate::bmc::PowerAction;
 
-/// Revokes the tokens of earlier boots, and powers the machine off if the previous tenant's system may still run. If the machine cannot be
-/// powered off, a problem is logged.
+/// Revokes the tokens of all boots so far, and powers the machine off if the previous tenant's system may still run. If the machine cannot
+/// be powered off, a problem is logged.
 ///
 /// # Errors
-/// The database fails.
+/// Returns an error if the database fails.
 pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), ApiError> {
     app.state.free_machine(id).await?;
     if !app.state.may_run_previous_system(id, None).await? {

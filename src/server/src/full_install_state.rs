@@ -13,7 +13,7 @@ use store::InstallState;
 /// if the machine has no allocation.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn read_full_state(
     app: &AppState,
     machine: &MachineSpec,
@@ -29,7 +29,7 @@ pub(crate) async fn read_full_state(
 /// templates that the hardware does not support. If the machine has not registered, there are none.
 ///
 /// # Errors
-/// The database cannot be read, or the planner fails.
+/// Returns an error if the database cannot be read, or the planner fails.
 pub(crate) async fn add_template_results(
     app: &AppState,
     machine: &MachineSpec,
@@ -51,7 +51,7 @@ pub(crate) async fn add_template_results(
 /// Adds the machine's approval in force to the state.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn add_approval(
     app: &AppState,
     machine: &str,

@@ -153,7 +153,7 @@ impl AppState {
 
     /// Requests a reload of the directory, which wakes waiting machines and logs problems.
     fn request_reload(&self) {
-        // Fails only if the keeper's thread has ended, at shutdown.
+        // Fails only if the keeper's thread has exited, at shutdown.
         let _ = self.wake.send(ReloadEvent::State);
     }
 }
@@ -182,7 +182,7 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 /// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// The directory, the address or an option is invalid.
+/// Returns an error if the directory, the address or an option is invalid.
 pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
     let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = fd_limit::raise_fd_limit(&watch);

@@ -122,7 +122,7 @@ impl BoundListeners {
 /// Loads the certificate. Returns it with the address to listen on, and with a warning if the key is readable by all users.
 ///
 /// # Errors
-/// The files are invalid, or contradict other options.
+/// Returns an error if the files are invalid, or contradict other options.
 pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, SocketAddr, Option<String>)>> {
     let Some(asked) = &options.tls else { return Ok(None) };
     let tls = ServerTls::load_certificate(&asked.certificates, &asked.key)?;

@@ -55,7 +55,7 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
 /// replace the registered data.
 ///
 /// # Errors
-/// The registration is from another machine.
+/// Returns an error if the registration is from another machine.
 pub(crate) async fn refuse_other_machine(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -61,18 +61,18 @@ impl Default for MetricCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OrderEvent {
     Placed,
-    TakenBack,
-    Begun,
+    Cancelled,
+    Started,
 }
 
 impl OrderEvent {
-    const ALL: [OrderEvent; 3] = [OrderEvent::Placed, OrderEvent::TakenBack, OrderEvent::Begun];
+    const ALL: [OrderEvent; 3] = [OrderEvent::Placed, OrderEvent::Cancelled, OrderEvent::Started];
 
     fn name(self) -> &'static str {
         match self {
             OrderEvent::Placed => "placed",
-            OrderEvent::TakenBack => "taken_back",
-            OrderEvent::Begun => "begun",
+            OrderEvent::Cancelled => "taken_back",
+            OrderEvent::Started => "begun",
         }
     }
 }

@@ -137,7 +137,7 @@ pub(crate) async fn adopt_machine(
     let id = id.to_lowercase();
     let (machine, allocation) = find_allocated(&app, &id)?;
     match app.state.adopt_allocation(&id, &allocation).await? {
-        AdoptOutcome::Yes => {
+        AdoptOutcome::Adopted => {
             let name = app.directory().display_name(&id).to_owned();
             app.watch.log_note(format!(
                 "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
@@ -145,14 +145,14 @@ pub(crate) async fn adopt_machine(
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))
         }
-        AdoptOutcome::No(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+        AdoptOutcome::Rejected(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
 
 /// Returns the machine and the id of its allocation.
 ///
 /// # Errors
-/// The machine does not exist or is not allocated.
+/// Returns an error if the machine does not exist or is not allocated.
 pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
     let machine = find_machine(app, id)?;
     let none = || invalid_reinstall(format!("the file of machine {id} does not contain an allocation"));
@@ -163,7 +163,7 @@ pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, S
 /// Returns the machine with this id.
 ///
 /// # Errors
-/// `machines/` has no file for it.
+/// Returns an error if `machines/` does not contain a file for the machine.
 pub(crate) fn find_machine(app: &AppState, id: &str) -> Result<MachineSpec, ApiError> {
     let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
     app.directory().find_machine(id).cloned().ok_or_else(unknown)
@@ -187,7 +187,7 @@ pub(crate) async fn rename_machine(
             let directory = app.directory();
             app.watch.log_note(format!("machine {old} was renamed to {new} by {peer}"));
             app.request_reload();
-            // The machine's file may be changed later.
+            // The machine file may be changed later.
             let machine = directory.find_machine(&new);
             let named = MachineSummary { id: new.clone(), attempts: ATTEMPTS, ..MachineSummary::default() };
             Ok(Json(match machine {

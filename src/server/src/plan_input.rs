@@ -33,10 +33,10 @@ pub struct PlanInput {
     /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Differences between the machine's file and the installed allocation, as in the list of machines.
+    /// Differences between the machine file and the installed allocation, as in the list of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine's file.
+    /// True if the installed allocation is not on record, so a reinstall applies all values of the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
@@ -45,7 +45,7 @@ pub struct PlanInput {
 }
 
 impl PlanInput {
-    /// Sets the differences between the machine's file and the installed allocation. Returns whether the allocation is installed.
+    /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
     fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
         self.differences = find_allocation_differences(in_file, standing);
         self.allocation_unrecorded = is_unrecorded(standing);
@@ -60,7 +60,7 @@ pub struct RegisteredInventory {
     /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
     pub time: String,
     pub seconds_ago: u64,
-    /// True if the machine has passed a point of no return since the registration, so that the contents of its disks have changed.
+    /// True if the machine has passed a point of no return since the registration, so the contents of its disks have changed.
     pub outdated: bool,
 }
 
@@ -82,11 +82,11 @@ pub(crate) async fn get_preview(
         preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
         let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
         match (foreseen, &machine.allocation) {
-            (MigrationForecast::Told(given), _) => {
+            (MigrationForecast::Assigned(given), _) => {
                 preview.machine.allocation = Some(given.into_wire(&base.calls, false));
             }
-            (MigrationForecast::Nothing(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
-            (MigrationForecast::AsEver, Some(allocation)) => {
+            (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
+            (MigrationForecast::Unaffected, Some(allocation)) => {
                 let standing = full_install_state::read_full_state(&app, machine, &directory.known).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolve_allocation(machine, &standing, &directory.known) {
@@ -97,7 +97,7 @@ pub(crate) async fn get_preview(
                     Err(why) => preview.withheld = Some(why),
                 }
             }
-            (MigrationForecast::AsEver, None) => {
+            (MigrationForecast::Unaffected, None) => {
                 preview.withheld = Some("its file does not contain an allocation".to_owned());
             }
         }
@@ -130,7 +130,7 @@ async fn registered_inventory(
 /// Parses a stored registration.
 ///
 /// # Errors
-/// The registration is invalid or not supported.
+/// Returns an error if the registration is invalid or not supported.
 pub(crate) fn parse_registration(
     row: Row,
     id: &str,

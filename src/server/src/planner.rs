@@ -36,7 +36,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
 
-/// Handle on the pool; cheap to clone. The threads end when the last clone is dropped.
+/// Handle on the pool; cheap to clone. The threads exit when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,
@@ -84,7 +84,7 @@ impl PlannerPool {
     /// Starts the threads.
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// Returns an error if a thread cannot be started.
     pub(crate) fn start_threads() -> io::Result<PlannerPool> {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         PlannerPool::with_threads(processors.clamp(*THREADS.start(), *THREADS.end()), DEADLINE)
@@ -158,7 +158,7 @@ impl AppState {
     /// Returns the inventory of the machine's last registration, if this version supports it.
     ///
     /// # Errors
-    /// The database cannot be read, or as [`PlannerPool::run_job`].
+    /// Returns an error if the database cannot be read, or if [`PlannerPool::run_job`] returns one.
     pub(crate) async fn read_inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
         let Some(registered) = self.state.find_registration(machine).await? else { return Ok(None) };
         self.planner.run_job(machine, move || registered.parse_inventory()).await

@@ -64,7 +64,7 @@ impl ClientOrigin {
     /// Returns the remote address of the connection or, if that is a proxy named with `--proxy`, the client that the proxy declares.
     ///
     /// # Errors
-    /// The request did not arrive over a connection.
+    /// Returns an error if the request did not arrive over a connection.
     pub(crate) fn from_request(parts: &Parts, app: &AppState) -> Result<ClientOrigin, ApiError> {
         let unknown = || ApiError::bad_request("the source address of the request is unknown");
         let connected = *parts.extensions.get::<ConnectionInfo>().ok_or_else(unknown)?;

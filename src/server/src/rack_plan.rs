@@ -66,12 +66,12 @@ pub struct RackSnapshot {
 #[derive(Debug, Clone)]
 pub enum MachineForecast {
     /// Nothing would be done, for this reason.
-    Nothing(String),
+    NoAction(String),
     /// The machine would get nothing to install, for this reason.
     Refused(String),
     /// The response is not predictable yet, for this reason.
     Unknown(String),
-    Told(Box<allocation::AssignedMachine>),
+    Assigned(Box<allocation::AssignedMachine>),
 }
 
 /// Machine with its prediction.
@@ -100,7 +100,7 @@ impl RackSnapshot {
     /// Opens the state of `dir`. If `new` is given, the operator's files are read from there.
     ///
     /// # Errors
-    /// The directory does not exist, or no server has run in it.
+    /// Returns an error if the directory does not exist, or no server has run in it.
     pub fn open_directory(dir: &Path, new: Option<&Path>) -> Result<RackSnapshot> {
         let files = new.unwrap_or(dir);
         if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
@@ -162,7 +162,7 @@ impl RackSnapshot {
     /// Checks that the layout and the image of a change exist in the directory.
     ///
     /// # Errors
-    /// The layout or the image does not exist.
+    /// Returns an error if the layout or the image does not exist.
     pub fn check_change(&self, change: &RackChange) -> Result<()> {
         let known = &self.directory.known;
         let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
@@ -185,7 +185,7 @@ impl RackSnapshot {
     /// Returns the machine with its prediction after the change.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn predict_machine(&self, id: &str, change: &RackChange) -> Result<PredictedMachine> {
         let Some(machine) = self.directory.find_machine(id) else {
             return Err(Error::new(Phase::Serve, format!("machine {id} not found in machines/")));
@@ -194,7 +194,7 @@ impl RackSnapshot {
             id: id.to_owned(),
             name: machine.name.clone(),
             size: machine.size.clone(),
-            outlook: MachineForecast::Nothing("its file contains no allocation".to_owned()),
+            outlook: MachineForecast::NoAction("its file contains no allocation".to_owned()),
             registered: None,
             installed: String::new(),
             seconds: self.estimate_seconds(id, machine.size.as_deref()),
@@ -220,10 +220,10 @@ impl RackSnapshot {
             None => InstallState::default(),
         };
         seen.outlook = match offer::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
-            MigrationForecast::AsEver => return Ok(false),
-            MigrationForecast::Nothing(why) => MachineForecast::Nothing(why),
+            MigrationForecast::Unaffected => return Ok(false),
+            MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
             MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
-            MigrationForecast::Told(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+            MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
         };
         self.add_registration(seen, false)?;
         Ok(true)
@@ -235,7 +235,7 @@ impl RackSnapshot {
     }
 
     fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {
-        MachineForecast::Told(Box::new(allocation::AssignedMachine {
+        MachineForecast::Assigned(Box::new(allocation::AssignedMachine {
             id: machine.id.clone(),
             name: machine.name.clone(),
             size: machine.size.clone().map(|id| allocation::IdReference { id }),
@@ -245,7 +245,7 @@ impl RackSnapshot {
     }
 
     fn add_registration(&self, seen: &mut PredictedMachine, is_installed: bool) -> Result<()> {
-        if matches!(seen.outlook, MachineForecast::Told(_))
+        if matches!(seen.outlook, MachineForecast::Assigned(_))
             && let Some(row) = self.state.find_registration_blocking(&seen.id)?
         {
             match parse_registration(row, &seen.id, is_installed) {
@@ -316,7 +316,7 @@ impl RackSnapshot {
                 let runs = standing.image.as_deref().unwrap_or("an unknown image");
                 let why = format!("installed with {runs}; no reinstall is ordered");
                 let notes = find_differences(machine, standing, &self.directory.known);
-                return Some(MachineForecast::Nothing([vec![why], notes].concat().join("\n")));
+                return Some(MachineForecast::NoAction([vec![why], notes].concat().join("\n")));
             }
             _ => {
                 if let Some(why) = &machine.locked {
@@ -346,7 +346,7 @@ impl RackSnapshot {
     /// Writes the approval atomically to the file from which the server reads it.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
         let path = approvals::approval_path(&self.dir, &seen.id);
         let text = approvals::render_approval(verdicts, seen.installed.clone(), now());

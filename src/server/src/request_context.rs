@@ -66,7 +66,7 @@ pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Keeps a permit until the response to the current request is ready. Outside of a request, the permit is released at once.
+/// Keeps a permit until the response to the current request is ready. Outside of a request, the permit is released immediately.
 pub(crate) fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));

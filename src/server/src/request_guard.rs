@@ -50,7 +50,7 @@ fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
 /// Checks that the request addresses this server.
 ///
 /// # Errors
-/// The host is not a name or an address of this server.
+/// Returns an error if the host is not a name or an address of this server.
 fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
     // An absolute request target takes precedence over the header (RFC 9112, 3.2.2), and must pass as well.

@@ -331,17 +331,13 @@ fn volume_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/volumes",
             volumes::add_volumes,
-            "Add volumes and storage classes to a machine's file",
+            "Add volumes and storage classes to a machine file",
         )
         .with_request(volumes::request_schema)
         .with_response(list_schema::<volumes::VolumeResponse>),
-        delete_route(
-            "/v1/machine/{id}/volumes/{name}",
-            volumes::remove_volume,
-            "Remove a volume from a machine's file",
-        )
-        .with_query(&["persistent_volume"])
-        .with_response(list_schema::<volumes::VolumeResponse>),
+        delete_route("/v1/machine/{id}/volumes/{name}", volumes::remove_volume, "Remove a volume from a machine file")
+            .with_query(&["persistent_volume"])
+            .with_response(list_schema::<volumes::VolumeResponse>),
     ]
 }
 

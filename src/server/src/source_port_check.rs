@@ -46,7 +46,7 @@ impl FromRequestParts<Arc<AppState>> for SourcePort {
 /// Refuses a request that an unprivileged process may have sent. `action` completes the message "cannot …".
 ///
 /// # Errors
-/// The source port is not privileged, or a proxy hides it.
+/// Returns an error if the source port is not privileged, or a proxy hides it.
 pub(crate) fn require_privileged(
     app: &AppState,
     source: SourcePort,
@@ -68,7 +68,7 @@ fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<St
         (SourcePorts::Below(first), Some(port)) if port < first => None,
         (SourcePorts::Below(first), Some(port)) => Some(format!(
             "source port {port} does not prove a privileged process, which sends from a port below {first}; boot a ramdisk of this version; if \
-             NAT changes the ports of machines, give them a route without it, {ANY}"
+             NAT changes the source ports, give the machines a route without NAT, {ANY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(
             "the proxy does not forward the source port; configure it to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"

@@ -93,7 +93,7 @@ impl StatusLog {
     /// be read only then.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub(crate) fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
         let stdout = std::io::stdout();
         if as_json {

@@ -69,7 +69,7 @@ impl ServiceManager {
     /// Connects to the service manager according to the environment.
     ///
     /// # Errors
-    /// The environment specifies a socket that cannot be used.
+    /// Returns an error if the environment specifies a socket that cannot be used.
     pub(crate) fn from_environment() -> Result<ServiceManager> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let Some(address) = variable(SOCKET) else { return Ok(ServiceManager::default()) };

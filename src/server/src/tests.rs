@@ -203,7 +203,7 @@ fn options(dir: &Path) -> ServerConfig {
     }
 }
 
-/// Machines are silent as soon as they have called, so that each boot replaces the one before. All source ports count as privileged.
+/// Machines are silent as soon as they have contacted the server: each boot replaces the previous one. All source ports count as privileged.
 fn silent() -> HostEnvironment {
     let (look_every, quiet) = (Duration::from_millis(20), Duration::ZERO);
     // The tests run unprivileged.

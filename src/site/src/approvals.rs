@@ -63,7 +63,7 @@ impl Approvals {
     /// Returns the approval in force for the machine in the form that the agent receives, or `None` if the machine needs no approval.
     ///
     /// # Errors
-    /// The machine gets nothing to install: its approval cannot be used, or is required and missing.
+    /// Returns an error if the machine gets nothing to install: its approval cannot be used, or is required and missing.
     pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),

@@ -5,7 +5,7 @@ use model::machine_identity::usable_uuid;
 /// Parses a UUID in its usual spelling. Returns it in lower case, or `None` if it does not identify a machine.
 ///
 /// # Errors
-/// The text is not a UUID.
+/// Returns an error if the text is not a UUID.
 pub fn parse_uuid(text: &str) -> Result<Option<String>, String> {
     match uuid::Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(usable_uuid(uuid).map(|uuid| uuid.to_string())),
@@ -16,7 +16,7 @@ pub fn parse_uuid(text: &str) -> Result<Option<String>, String> {
 /// Validates the value of a `console=` argument.
 ///
 /// # Errors
-/// The text contains characters that are not valid in console names.
+/// Returns an error if the text contains characters that are not valid in console names.
 pub(crate) fn validate_console(text: &str) -> Result<(), String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b",._:/-".contains(&byte);
     if !text.is_empty() && text.bytes().all(fits) {
@@ -29,7 +29,7 @@ pub(crate) fn validate_console(text: &str) -> Result<(), String> {
 /// Validates `HOST` or `HOST:PORT`, the value of a Host header.
 ///
 /// # Errors
-/// The text is neither.
+/// Returns an error if the text has another form.
 pub fn validate_host(text: &str) -> Result<(), String> {
     let refuse = || format!("{text:?} is not a host name with an optional port");
     let (name, port) = match text.strip_prefix('[') {
@@ -46,11 +46,11 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters and words, so that arguments with them would not reach the
+/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments with them would not reach the
 /// kernel unchanged.
 ///
 /// # Errors
-/// The text contains a character or word that iPXE would interpret.
+/// Returns an error if the text contains a character or word that iPXE would interpret.
 pub fn validate_cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {

@@ -58,7 +58,7 @@ impl DeployTemplates {
     }
 }
 
-/// Returns the UUID of a template whose file contains none. It is derived from the name, so that it never changes.
+/// Returns the UUID of a template whose file contains none. It is derived from the name, so it never changes.
 fn derive_uuid(name: &str) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);

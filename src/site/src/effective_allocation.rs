@@ -1,5 +1,5 @@
-//! Allocation that applies to a machine. Before its installation, it is that of the machine's file. A reinstall keeps the installed
-//! allocation, except for the image, unless the order applies the file.
+//! Allocation that applies to a machine. Before its installation, the allocation of the machine file applies. A reinstall keeps the
+//! installed allocation, except for the image, unless the order applies the file.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
@@ -29,19 +29,19 @@ const VALUE_CHARS: usize = 60;
 #[derive(Debug, Clone)]
 pub struct EffectiveAllocation {
     pub allocation: AllocationSpec,
-    /// Reason why the installed allocation cannot be kept, so that nothing may be installed.
+    /// Reason why the installed allocation cannot be kept. Nothing may be installed then.
     pub problem: Option<String>,
 }
 
-/// Difference between the machine's file and its installed allocation in one field.
+/// Difference between the machine file and its installed allocation in one field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocationDifference {
-    /// Name of the field in the machine's file.
+    /// Name of the field in the machine file.
     pub field: String,
     /// Installed value; absent if the field was not set, or is secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<Value>,
-    /// Value in the machine's file; absent if the field is not set, or is secret.
+    /// Value in the machine file; absent if the field is not set, or is secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<Value>,
     /// True if the values are omitted because they may be secret.
@@ -56,7 +56,7 @@ pub struct AllocationDifference {
 pub enum DifferenceEffect {
     /// The installed value is kept.
     Kept,
-    /// The value of the machine's file applies.
+    /// The value of the machine file applies.
     Applied,
     /// The reinstall is refused: the installed value is not on record, and can be kept only if the file contains it.
     Refused,
@@ -84,7 +84,7 @@ pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> E
     EffectiveAllocation { allocation, problem: explain_refused_differences(&compare_fields(record, file, false)) }
 }
 
-const REMEDY: &str = "restore these values in the machine's file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
+const REMEDY: &str = "restore these values in the machine file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
 
 /// Returns the reason why the reinstall is refused, or `None` if no difference prevents it.
 fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
@@ -92,19 +92,19 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     let names: Vec<&str> = refused.map(|one| one.field.as_str()).collect();
     let names = (!names.is_empty()).then(|| names.join(", "))?;
     Some(format!(
-        "the machine's file differs from the installed allocation in {names}, whose installed values cannot be kept: of secrets, the server \
-         records only digests, and it verifies OS definitions only as the file names them; {REMEDY}"
+        "the machine file differs from the installed allocation in {names}. The installed values cannot be kept, because the server records \
+         only digests of secrets, and verifies only the OS definitions that the file specifies; {REMEDY}"
     ))
 }
 
-/// Returns all differences between the machine's file and its installed allocation, with their effects on the open order or, without an
+/// Returns all differences between the machine file and its installed allocation, with their effects on the open order or, without an
 /// order, on a reinstall without options. Returns none if the installed allocation is not on record.
 pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
     let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     compare_fields(record, file, standing.kept_allocation().is_none())
 }
 
-/// Returns whether a reinstall uses the fields of the machine's file because those of the installation are not on record.
+/// Returns whether a reinstall uses the fields of the machine file because the fields of the installation are not on record.
 pub fn is_unrecorded(standing: &InstallState) -> bool {
     standing.succeeded && standing.installed_allocation.is_none()
 }
@@ -142,10 +142,10 @@ fn compare_fields(
 
 /// Note for the operator about a machine whose installed allocation is not on record.
 pub const UNRECORDED: &str = "the installed allocation is not on record, because an earlier version installed the machine or the operator adopted it: all \
-    values of the machine's file apply";
+    values of the machine file apply";
 
 impl AllocationDifference {
-    /// Returns whether the value of the machine's file applies.
+    /// Returns whether the value of the machine file applies.
     pub fn is_applied(&self) -> bool {
         self.effect == DifferenceEffect::Applied
     }

@@ -274,7 +274,7 @@ impl SiteLoader {
 }
 
 /// Returns the machine with the definition that its allocation's `os` names, and with the image of that definition. Also returns a remark
-/// for the operator, if any.
+/// for the operator, if one is necessary.
 fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
     let mut machine = machine.clone();
     let Some(allocation) = &mut machine.allocation else { return (machine, None) };

@@ -45,7 +45,7 @@ pub struct MachineSpec {
     pub consoles: Vec<String>,
     /// Network configuration of the ramdisk for networks without DHCP, as the value of `drophammer.network=`.
     pub ramdisk_network: Option<String>,
-    /// Reason why the machine is locked, so that nothing can be ordered for it.
+    /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,
     /// Management controller that switches the machine's power.
     pub bmc: Option<Bmc>,
@@ -160,7 +160,7 @@ pub enum ImageLocation {
 /// Parses a document as JSON, without validation of its fields.
 ///
 /// # Errors
-/// The text is not YAML.
+/// Returns an error if the text is not YAML.
 pub fn parse_unvalidated(text: &str) -> Result<Value, String> {
     Ok(to_json(&parse_document(text)?))
 }

@@ -9,17 +9,17 @@ pub enum DefinitionState {
     #[default]
     Unnamed,
     /// The `verify` program is still running.
-    Waits,
-    Good(Box<SelectedDefinition>),
+    Verifying,
+    Usable(Box<SelectedDefinition>),
     /// The definition or its parameters cannot be used for the allocation, for these reasons.
-    Bad(String),
+    Unusable(String),
 }
 
 impl DefinitionState {
     /// Returns the definition as it is sent to the machine. Parameters may contain secrets: without `with_secrets`, their values are
     /// empty.
     pub fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
-        let DefinitionState::Good(chosen) = self else { return None };
+        let DefinitionState::Usable(chosen) = self else { return None };
         let mut told = (**chosen).clone();
         if !with_secrets {
             told.parameters.values_mut().for_each(String::clear);
@@ -29,7 +29,7 @@ impl DefinitionState {
 
     /// Returns the OS that the definition names, if the definition creates it itself, without an image.
     pub fn created_os(&self) -> Option<OsSelector> {
-        let DefinitionState::Good(chosen) = self else { return None };
+        let DefinitionState::Usable(chosen) = self else { return None };
         chosen.has_create().then(|| chosen.selector())
     }
 }

@@ -118,14 +118,16 @@ impl OsDefinitions {
         let named = allocation.os.as_ref()?;
         let (chosen, image) = match self.catalog.resolve(named, &allocation.changes) {
             Ok(chosen) => chosen,
-            Err(why) => return Some(DefinitionChoice { settled: DefinitionState::Bad(why), image: None, note: None }),
+            Err(why) => {
+                return Some(DefinitionChoice { settled: DefinitionState::Unusable(why), image: None, note: None });
+            }
         };
         let os = chosen.selector();
         let (settled, note) = match self.verified.get_verdict(&chosen) {
-            None => (DefinitionState::Waits, None),
-            Some(VerifyVerdict::Good) => (DefinitionState::Good(Box::new(chosen)), None),
+            None => (DefinitionState::Verifying, None),
+            Some(VerifyVerdict::Good) => (DefinitionState::Usable(Box::new(chosen)), None),
             Some(VerifyVerdict::Refused(why)) => (
-                DefinitionState::Bad(format_at(
+                DefinitionState::Unusable(format_at(
                     named,
                     &format!("the verify program of {os} refuses these parameters: {why}"),
                 )),
@@ -135,7 +137,7 @@ impl OsDefinitions {
                 let note = format!(
                     "the verify program of {os} was not run here: {why}. The machine runs it before it writes anything"
                 );
-                (DefinitionState::Good(Box::new(chosen)), Some(format_at(named, &note)))
+                (DefinitionState::Usable(Box::new(chosen)), Some(format_at(named, &note)))
             }
         };
         Some(DefinitionChoice { settled, image: Some(image), note })

@@ -1,4 +1,4 @@
-//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format is that of Docker's
+//! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format matches Docker's
 //! `config.json`.
 
 use crate::operator_files::{ImageLocation, ImageSpec};

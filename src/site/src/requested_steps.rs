@@ -50,7 +50,7 @@ struct RequestedTemplate {
 }
 
 impl RequestedTemplate {
-    /// Formats a problem with its position in the machine's file and its position in the template's file.
+    /// Formats a problem with its position in the machine file and its position in the template's file.
     fn format_problem(&self, problem: Diagnostic) -> String {
         let StoredTemplate { path, template, .. } = &*self.stored;
         let located = template.add_location(problem);
@@ -65,7 +65,7 @@ impl RequestedArrays {
     /// Generates the layout for a machine with this inventory.
     ///
     /// # Errors
-    /// The arrays are not possible on the machine's disks.
+    /// Returns an error if the arrays are not possible on the machine's disks.
     pub fn generate_layout(&self, inventory: &Inventory) -> Result<Layout, String> {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
@@ -122,7 +122,7 @@ impl MachineArrays {
 /// Adds the results of the machine's templates for its registered hardware to the state of its allocation, on the calling thread.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub fn add_results_blocking(
     state: &ServerState,
     machine: &MachineSpec,
@@ -150,7 +150,7 @@ fn find_requested_arrays(
 /// Merges the templates of the allocation with its default steps.
 ///
 /// # Errors
-/// All problems, one per line, with their positions in the machine's file and in the template's.
+/// Returns all problems, one per line, with their positions in the machine file and in the template's.
 pub(crate) fn merge_allocation_steps(
     machine: &MachineSpec,
     allocation: &AllocationSpec,

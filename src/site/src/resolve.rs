@@ -1,4 +1,4 @@
-//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine's file;
+//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine file;
 //! afterwards, by what is installed or ordered.
 
 mod differences;
@@ -57,7 +57,7 @@ pub struct ResolvedAllocation {
     pub layout: Value,
     /// Steps that the agent runs; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
-    /// Steps that the server runs through the management controller before the machine receives its installation, in order.
+    /// Steps that the server runs through the management controller before it serves the installation to the machine, in order.
     pub out_of_band: Vec<OutOfBandStep>,
     /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
@@ -70,7 +70,7 @@ pub struct ResolvedAllocation {
 /// layout depends on an inventory that is not registered yet.
 ///
 /// # Errors
-/// Everything that prevents the resolution, one line each, with its position in the machine's file.
+/// Returns everything that prevents the resolution, one line each, with its position in the machine file.
 pub fn resolve_allocation(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -85,7 +85,7 @@ pub fn resolve_allocation(
         return Err(why);
     }
     // An installed system boots whatever the state of its definition.
-    if installs && matches!(allocation.definition, DefinitionState::Waits) {
+    if installs && matches!(allocation.definition, DefinitionState::Verifying) {
         return Ok(None);
     }
     let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
@@ -114,7 +114,7 @@ fn explain_refusal(
         is_unconfirmed.then(|| format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)))
     };
     let definition = || match &allocation.definition {
-        DefinitionState::Bad(why) if installs => Some(why.clone()),
+        DefinitionState::Unusable(why) if installs => Some(why.clone()),
         _ => None,
     };
     explain_other_owner(machine, allocation, standing)
@@ -133,7 +133,7 @@ struct AllocationParts {
     steps: AllocationSteps,
 }
 
-/// Resolves image, layout and steps, and reports all problems at once. Returns `None` if one of them is not known yet.
+/// Resolves image, layout and steps, and reports all problems together. Returns `None` if one of them is not known yet.
 fn resolve_parts(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -182,7 +182,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     }
     if let Some(other) = &standing.elsewhere {
         let message = format!(
-            "allocation {} is installed under machine {other}, and cannot be used for another one. If this is that machine with a new id, \
+            "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
             use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
             *allocation.id, machine.id
         );
@@ -209,7 +209,7 @@ fn resolve_image(
             match order.begun {
                 true => format!("{gone}; the reinstall has started, so put the image back"),
                 false => format!(
-                    "{gone}; put the image back, or order another one with `drophammer machine reinstall {} --image IMAGE`",
+                    "{gone}; put the image back, or order another image with `drophammer machine reinstall {} --image IMAGE`",
                     machine.id
                 ),
             }
@@ -223,7 +223,7 @@ fn resolve_image(
 }
 
 /// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since another layout would
-/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine's file
+/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine file
 /// (`--change-promise`).
 fn resolve_layout(
     machine: &MachineSpec,
@@ -265,7 +265,7 @@ pub fn layout_id(layout: &Value) -> String {
 /// definition.
 ///
 /// # Errors
-/// The id is not the name of the definition.
+/// Returns an error if the id is not the name of the definition.
 pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
     match os.to_string() == id {
         true => Ok(image_without_location(id.to_owned())),
@@ -297,7 +297,7 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine's file names. If the file names none: for an installed machine, the layout with the stored id (for
+/// Returns the layout that the machine file names. If the file names none: for an installed machine, the layout with the stored id (for
 /// databases of earlier versions, which stored no layouts); for any other machine, the layout selected by size and image.
 fn find_layout<'a>(
     machine: &MachineSpec,
@@ -316,12 +316,12 @@ fn find_layout<'a>(
             let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
             format_at(
                 &allocation.id,
-                &format!("{message}: put the layout back, or name another one in filesystemlayout"),
+                &format!("{message}: put the layout back, or specify another layout in filesystemlayout"),
             )
         });
     }
     let Some(size) = &machine.size else {
-        let message = "the allocation names no filesystemlayout, and the size of the machine, which would select one, is not set: set either of them";
+        let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: set one of the two";
         return Err(format_at(&allocation.id, message));
     };
     let chosen =

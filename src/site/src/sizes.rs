@@ -125,7 +125,7 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
 /// defined.
 ///
 /// # Errors
-/// No size matches, several sizes match, or the named size does not exist.
+/// Returns an error if no size matches, several sizes match, or the named size does not exist.
 pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,

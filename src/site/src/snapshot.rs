@@ -23,7 +23,7 @@ pub struct SiteSnapshot {
     pub(crate) files: HashMap<String, PathBuf>,
     /// Images as defined in their YAML files, with the path of the YAML file.
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
-    /// Path of each machine's file, by the machine's id.
+    /// Path of each machine file, by the machine's id.
     pub machine_files: HashMap<String, PathBuf>,
     /// Path of the file of each layout in force, by the layout's id.
     pub layout_files: BTreeMap<String, PathBuf>,

@@ -13,41 +13,43 @@ use rusqlite::{Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
-    Yes,
+    Adopted,
     /// The allocation cannot be adopted, for this reason.
-    No(String),
+    Rejected(String),
 }
 
 impl ServerState {
     /// Records that the allocation is installed on this machine, as reported by the operator.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn adopt_allocation(&self, machine: &str, allocation: &str) -> Result<AdoptOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {
-                return Ok(AdoptOutcome::No(why));
+                return Ok(AdoptOutcome::Rejected(why));
             }
             if standing.barred {
                 let why = format!("allocation {allocation} was migrated, and no longer belongs to machine {machine}");
-                return Ok(AdoptOutcome::No(why));
+                return Ok(AdoptOutcome::Rejected(why));
             }
             if standing.succeeded {
-                return Ok(AdoptOutcome::No(format!(
+                return Ok(AdoptOutcome::Rejected(format!(
                     "allocation {allocation} of machine {machine} is already known to be installed"
                 )));
             }
             if let Some(other) = standing.elsewhere {
-                return Ok(AdoptOutcome::No(format!("allocation {allocation} is installed under machine {other}")));
+                return Ok(AdoptOutcome::Rejected(format!(
+                    "allocation {allocation} is installed under machine {other}"
+                )));
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
                  ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits",
                 params![machine, allocation, now()],
             )?;
-            Ok(AdoptOutcome::Yes)
+            Ok(AdoptOutcome::Adopted)
         })
         .await
     }

@@ -45,7 +45,7 @@ impl Approval {
 /// Returns the text of an approval file.
 ///
 /// # Errors
-/// The text would be longer than [`parse_approval`] accepts.
+/// Returns an error if the text would be longer than [`parse_approval`] accepts.
 pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: String) -> Result<String, String> {
     let value = serde_json::to_value(verdicts).map_err(|error| error.to_string())?;
     let file = ApprovalFile { approved: time, installed, sha256: verdicts.digest(), verdicts: value };

@@ -32,7 +32,7 @@ impl Drop for DirectoryLock {
 /// Locks the directory against other servers and restores. Returns `None` if the filesystem does not support locks.
 ///
 /// # Errors
-/// Another process holds the lock.
+/// Returns an error if another process holds the lock.
 pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
     let path = dir.join(LOCK);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -56,7 +56,7 @@ fn is_unsupported(error: &io::Error) -> bool {
 /// Copies the database of `dir` to a new file that only its owner can read. The server may be running.
 ///
 /// # Errors
-/// There is no database, it is damaged, or the copy cannot be made.
+/// Returns an error if there is no database, it is damaged, or the copy cannot be made.
 pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
     if to.exists() {
@@ -77,7 +77,8 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
-/// The backup is damaged or from another directory, or it is older than the last state of the directory and `older` is false.
+/// Returns an error if the backup is damaged or from another directory, or it is older than the last state of the directory and `older` is
+/// false.
 pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let database = dir.join(DATABASE);
@@ -120,7 +121,7 @@ fn explain_contradiction(
 ) -> Option<String> {
     if known.id != backup.id {
         return Some(format!(
-            "{} is a backup of another directory: its id is {}, that of {} is {}. Nothing was changed",
+            "{} is a backup of another directory: its id is {}, but the id of {} is {}. Nothing was changed",
             from.display(),
             backup.id,
             dir.display(),

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time after its last call during which a boot is considered active. Machines call at least once per minute.
+/// Time after its last request during which a boot is considered active. Machines send a request at least once per minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// Shorter time that applies if the next boot registers from the same address. Most likely the machine has restarted, so that a single
-/// missed call suffices.
+/// Shorter time that applies if the next boot registers from the same address. The machine has most likely restarted: a single missed
+/// request suffices.
 pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
 /// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.
@@ -28,7 +28,7 @@ pub struct MachineBoot {
     pub(crate) while_active: bool,
     /// Address from which the boot has registered; `None` if it was only requested.
     pub address: Option<String>,
-    /// True if the boot has passed its point of no return.
+    /// True if the machine has passed the point of no return during this boot.
     pub begun: bool,
     /// Whether the installation succeeded; `None` while the boot has not reported its end.
     pub over: Option<bool>,
@@ -61,11 +61,11 @@ impl MachineBoot {
     }
 }
 
-/// Times at which boots have last called.
+/// Times at which boots last contacted the server.
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
-    /// Start of the server. Earlier calls are unknown, so that a boot without a known call is assumed to have called at this time.
+    /// Start of the server. Earlier requests are unknown: a boot without a known request is assumed to have sent one at this time.
     started: Instant,
     pub quiet: Duration,
     /// See [`QUIET_AT_SAME_ADDRESS`].
@@ -90,7 +90,7 @@ impl BootActivity {
         }
     }
 
-    /// Returns whether the boot has called this server process recently and has not ended: the machine runs its ramdisk.
+    /// Returns whether the boot has contacted this server process recently and is not over: the machine runs its ramdisk.
     pub fn has_called_recently(&self, boot: &MachineBoot) -> bool {
         let at = lock_mutex(&self.at);
         boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.elapsed() < self.quiet)
@@ -101,12 +101,12 @@ impl BootActivity {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Returns whether the boot has not ended and has called recently.
+    /// Returns whether the boot is not over and has contacted the server recently.
     pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
         self.is_active_within(boot, self.quiet)
     }
 
-    /// Returns whether this boot is active, so that another boot of the machine cannot register from the given address yet.
+    /// Returns whether this boot is active, so another boot of the machine cannot register from the given address yet.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
         self.is_active_within(boot, if is_same { self.quiet_at_same_address } else { self.quiet })

@@ -15,7 +15,7 @@ use rusqlite::{Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrollment {
     pub address: String,
-    /// Id of the allocation in the machine's file.
+    /// Id of the allocation in the machine file.
     pub allocation: Option<String>,
     /// True if a file in `machines/` describes the machine.
     pub has_file: bool,
@@ -32,9 +32,9 @@ pub enum EnrollOutcome {
     Moved(String),
     /// Another boot of the machine is still active; this is its address.
     Waits(String),
-    /// The boot cannot register: after it was requested, the machine was freed or another boot registered; or too many unknown machines
-    /// are registered.
-    Gone,
+    /// Registration is impossible: after the boot was requested, the machine was freed or another boot registered; or too many unknown
+    /// machines are registered.
+    Rejected,
 }
 
 impl ServerState {
@@ -42,7 +42,7 @@ impl ServerState {
     /// privileged process.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn enroll_boot(&self, boot: MachineBoot, by: Enrollment) -> Result<EnrollOutcome> {
         let heard = self.heard.clone();
         self.run_as_durable_as_needed(move |transaction| {
@@ -53,7 +53,7 @@ impl ServerState {
             }
             let has_room = |transaction| unknown_machines::admit_machine(transaction, &boot.machine, &heard);
             if is_revoked(transaction, &boot)? || !(by.has_file || has_room(transaction)?) {
-                return deferred(EnrollOutcome::Gone);
+                return deferred(EnrollOutcome::Rejected);
             }
             if let Some(active) = current.filter(|current| heard.blocks_registration(current, &by.address)) {
                 return deferred(EnrollOutcome::Waits(active.address.unwrap_or_default()));

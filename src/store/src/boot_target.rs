@@ -7,9 +7,9 @@ use model::migration::MigrationSide;
 /// Content of the operator's files about a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileAllocation {
-    /// The machine's file contains this allocation.
+    /// The machine file contains this allocation.
     Allocated(String),
-    /// The machine's file contains no allocation.
+    /// The machine file contains no allocation.
     Free,
     /// The machine has no usable file.
     Nothing,

@@ -41,7 +41,7 @@ impl BootTokenKey {
     /// Returns a new token, which is put on the kernel command line.
     ///
     /// # Errors
-    /// The id of the machine is not a UUID, or the system returns no random bytes.
+    /// Returns an error if the id of the machine is not a UUID, or the system returns no random bytes.
     pub fn issue_token(&self, boot: &RequestedBoot) -> Result<String> {
         let machine = Uuid::try_parse(&boot.machine);
         let machine = machine.context(Phase::Serve, || format!("issue a token for machine {}", boot.machine))?;

@@ -1,7 +1,7 @@
 //! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored
 //! here.
 //!
-//! Every client on the boot network can request a boot, so that a request does not affect any registered boot. A registered boot ends with
+//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered boot ends with
 //! its own report, after a day without an installation, or when another boot of the machine registers after this one has become silent.
 //! `boot_registration` registers boots.
 
@@ -14,7 +14,7 @@ impl ServerState {
     /// Returns the registered boot with this token, or else `requested` if that boot is not revoked.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn find_boot(&self, hash: TokenHash, requested: Option<MachineBoot>) -> Result<Option<MachineBoot>> {
         self.run_job(move |connection| {
             let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
@@ -27,10 +27,10 @@ impl ServerState {
         .await
     }
 
-    /// Records that the boot has passed its point of no return.
+    /// Records that the machine has passed the point of no return during this boot.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_boot_start(&self, hash: TokenHash) -> Result<()> {
         self.run_durably(move |transaction| {
             transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [hash])?;
@@ -42,7 +42,7 @@ impl ServerState {
     /// Records that the boot has reported its end.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_boot_end(&self, hash: TokenHash, success: bool) -> Result<()> {
         let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS NOT 1";
         self.run_durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await

@@ -35,7 +35,7 @@ impl ServerState {
     /// Confirms that the database's record of the machine is up to date.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn confirm_machine(&self, machine: &str) -> Result<ConfirmOutcome> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
@@ -51,7 +51,7 @@ impl ServerState {
     /// Confirms the records of all machines, including machines that are added later.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn confirm_all_machines(&self) -> Result<ConfirmOutcome> {
         self.run_durably(|transaction| {
             if epoch::read_epoch(transaction)?.restored.is_none() {
@@ -67,7 +67,7 @@ impl ServerState {
     /// Returns why no installation or migration may be carried out, if one of these machines needs confirmation.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn explain_unconfirmed(&self, machines: Vec<String>) -> Result<Option<String>> {
         self.run_job(move |connection| explain_first_unconfirmed(connection, machines.iter().map(String::as_str))).await
     }

@@ -36,7 +36,7 @@ impl ServerState {
     /// the chunk may be lost.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn store_log_chunk(&self, machine: &str, part: LogChunk) -> Result<()> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -60,7 +60,7 @@ impl ServerState {
     /// Returns the stored chunks, the oldest first.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_log(&self, machine: &str) -> Result<Vec<LogChunk>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {

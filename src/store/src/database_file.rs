@@ -37,7 +37,7 @@ impl DatabaseFile {
     /// Opens or creates the database. Only its owner can read the file, since reports contain passwords.
     ///
     /// # Errors
-    /// The file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
+    /// Returns an error if the file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
     pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         let is_new = is_new_database(path)?;
@@ -65,7 +65,7 @@ impl DatabaseFile {
     /// block the server.
     ///
     /// # Errors
-    /// The database does not exist, is not a database of a server, or was written by an earlier version.
+    /// Returns an error if the database does not exist, is not a database of a server, or was written by an earlier version.
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
@@ -91,7 +91,7 @@ impl DatabaseFile {
     /// deferred, since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
-    /// The database cannot be read or written. If the file is missing, the server stops.
+    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
     pub(crate) fn run_as_durable_as_needed<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
@@ -119,7 +119,7 @@ impl DatabaseFile {
     /// failure.
     ///
     /// # Errors
-    /// The database cannot be read or written. If the file is missing, the server stops.
+    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
     pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
         self.run_counted(|transaction| {
             let before = transaction.total_changes();
@@ -165,7 +165,7 @@ impl DatabaseFile {
     /// Reads and writes one row, to check that the database works.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn check_pulse(&mut self) -> Result<()> {
         let update = "UPDATE identity SET transactions = transactions";
         self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the database")
@@ -174,7 +174,7 @@ impl DatabaseFile {
     /// Checks that the file at the path is still the one that was opened.
     ///
     /// # Errors
-    /// The file is missing or has been replaced. The server then stops.
+    /// Returns an error if the file is missing or has been replaced. The server then stops.
     pub fn check_file(&self) -> Result<()> {
         match read_inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
@@ -206,7 +206,7 @@ fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
 /// Returns whether the file has never contained the state of a server: it does not exist, is empty, or lacks the server's tables.
 ///
 /// # Errors
-/// The file is not a database.
+/// Returns an error if the file is not a database.
 pub fn is_new_database(path: &Path) -> Result<bool> {
     if fs::metadata(path).map_or(true, |is| is.len() == 0) {
         return Ok(true);
@@ -227,7 +227,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
 /// Checks the integrity of the database.
 ///
 /// # Errors
-/// The database is damaged.
+/// Returns an error if the database is damaged.
 pub(crate) fn check_integrity(connection: &Connection, path: &Path) -> Result<()> {
     let said: rusqlite::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     let said = said.unwrap_or_else(|error| error.to_string());

@@ -42,7 +42,7 @@ pub fn id_path(database: &Path) -> PathBuf {
 /// Reads an id file. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// The file cannot be read, or its content is invalid.
+/// Returns an error if the file cannot be read, or its content is invalid.
 pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -69,7 +69,7 @@ pub(crate) fn had_transactions(database: &Path) -> bool {
 /// Writes an id file atomically, and replaces an existing one.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     let what = || format!("write {}", path.display());
     let new = path.with_extension("id.new");
@@ -82,7 +82,7 @@ pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<
 /// that a power failure leaves either the old number or the new one.
 ///
 /// # Errors
-/// The file is missing, belongs to another database, or cannot be written.
+/// Returns an error if the file is missing, belongs to another database, or cannot be written.
 pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     if read_id_file(path)?.is_none_or(|is| is.id != identity.id) {
         let message = format!("{} is missing, or belongs to another database", path.display());
@@ -99,7 +99,7 @@ pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<(
 /// Makes a rename in the folder of this file durable.
 ///
 /// # Errors
-/// The folder cannot be opened or synced.
+/// Returns an error if the folder cannot be opened or synced.
 pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());

@@ -29,7 +29,7 @@ pub(crate) fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
 /// Issues the next fencing token.
 ///
 /// # Errors
-/// The database cannot be written, or all numbers of the epoch are used.
+/// Returns an error if the database cannot be written, or all numbers of the epoch are used.
 pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
     let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
     transaction.query_row(update, [i64::MAX], |row| {

@@ -16,16 +16,16 @@ use rusqlite::{OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstStartOutcome {
     /// The boot may erase data. Contains true if no boot of this installation has started before.
-    Yes(bool),
+    Permitted(bool),
     /// The boot must not erase data, for this reason.
-    No(String),
+    Rejected(String),
 }
 
 impl ServerState {
     /// Records that the boot with this token passes the point of no return of a first installation, unless it is refused.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_first_install(
         &self,
         machine: &str,
@@ -35,7 +35,7 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| {
             let standing = read_install_state(transaction, &machine, &allocation)?;
-            let no = |why: String| Ok(FirstStartOutcome::No(why));
+            let no = |why: String| Ok(FirstStartOutcome::Rejected(why));
             if let Some(why) = migration_records::explain_block(transaction, &machine)? {
                 return no(why);
             }
@@ -58,7 +58,7 @@ impl ServerState {
                 params![machine, allocation, begun],
             )?;
             start_record(transaction, &machine, &allocation)?;
-            Ok(FirstStartOutcome::Yes(standing.first.is_none()))
+            Ok(FirstStartOutcome::Permitted(standing.first.is_none()))
         })
         .await
     }
@@ -87,7 +87,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
 }
 
 /// Records the failure of an installation that has started. If the boot reports that it has written nothing, the installation is reset,
-/// unless an earlier boot has started: that boot may have written.
+/// unless the machine has passed a point of no return during an earlier boot, and may have written then.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,

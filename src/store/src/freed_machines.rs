@@ -4,7 +4,7 @@ use super::{ServerState, now, out_of_band};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Query that matches if another allocation than the one in the machine's file is installed, unless the file's allocation is installed or
+/// Query that matches if another allocation than the one in the machine file is installed, unless the file's allocation is installed or
 /// its installation has started, or a boot of the machine is registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
@@ -16,7 +16,7 @@ impl ServerState {
     /// Records that the operator frees the machine. Boots that were requested earlier can no longer register.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
         let machine = machine.to_owned();
         self.run_durably(move |transaction| {
@@ -27,10 +27,10 @@ impl ServerState {
     }
 
     /// Returns whether the system of a previous tenant may still run on the machine, because the machine has not booted the ramdisk since
-    /// it was freed. `allocation` is the allocation in the machine's file.
+    /// it was freed. `allocation` is the allocation in the machine file.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn may_run_previous_system(&self, machine: &str, allocation: Option<&str>) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
         self.run_job(move |connection| connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])).await

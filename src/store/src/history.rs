@@ -8,7 +8,7 @@ impl ServerState {
     /// Returns the last events of the machine with their times, the oldest first. An event is JSON.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn list_events(&self, machine: &str, most: u32) -> Result<Vec<(String, String)>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -25,7 +25,7 @@ impl ServerState {
     /// Returns the last report of the allocation, as JSON.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn last_report(&self, machine: &str, allocation: &str) -> Result<Option<String>> {
         let key = [machine.to_owned(), allocation.to_owned()];
         self.run_job(move |connection| {

@@ -32,7 +32,7 @@ impl ImageDigests {
     /// Starts the thread. It calls `done` with the result of each file, which must be passed to [`ImageDigests::store_result`].
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(state: ServerState, done: impl Fn(DigestResult) + Send + 'static) -> std::io::Result<ImageDigests> {
         let (queue, files) = mpsc::channel::<FileStamp>();
         let compute = move || {
@@ -53,7 +53,7 @@ impl ImageDigests {
     /// Returns the file's digest, or `None` if it is being computed.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn digest_of(&mut self, path: &Path) -> Result<Option<String>, String> {
         let file = file_stamp(path).map_err(|error| error.to_string())?;
         if let Some(known) = self.known.get(&file) {
@@ -94,7 +94,7 @@ impl ImageDigests {
 /// Returns the stamp of a file, which changes whenever its content changes.
 ///
 /// # Errors
-/// The file does not exist, or is not a regular file.
+/// Returns an error if the file does not exist, or is not a regular file.
 pub fn file_stamp(path: &Path) -> std::io::Result<FileStamp> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {

@@ -79,7 +79,7 @@ impl InstallState {
         !self.is_installed() || self.order.is_some()
     }
 
-    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine's file apply. That is the case if the allocation is
+    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine file apply. That is the case if the allocation is
     /// not installed, its installed fields are not on record, or the order applies those of the file.
     pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
         let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
@@ -104,7 +104,7 @@ impl InstallState {
     }
 
     /// Returns the layout with which an installation has started, or `None` if none has. The installation continues with this layout even
-    /// if the files contain another one, since the installation may be complete although its report was lost.
+    /// if the files contain another layout, since the installation may be complete although its report was lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -127,11 +127,11 @@ pub struct ServedLayout {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstInstall {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that started last.
+    /// Hash of the token of the boot that passed its point of no return last.
     pub by: TokenHash,
-    /// True if no earlier boot has started.
+    /// True if no earlier boot passed its point of no return.
     pub only: bool,
-    /// True if the boot that started last has reported a failure.
+    /// True if the agent has reported a failure during that boot.
     pub heard: bool,
     /// Record of that boot's secret; `None` if the agent sent no digest of it, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ impl ServerState {
     /// Returns the state of the allocation.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_install_state(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
@@ -179,7 +179,7 @@ impl ServerState {
     /// Returns the states of several allocations, given as pairs of machine and allocation.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_install_states(&self, all: Vec<(String, String)>) -> Result<Vec<InstallState>> {
         self.run_job(move |connection| {
             all.iter().map(|(machine, id)| read_install_state(connection, machine, id)).collect()
@@ -190,7 +190,7 @@ impl ServerState {
     /// Blocking variant of [`ServerState::read_install_state`].
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         // Reads a consistent state, even if another process writes.
@@ -203,7 +203,7 @@ impl ServerState {
     /// Records the layout and image that are being served to the machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_served(
         &self,
         machine: &str,
@@ -224,7 +224,7 @@ impl ServerState {
                 "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
                 params![machine, allocation, now()],
             )?;
-            // The machine's file may have been added while the machine waited.
+            // The machine file may have been added while the machine waited.
             unknown_machines::mark_known(transaction, &machine)?;
             let fencing = epoch::find_or_issue_token(transaction, &machine, &allocation)?;
             let select = "SELECT created FROM allocations WHERE machine = ?1 AND id = ?2";

@@ -1,8 +1,8 @@
 //! Record of an allocation as it was installed, so that a reinstall can keep it. Secrets are recorded as salted digests, which detect a
 //! change without revealing the value: the database and its backups contain no secrets.
 //!
-//! The record is stored with the layout when the allocation is served, becomes that of the attempt at its point of no return, and that of
-//! the installation when the success of this attempt is recorded.
+//! The record is stored with the layout when the allocation is served. It becomes the record of the attempt at the point of no return, and
+//! the record of the installation when the success of this attempt is reported.
 
 use super::ServerState;
 use super::json_columns::to_json_column;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Values of an allocation's fields, by their names in the machine's file. Fields that are not set are absent.
+/// Values of an allocation's fields, by their names in the machine file. Fields that are not set are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllocationFields {
     pub plain: Map<String, Value>,
@@ -74,10 +74,10 @@ impl InstalledAllocation {
 
 impl ServerState {
     /// Updates the record of the current attempt with the secrets that are being sent to its boot, since the file may have changed after the
-    /// allocation was served. `has_begun` is true if the boot has passed its point of no return.
+    /// allocation was served. `has_begun` is true if the machine has passed the point of no return during this boot.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_sent_secrets(
         &self,
         machine: &str,

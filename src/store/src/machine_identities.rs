@@ -10,7 +10,7 @@ impl ServerState {
     /// Reads the UUID and the MACs with which the machine registered last; empty if it has never registered.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_registered_identity(&self, machine: &str) -> Result<RegisteredIdentity> {
         let machine = machine.to_owned();
         self.run_job(move |connection| read_identity(connection, &machine)).await
@@ -19,7 +19,7 @@ impl ServerState {
     /// Reads the ids of all machines whose last registration has a NIC with this MAC.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run_job(move |connection| {

@@ -15,7 +15,7 @@ impl ServerState {
     /// Transfers all records of the machine `old` to the id `new`, and records `old` as a former id.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn rename_machine(&self, old: &str, new: &str) -> Result<RenameOutcome> {
         let (old, new) = (old.to_owned(), new.to_owned());
         self.run_durably(move |transaction| {

@@ -97,9 +97,9 @@ pub struct MigrationEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that started last.
+    /// Hash of the token of the boot that passed its point of no return last.
     pub by: TokenHash,
-    /// True if no earlier boot has started.
+    /// True if no earlier boot passed its point of no return.
     pub only: bool,
     /// Digest of that boot's secret, `sha256:HEX`; `None` if the agent sent none, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,16 +168,16 @@ pub struct CurrentBoots {
 /// Event of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationEvent {
-    /// A machine waits in its ramdisk for the migration.
-    Stands(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
-    /// A machine reports a problem that does not end the migration; the text is empty once the problem is solved.
-    Says(MigrationSide, TokenHash, String),
-    /// The target requests to pass its point of no return.
-    Begins {
+    /// Machine that waits in its ramdisk for the migration.
+    Waiting(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
+    /// Problem that a machine reports and that does not end the migration; the text is empty once the problem is solved.
+    ProblemReported(MigrationSide, TokenHash, String),
+    /// Request of the target to pass its point of no return.
+    StartRequested {
         start: AttemptStart,
         now: CurrentBoots,
     },
-    Succeeds {
+    Succeeded {
         part: MigrationSide,
         boot: TokenHash,
         /// Digest of the certificate that the source had when it sent the data, as reported by the target. `None` if the target's agent is
@@ -185,7 +185,7 @@ pub enum MigrationEvent {
         received_from: Option<String>,
         now: CurrentBoots,
     },
-    Fails {
+    Failed {
         part: MigrationSide,
         boot: TokenHash,
         untouched: bool,
@@ -194,14 +194,14 @@ pub enum MigrationEvent {
     /// The boot that received the system reports that the system runs on the target.
     PhonedHome(TokenHash),
     /// The operator confirms that the system runs on the target.
-    Finish,
+    Finished,
     /// The operator has compared these fingerprints with those on the consoles of the machines.
-    Approves {
+    Approved {
         fingerprints: Vec<String>,
         now: CurrentBoots,
     },
     /// The operator cancels the migration. `off`: the operator confirms that the target is switched off.
-    Cancel {
+    Cancelled {
         off: bool,
     },
 }
@@ -212,18 +212,18 @@ pub(crate) enum MigrationBoot {
     Ramdisk,
     Disk,
     /// The migration does not affect what the machine boots.
-    AsEver,
+    Unaffected,
 }
 
 /// Effect of a migration on a machine that requests its allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigrationRole {
     /// The machine receives no allocation, and waits.
-    Nothing,
-    Sends,
-    Receives,
+    Waiting,
+    Sender,
+    Receiver,
     /// The migration does not affect which allocation the machine receives.
-    AsEver,
+    Unaffected,
 }
 
 impl Migration {
@@ -253,7 +253,9 @@ impl Migration {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
             (MigrationSide::Send, MigrationState::Booting) => MigrationBoot::Ramdisk,
             (MigrationSide::Receive, MigrationState::Booting) => MigrationBoot::Disk,
-            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => MigrationBoot::AsEver,
+            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
+                MigrationBoot::Unaffected
+            }
         }
     }
 
@@ -261,19 +263,21 @@ impl Migration {
     pub fn role_in(&self, machine: &str, now: CurrentBoots) -> MigrationRole {
         match (self.role_of(machine), self.state) {
             (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {
-                MigrationRole::Sends
+                MigrationRole::Sender
             }
-            (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Nothing,
+            (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Waiting,
             // The source is present, and its contents are known.
             (MigrationSide::Receive, MigrationState::Ordered)
                 if self.carried.is_some() && self.present_endpoint(MigrationSide::Send, now).is_some() =>
             {
-                MigrationRole::Receives
+                MigrationRole::Receiver
             }
-            (MigrationSide::Receive, MigrationState::Ordered) => MigrationRole::Nothing,
-            (MigrationSide::Receive, MigrationState::Planned | MigrationState::Copying) => MigrationRole::Receives,
-            (MigrationSide::Receive, MigrationState::Booting) => MigrationRole::AsEver,
-            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => MigrationRole::AsEver,
+            (MigrationSide::Receive, MigrationState::Ordered) => MigrationRole::Waiting,
+            (MigrationSide::Receive, MigrationState::Planned | MigrationState::Copying) => MigrationRole::Receiver,
+            (MigrationSide::Receive, MigrationState::Booting) => MigrationRole::Unaffected,
+            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
+                MigrationRole::Unaffected
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};
 
-/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the machine's file
+/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the machine file
 /// contains an allocation, other installed allocations are ignored.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
@@ -19,7 +19,7 @@ impl ServerState {
     /// nothing is counted or stored.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn is_barred_from_disks(&self, machine: &str, files: FileAllocation) -> Result<bool> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -60,7 +60,7 @@ pub(crate) fn migration_boot(
         match is.boot_target(machine) {
             MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),
             MigrationBoot::Disk => return Ok(Some(BootTarget::Disk)),
-            MigrationBoot::AsEver => {}
+            MigrationBoot::Unaffected => {}
         }
     }
     let is_barred = match files {

@@ -11,7 +11,7 @@ impl ServerState {
     /// Returns the migration that currently affects this machine, if any.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn find_live_migration(&self, machine: &str) -> Result<Option<Migration>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| find_live(connection, &machine)).await
@@ -20,7 +20,7 @@ impl ServerState {
     /// Blocking variant of [`ServerState::find_live_migration`].
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn find_live_migration_blocking(&self, machine: &str) -> Result<Option<Migration>> {
         let machine = machine.to_owned();
         self.run_job_blocking(move |connection| find_live(connection, &machine))
@@ -29,7 +29,7 @@ impl ServerState {
     /// Returns all migrations that are open, or whose results are not yet applied to the operator's files.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn list_live_migrations(&self) -> Result<Vec<Migration>> {
         self.run_job(|connection| list_live(connection)).await
     }
@@ -37,7 +37,7 @@ impl ServerState {
     /// Blocking variant of [`ServerState::list_live_migrations`].
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn list_live_migrations_blocking(&self) -> Result<Vec<Migration>> {
         self.run_job_blocking(|connection| list_live(connection))
     }
@@ -45,7 +45,7 @@ impl ServerState {
     /// Returns the newest migration of this machine, even if it has ended.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn find_last_migration(&self, machine: &str) -> Result<Option<Migration>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| find_last(connection, &machine)).await
@@ -54,7 +54,7 @@ impl ServerState {
     /// Returns the current boots of the two machines of a migration.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn read_current_boots(&self, of: &Migration) -> Result<CurrentBoots> {
         let (a, b) = (of.a.clone(), of.b.clone());
         self.run_job(move |connection| read_current_boots(connection, &a, &b)).await
@@ -63,7 +63,7 @@ impl ServerState {
     /// Records that the result of the migration is applied to the operator's files.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn record_files_updated(&self, id: &str, state: MigrationState) -> Result<()> {
         let id = id.to_owned();
         self.run_durably(move |transaction| {

@@ -17,9 +17,9 @@ use rusqlite::{OptionalExtension, Transaction, params};
 /// Result of ordering a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationPlacement {
-    Yes,
+    Placed,
     /// The migration cannot be ordered, for this reason: something has changed since the order was checked.
-    No(String),
+    Rejected(String),
 }
 
 /// Migration after an event.
@@ -34,7 +34,7 @@ impl ServerState {
     /// Stores the order of a migration, unless an order or a migration is open for one of the machines.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn place_migration(&self, new: Migration) -> Result<MigrationPlacement> {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
@@ -43,7 +43,7 @@ impl ServerState {
     /// see `Migration::is_live`; an empty id matches any migration. The inner error is the reason why the event is rejected.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn apply_migration_event(
         &self,
         machine: &str,
@@ -64,7 +64,7 @@ impl ServerState {
     /// target of a live migration. The inner error is the reason for a refusal.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_migration_copy(
         &self,
         machine: &str,
@@ -77,14 +77,14 @@ impl ServerState {
                 return Ok(Some(Err(why)));
             }
             let now = read_current_boots(transaction, &is.a, &is.b)?;
-            apply_event(transaction, &is, &MigrationEvent::Begins { start, now }).map(Some)
+            apply_event(transaction, &is, &MigrationEvent::StartRequested { start, now }).map(Some)
         })
         .await
     }
 }
 
 pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite::Result<MigrationPlacement> {
-    let no = |why: String| Ok(MigrationPlacement::No(why));
+    let no = |why: String| Ok(MigrationPlacement::Rejected(why));
     if let Some(why) = confirmation::explain_first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
         return no(why);
     }
@@ -102,7 +102,7 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite:
         return no(format!("allocation {} of machine {} is not installed", new.allocation, new.a));
     }
     store_migration(transaction, &Migration { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
-    Ok(MigrationPlacement::Yes)
+    Ok(MigrationPlacement::Placed)
 }
 
 /// Applies an event to a migration, and stores the result with all its effects. The inner error is the reason why the event is rejected.

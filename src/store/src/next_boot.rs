@@ -32,7 +32,7 @@ impl ServerState {
     /// attempt of the requested boot is counted when that boot registers.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn decide_next_boot(&self, machine: &str, files: FileAllocation) -> Result<BootDecision> {
         let (machine, heard) = (machine.to_owned(), self.heard.clone());
         self.run_as_durable_as_needed(move |transaction| {

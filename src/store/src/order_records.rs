@@ -19,7 +19,7 @@ pub struct ReinstallOverrides {
     pub give_up: Vec<String>,
     #[serde(default)]
     pub replace_newer: bool,
-    /// True if the allocation of the machine's file applies, instead of the installed one.
+    /// True if the allocation of the machine file applies, instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
 }
@@ -36,7 +36,7 @@ pub struct ReinstallOrder {
     /// True if an attempt has announced that it passes the point of no return. The attempt may not have received the response.
     pub begun: bool,
     pub without_marker: bool,
-    /// True if the layout of the machine's file applies, even if its wipe policy for a disk differs from the installed layout.
+    /// True if the layout of the machine file applies, even if its wipe policy for a disk differs from the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -45,7 +45,7 @@ pub struct ReinstallOrder {
     /// True if the installation on the disks may be replaced even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// True if the allocation of the machine's file applies, instead of the installed one.
+    /// True if the allocation of the machine file applies, instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
     /// Fencing token of the order; not shown to operators.
@@ -60,7 +60,7 @@ pub struct ReinstallOrder {
     /// Attempt that started last; `None` if no attempt has started on this server. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
-    /// True if the order has started, and was abandoned: the machine waits for the operator.
+    /// True if the order was started and then abandoned: the machine waits for the operator.
     pub given_up: bool,
     /// Time at which the last attempt was counted; `None` once its boot has registered. Not shown to operators.
     #[serde(skip)]

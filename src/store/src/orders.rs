@@ -22,10 +22,10 @@ use rusqlite::Transaction;
 pub enum OrderOutcome {
     /// The order is open, and has replaced an older order if there was one.
     Placed(ReinstallOrder),
-    /// The machine has not reported an installation yet, so that there is nothing to reinstall.
+    /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
-    /// This older order has passed the point of no return, and remains open.
-    Begun(ReinstallOrder),
+    /// This older order was started, and remains open.
+    Started(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
 }
@@ -35,16 +35,16 @@ pub enum OrderOutcome {
 pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
-    /// This order has passed the point of no return, and can no longer be cancelled.
-    Begun(ReinstallOrder),
+    /// This order was started, and can no longer be cancelled.
+    Started(ReinstallOrder),
 }
 
 /// Response to an attempt that requests permission to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
 pub enum OrderStart {
-    /// The attempt may pass. Contains true if no attempt of the order has started before.
-    Yes(ReinstallOrder, bool),
+    /// Permission. Contains true if this is the first attempt of the order that passes the point of no return.
+    Permitted(ReinstallOrder, bool),
     /// The attempt must not pass: its order is not the open one, or the machine has booted again, or is blocked.
     NotInForce,
 }
@@ -53,7 +53,7 @@ impl ServerState {
     /// Orders a reinstall.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn place_order(
         &self,
         machine: &str,
@@ -71,7 +71,7 @@ impl ServerState {
                 return Ok(OrderOutcome::NotInstalled);
             }
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
-                return Ok(OrderOutcome::Begun(open));
+                return Ok(OrderOutcome::Started(open));
             }
             // An abandoned order that has started leaves an incomplete system: the new order is therefore started too.
             let earlier = standing.order.filter(|open| open.begun);
@@ -104,12 +104,12 @@ impl ServerState {
     /// Cancels an order.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn cancel_order(&self, machine: &str, allocation: &str) -> Result<CancelOutcome> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         self.run_durably(move |transaction| match read_install_state(transaction, &machine, &allocation)?.order {
             None => Ok(CancelOutcome::NothingOrdered),
-            Some(order) if order.begun => Ok(CancelOutcome::Begun(order)),
+            Some(order) if order.begun => Ok(CancelOutcome::Started(order)),
             Some(order) => {
                 delete_order(transaction, &machine, &allocation)?;
                 Ok(CancelOutcome::Done(order))
@@ -121,7 +121,7 @@ impl ServerState {
     /// Records that an attempt of the order passes the point of no return, if that order is still open.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn start_order(
         &self,
         machine: &str,
@@ -143,7 +143,7 @@ impl ServerState {
             open.disks = start.disks;
             store_order(transaction, &machine, &allocation, &open)?;
             start_record(transaction, &machine, &allocation)?;
-            Ok(OrderStart::Yes(open, news))
+            Ok(OrderStart::Permitted(open, news))
         })
         .await
     }

@@ -1,5 +1,5 @@
-//! Progress of the steps that run through a machine's management controller before its installation, and the decision whether a boot may
-//! receive the installation.
+//! Progress of the steps that run through a machine's management controller before its installation, and the decision whether the
+//! installation is served to a boot.
 //!
 //! Each machine has at most one run. A run belongs to one order, or to the first installation of one allocation, and completed steps are
 //! never repeated for it. The server records each change before it sends the request to the controller.
@@ -125,7 +125,7 @@ impl OutOfBandRun {
     }
 }
 
-/// Decides whether the boot receives its installation.
+/// Decides whether the installation is served to the boot.
 fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, boot: &MachineBoot) -> AdmissionDecision {
     let new = OutOfBandRun::new(&boot.machine, wanted);
     let Some(run) = stored.filter(|run| run.is_for(&wanted.allocation, &wanted.order)) else {
@@ -151,10 +151,10 @@ fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, bo
 }
 
 impl ServerState {
-    /// Decides whether the boot receives its installation, and starts the run of its steps if necessary.
+    /// Decides whether the installation is served to the boot, and starts the run of its steps if necessary.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
         let boot = boot.clone();
         self.run_as_durable_as_needed(move |transaction| {
@@ -178,7 +178,7 @@ impl ServerState {
     /// Returns the runs that the server must continue, each with the current boot of its machine.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// Returns an error if the database cannot be read.
     pub async fn list_active_runs(&self) -> Result<Vec<(OutOfBandRun, Option<MachineBoot>)>> {
         self.run_job(|connection| {
             let mut select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
@@ -195,7 +195,7 @@ impl ServerState {
     /// Returns the last run of the machine.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// Returns an error if the database cannot be read.
     pub async fn find_out_of_band_run(&self, machine: &str) -> Result<Option<OutOfBandRun>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| read_run(connection, &machine)).await
@@ -205,7 +205,7 @@ impl ServerState {
     /// boot of the machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn replace_run(&self, old: &OutOfBandRun, new: Option<OutOfBandRun>) -> Result<bool> {
         let old = old.clone();
         self.run_durably(move |transaction| {
@@ -242,7 +242,7 @@ fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<
     transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
 }
 
-/// Returns whether the steps of this order have started and are not completed. The boots that they cause are not attempts of the order.
+/// Returns whether the steps of this order were started and are not completed. The boots that they cause are not attempts of the order.
 pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }

@@ -22,7 +22,7 @@ impl ServerState {
     /// Stores the registration of a machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn store_registration(&self, machine: &str, name: &str, register: &RegisterRequest) -> Result<()> {
         let macs: Vec<&str> = register.hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
         let (machine, name) = (machine.to_owned(), name.to_owned());
@@ -46,7 +46,7 @@ impl ServerState {
     /// Returns the last registration of the machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn find_registration(&self, machine: &str) -> Result<Option<StoredRegistration>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| read_registration(connection, &machine)).await
@@ -55,7 +55,7 @@ impl ServerState {
     /// Blocking variant of [`ServerState::find_registration`].
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn find_registration_blocking(&self, machine: &str) -> Result<Option<StoredRegistration>> {
         let machine = machine.to_owned();
         self.run_job_blocking(move |connection| read_registration(connection, &machine))
@@ -64,7 +64,7 @@ impl ServerState {
     /// Returns the last report of each allocation as JSON, with the id of its machine.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn list_reports_blocking(&self) -> Result<Vec<(String, String)>> {
         self.run_job_blocking(|connection| {
             let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
@@ -75,7 +75,7 @@ impl ServerState {
     /// Returns the inventory in the machine's last registration, if this version supports it.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub fn read_inventory_blocking(&self, machine: &str) -> Result<Option<Inventory>> {
         let registered = self.find_registration_blocking(machine)?;
         Ok(registered.and_then(|registered| registered.parse_inventory()))

@@ -23,7 +23,7 @@ pub enum DocumentAuthor {
 /// Returns the JSON document with its texts shortened and sanitized.
 ///
 /// # Errors
-/// The input is not JSON, nests too deeply, or has too many values.
+/// Returns an error if the input is not JSON, nests too deeply, or has too many values.
 pub fn sanitize_json(json: &[u8], author: DocumentAuthor) -> serde_json::Result<Vec<u8>> {
     let mut output = SanitizedOutput { json: Vec::with_capacity(json.len()), author, values: 0 };
     let mut input = serde_json::Deserializer::from_slice(json);

@@ -105,7 +105,7 @@ pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Returns whether the database has all columns, so that [`upgrade_schema`] would add none.
+/// Returns whether the database has all columns, so [`upgrade_schema`] would add none.
 pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {

@@ -44,7 +44,7 @@ impl Default for StoreHooks {
     }
 }
 
-/// Handle on the database; cheap to clone. The thread ends when the last clone is dropped, or with [`ServerState::close`].
+/// Handle on the database; cheap to clone. The thread exits when the last clone is dropped, or with [`ServerState::close`].
 #[derive(Clone)]
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
@@ -122,7 +122,7 @@ impl ServerState {
     pub async fn close(&self) {
         let (done, ended) = oneshot::channel();
         self.jobs.send_last(DatabaseJob::End(done));
-        // An error means that the thread has ended already.
+        // An error means that the thread has exited already.
         let _ = ended.await;
     }
 
@@ -132,7 +132,7 @@ impl ServerState {
         let why = gone.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         match why {
             Some(why) => why,
-            // The thread has ended normally: there will be no reason.
+            // The thread has exited normally: there will be no reason.
             None => std::future::pending().await,
         }
     }
@@ -215,7 +215,7 @@ impl ServerState {
     /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -229,7 +229,7 @@ impl ServerState {
     /// time.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
         let key = [machine.to_owned(), allocation.to_owned()];
         self.run_job(move |connection| {
@@ -243,7 +243,7 @@ impl ServerState {
     /// the limit of unknown machines is reached.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
@@ -256,7 +256,7 @@ impl ServerState {
     /// which is harmless.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn store_event(&self, machine: &str, event: &ProgressEvent) -> Result<()> {
         let (machine, text) = (machine.to_owned(), to_json(event)?);
         self.run_job(move |connection| {
@@ -287,7 +287,7 @@ impl ServerState {
     /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
         let file = file.clone();
         self.run_job_blocking(move |connection| {
@@ -304,7 +304,7 @@ impl ServerState {
     /// Stores the digest of a file.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
         let (file, digest) = (file.clone(), digest.to_owned());
         self.run_job_blocking(move |connection| {
@@ -322,7 +322,7 @@ pub(crate) fn add_database_context<T>(result: rusqlite::Result<T>) -> Result<T> 
 }
 
 pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {
-    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has ended, or this request panicked")))
+    answer.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "the database thread has exited, or this request panicked")))
 }
 
 pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String> {

@@ -32,13 +32,13 @@ const ID_BYTES: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SuccessEffect {
     /// The order is completed.
-    Completes(Box<ReinstallOrder>),
+    Order(Box<ReinstallOrder>),
     /// The first installation is completed.
-    Installs,
+    Installation,
     /// The adoption by the operator is completed. The content of the reported marker remains a claim.
-    Adopts,
+    Adoption,
     /// Nothing is recorded.
-    Nothing,
+    NoEffect,
 }
 
 /// Reason why a reported success is not valid.
@@ -110,7 +110,7 @@ impl fmt::Display for UnprovenReason {
 /// Evaluates a report of success by the boot with this token. Returns its effect.
 ///
 /// # Errors
-/// The success is not proven.
+/// Returns an error if the success is not proven.
 pub(crate) fn evaluate_success(
     standing: &InstallState,
     allocation: &str,
@@ -121,14 +121,14 @@ pub(crate) fn evaluate_success(
         (Some(id), Some(order)) if *id == order.id => {
             let attempt = order.attempt.as_ref().ok_or(UnprovenReason::NotBegun);
             let proven = attempt.and_then(|attempt| check_marker(attempt, &order.disks, allocation, boot, report));
-            proven.map(|()| SuccessEffect::Completes(Box::new(order.clone())))
+            proven.map(|()| SuccessEffect::Order(Box::new(order.clone())))
         }
-        (Some(id), _) if is_repeated_success(standing, id, report) => Ok(SuccessEffect::Nothing),
+        (Some(id), _) if is_repeated_success(standing, id, report) => Ok(SuccessEffect::NoEffect),
         (Some(id), _) => Err(UnprovenReason::OrderNotOpen(truncate_bytes(id, ID_BYTES).escape_debug().to_string())),
-        (None, _) if standing.succeeded => Ok(SuccessEffect::Nothing),
+        (None, _) if standing.succeeded => Ok(SuccessEffect::NoEffect),
         (None, _) => evaluate_first_success(standing, allocation, boot, report),
     };
-    if standing.unconfirmed { judged.or(Ok(SuccessEffect::Nothing)) } else { judged }
+    if standing.unconfirmed { judged.or(Ok(SuccessEffect::NoEffect)) } else { judged }
 }
 
 fn evaluate_first_success(
@@ -140,11 +140,11 @@ fn evaluate_first_success(
     let begun = standing.first.as_ref().ok_or(UnprovenReason::NotBegun);
     let proven = begun.and_then(|first| check_marker(&first.to_attempt(), &first.disks, allocation, boot, report));
     match (proven, &standing.adopted_marker) {
-        (Ok(()), _) => Ok(SuccessEffect::Installs),
+        (Ok(()), _) => Ok(SuccessEffect::Installation),
         (Err(why), _) if !standing.adopted => Err(why),
         (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(UnprovenReason::NotAdopted),
         // If no marker was shown before, the operator's confirmation applies to any marker of this allocation.
-        (Err(_), _) => Ok(SuccessEffect::Adopts),
+        (Err(_), _) => Ok(SuccessEffect::Adoption),
     }
 }
 

@@ -89,7 +89,7 @@ fn install(state: &ServerState, machine: &str) {
     ));
     register(state, machine, true);
     let begun = wait(state.start_first_install(machine, allocation(machine), AttemptStart { by: [7; 32], ..start() }));
-    assert_eq!(begun, FirstStartOutcome::Yes(true));
+    assert_eq!(begun, FirstStartOutcome::Permitted(true));
     let reported = wait(state.handle_report(machine, allocation(machine), [7; 32], &report(true, "")));
     assert_eq!(reported.unproven, None);
     register(state, machine, false);
@@ -135,7 +135,7 @@ fn a_marker_says_what_a_first_installation_is() {
         },
     ));
     // The machine was installed before its server lost its memory, and boots what it has by the operator's word.
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Yes);
+    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker.clone()), ..report(true, "") }));
@@ -244,7 +244,7 @@ fn the_same_report_again_is_no_news_and_gets_the_same_answer() {
             BootTarget::Attempt(_)
         ));
         let begun = wait(state.start_order("m", "a", &order.id, start()));
-        assert!(matches!(begun, OrderStart::Yes(_, news) if news == (attempt == 1)), "{begun:?}");
+        assert!(matches!(begun, OrderStart::Permitted(_, news) if news == (attempt == 1)), "{begun:?}");
         let failed = InstallReport { message: format!("attempt {attempt}"), ..report(false, &order.id) };
         let first = wait(state.handle_report("m", "a", BOOT, &failed));
         let second = wait(state.handle_report("m", "a", BOOT, &failed));
@@ -279,7 +279,7 @@ fn a_last_attempt_that_says_nothing_is_handed_out_once_more_for_its_report() {
             assert!(matches!(boot(), BootTarget::Attempt(order) if order.attempts == attempt), "{attempt}");
             assert!(matches!(
                 wait(state.start_order(machine, allocation(machine), &order.id, start())),
-                OrderStart::Yes(..)
+                OrderStart::Permitted(..)
             ));
         }
         if succeeds {

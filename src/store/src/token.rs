@@ -19,7 +19,7 @@ pub type TokenHash = [u8; 32];
 /// Returns random bytes from the operating system.
 ///
 /// # Errors
-/// The operating system provides no random bytes.
+/// Returns an error if the operating system provides no random bytes.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).context(Phase::Serve, || "get random bytes for a token")?;
@@ -29,7 +29,7 @@ pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
 /// Returns a new token and its hash.
 ///
 /// # Errors
-/// The operating system provides no random bytes.
+/// Returns an error if the operating system provides no random bytes.
 pub fn generate_token() -> Result<(String, TokenHash)> {
     let token = encode_hex(random_bytes::<32>()?);
     let hash = hash_token(&token);
@@ -47,7 +47,7 @@ pub fn operator_token_hash(dir: &Path) -> Result<TokenHash> {
 /// Returns the hash of the token in a file. If the file does not exist, it is created with a new token, readable only by its owner.
 ///
 /// # Errors
-/// The file cannot be created or read, or does not contain a token.
+/// Returns an error if the file cannot be created or read, or does not contain a token.
 pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
     let path = dir.join(name);
     let what = || format!("token file {}", path.display());

@@ -10,7 +10,7 @@ use time::{Duration, OffsetDateTime};
 
 /// Maximum number of unknown machines. Rarely are more machines racked before the operator writes their files.
 const MOST: u32 = 256;
-/// Time after its last call after which an unknown machine is deleted.
+/// Time after its last request after which an unknown machine is deleted.
 const KEPT: Duration = Duration::hours(24);
 
 /// Condition for unknown machines. A machine with an allocation in the database is not unknown, even if its file was removed.

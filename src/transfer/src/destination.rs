@@ -1,11 +1,11 @@
 //! Signed address of the receiver. The signature proves to the sender that the address and port come from a machine with the shared secret,
-//! and were not replaced in transit. The format is that of Ganeti's remote import, so the sender also verifies addresses that Ganeti has
+//! and were not replaced in transit. The format matches Ganeti's remote import, so the sender also verifies addresses that Ganeti has
 //! signed.
 
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
-/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so that a longer or shorter salt would allow another index.
+/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so a longer or shorter salt would allow another index.
 const SALT_LENGTH: usize = 16;
 
 /// Address of the receiver, for certain disks.

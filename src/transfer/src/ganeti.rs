@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = HEAD_BYTES;
 /// Number of blocks that are buffered between the network and the disk.
 const BLOCKS: usize = 8;
 
-/// Compression of the stream. The names are those of Ganeti.
+/// Compression of the stream. The names match Ganeti's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GanetiCompression {
     None,
@@ -205,7 +205,7 @@ fn receive_until(
     }
 }
 
-/// Receives the blocks of the disk and returns their total length. One thread reads from the network, another one
+/// Receives the blocks of the disk and returns their total length. One thread reads from the network, another thread
 /// writes to the disk.
 fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>) -> io::Result<u64> {
     let (full, todo) = mpsc::sync_channel::<(u64, AlignedBuffer, usize)>(BLOCKS);

@@ -48,11 +48,12 @@ pub struct ControlSilence(Option<Instant>);
 /// State of [`ControlSilence`] after a response without information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilenceState {
-    /// The period begins with this response, which is reported to the operator.
-    Begins,
-    Lasts,
-    /// The period exceeds the timeout: the transfer is considered ended.
-    Ends,
+    /// First response of the period without information. It is reported to the operator.
+    Started,
+    /// Later response of the period, before the timeout.
+    Continued,
+    /// Response after the timeout: the transfer is considered ended.
+    TimedOut,
 }
 
 impl ControlSilence {
@@ -63,11 +64,11 @@ impl ControlSilence {
 
     fn note_silence_at(&mut self, now: Instant) -> SilenceState {
         match self.0 {
-            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::Ends,
-            Some(_) => SilenceState::Lasts,
+            Some(began) if now.saturating_duration_since(began) >= SILENCE => SilenceState::TimedOut,
+            Some(_) => SilenceState::Continued,
             None => {
                 self.0 = Some(now);
-                SilenceState::Begins
+                SilenceState::Started
             }
         }
     }
@@ -273,8 +274,8 @@ impl IncomingMigration {
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(
-                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than this plan was \
-                 made for; a new plan is required",
+                "the other machine has rebooted, and its filesystems, arrays or partitions have other ids or sizes than in this plan; \
+                 a new plan is required",
             );
         }
     }

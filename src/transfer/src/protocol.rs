@@ -32,7 +32,7 @@ fn worker_count() -> usize {
 #[derive(Debug)]
 pub(crate) enum ConnectionEnd {
     /// The connection was interrupted. Verified data is preserved, and the next connection resumes after it.
-    Again(io::Error),
+    Interrupted(io::Error),
     /// The receiver does not accept the disk. This connection has not written anything.
     Refused(String),
     /// Permanent failure, which a retry would not change.
@@ -44,7 +44,7 @@ impl From<io::Error> for ConnectionEnd {
         match error.kind() {
             // The peer rejects the local certificate or sends malformed frames. The error for data damaged in transit has another kind.
             ErrorKind::InvalidData => ConnectionEnd::Failed(error.to_string()),
-            _ => ConnectionEnd::Again(error),
+            _ => ConnectionEnd::Interrupted(error),
         }
     }
 }

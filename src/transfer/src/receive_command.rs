@@ -81,11 +81,11 @@ pub(super) struct TransferReceiver {
 /// Outcome of a connection.
 enum ConnectionOutcome {
     /// The client was not authenticated as the expected peer.
-    Stranger(String),
-    Cut(String),
-    Whole(String),
+    Unauthenticated(String),
+    Interrupted(String),
+    Complete(String),
     /// Final failure of the transfer.
-    Over(Error),
+    Failed(Error),
 }
 
 impl TransferReceiver {
@@ -166,17 +166,17 @@ impl TransferReceiver {
             while let Ok(news) = news.try_recv() {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
                 match news {
-                    ConnectionOutcome::Stranger(why) => tracing::warn!("connection rejected: {why}"),
-                    ConnectionOutcome::Cut(why) => {
+                    ConnectionOutcome::Unauthenticated(why) => tracing::warn!("connection rejected: {why}"),
+                    ConnectionOutcome::Interrupted(why) => {
                         heard = Instant::now();
                         tracing::warn!("{why}; waiting for another connection");
                     }
-                    ConnectionOutcome::Whole(name) => {
+                    ConnectionOutcome::Complete(name) => {
                         heard = Instant::now();
                         whole += 1;
                         say(&format!("{name}: complete"))?;
                     }
-                    ConnectionOutcome::Over(error) => return Err(error),
+                    ConnectionOutcome::Failed(error) => return Err(error),
                 }
             }
             if whole >= self.disks.len() && receive_state::close_if_complete(&self.disks, ends.peer_certificate()) {
@@ -210,7 +210,7 @@ impl TransferReceiver {
         let peer = tcp.peer_addr().map_or_else(|_| "unknown client".to_owned(), |address| address.to_string());
         let mut link = match TlsLink::accept(tcp, ends) {
             Ok(link) => link,
-            Err(error) => return ConnectionOutcome::Stranger(format!("{peer}: {error}")),
+            Err(error) => return ConnectionOutcome::Unauthenticated(format!("{peer}: {error}")),
         };
         drop(place);
         if !link.is_own() {
@@ -218,13 +218,13 @@ impl TransferReceiver {
         }
         let what = || format!("receive from {peer}");
         match receive_disk(&mut link, &self.disks, ends.peer_certificate()) {
-            Ok(name) => ConnectionOutcome::Whole(name),
-            Err(ConnectionEnd::Again(error)) => ConnectionOutcome::Cut(format!("{}: {error}", what())),
+            Ok(name) => ConnectionOutcome::Complete(name),
+            Err(ConnectionEnd::Interrupted(error)) => ConnectionOutcome::Interrupted(format!("{}: {error}", what())),
             Err(ConnectionEnd::Refused(why)) => {
-                ConnectionOutcome::Over(Error::refusal(Phase::Move, format!("{}: {why}", what())))
+                ConnectionOutcome::Failed(Error::refusal(Phase::Move, format!("{}: {why}", what())))
             }
             Err(ConnectionEnd::Failed(why)) => {
-                ConnectionOutcome::Over(Error::new(Phase::Move, format!("{}: {why}", what())))
+                ConnectionOutcome::Failed(Error::new(Phase::Move, format!("{}: {why}", what())))
             }
         }
     }
@@ -232,7 +232,7 @@ impl TransferReceiver {
     /// Receives a disk from Ganeti's import-export. The first failure is final, because that program cannot resume.
     fn receive_from_ganeti(&self, link: &mut TlsLink, ends: &TlsEndpoints) -> ConnectionOutcome {
         let [disk] = &self.disks[..] else {
-            return ConnectionOutcome::Over(Error::refusal(
+            return ConnectionOutcome::Failed(Error::refusal(
                 Phase::Move,
                 "the sender is Ganeti's import-export, which sends only one disk; specify a single disk",
             ));
@@ -242,9 +242,9 @@ impl TransferReceiver {
             Ok(_) => {
                 // The disk is complete, even if the peer has already disconnected.
                 let _ = link.send_close_notify();
-                ConnectionOutcome::Whole(disk.name.clone())
+                ConnectionOutcome::Complete(disk.name.clone())
             }
-            Err(error) => ConnectionOutcome::Over(error),
+            Err(error) => ConnectionOutcome::Failed(error),
         }
     }
 }

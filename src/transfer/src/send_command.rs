@@ -109,7 +109,7 @@ pub(super) fn send_one_disk(
             Err(stopped) => stopped,
         };
         let error = match stopped {
-            ConnectionEnd::Again(error) => error,
+            ConnectionEnd::Interrupted(error) => error,
             ConnectionEnd::Refused(why) => return Err(Error::refusal(Phase::Move, format!("{}: {why}", what()))),
             ConnectionEnd::Failed(why) => return Err(Error::new(Phase::Move, format!("{}: {why}", what()))),
         };

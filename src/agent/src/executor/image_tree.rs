@@ -168,7 +168,7 @@ impl PlanExecutor {
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            BootRecord::Unsaid => match self.describe_boot(&root)? {
+            BootRecord::Unknown => match self.describe_boot(&root)? {
                 None => Ok(()),
                 // The files of an image do not include an installed boot loader.
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),
@@ -200,7 +200,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the UUID of the root filesystem: that of the raw image if one was written, otherwise that of the plan.
+    /// Returns the UUID of the root filesystem: from the raw image if one was written, otherwise from the plan.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
     }

@@ -41,11 +41,11 @@ impl PlanExecutor {
             }
         };
         match machine.migration_status(order) {
-            MigrationAnswer::Done | MigrationAnswer::Over => Err(Error::denial(
+            MigrationAnswer::Done | MigrationAnswer::Ended => Err(Error::denial(
                 Phase::Move,
                 "the control plane has ended the migration; the received system must not be booted",
             )),
-            MigrationAnswer::Part(MigrationOffer { peer: Some(peer), .. })
+            MigrationAnswer::Role(MigrationOffer { peer: Some(peer), .. })
                 if self.received_from.as_ref().is_some_and(|from| *from != peer.digest()) =>
             {
                 Err(Error::new(
@@ -54,7 +54,7 @@ impl PlanExecutor {
                      transfer is required",
                 ))
             }
-            MigrationAnswer::Part(_) | MigrationAnswer::Waits(_) | MigrationAnswer::Nothing => Ok(()),
+            MigrationAnswer::Role(_) | MigrationAnswer::Waiting(_) | MigrationAnswer::Unmentioned => Ok(()),
         }
     }
 

@@ -91,28 +91,28 @@ impl MigrationWatch {
             }
         };
         let said = machine.migration_status(order);
-        if said != MigrationAnswer::Nothing {
+        if said != MigrationAnswer::Unmentioned {
             self.silence.is_broken();
         }
         let now = match said {
-            MigrationAnswer::Part(moving) => {
+            MigrationAnswer::Role(moving) => {
                 moving.carried.iter().for_each(|carried| incoming.compare_inventory(carried));
                 if let Some(Err(error)) = moving.peer.as_ref().map(|peer| incoming.set_peer(peer)) {
                     tracing::warn!("{error}");
                 }
                 String::new()
             }
-            MigrationAnswer::Waits(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender; it may be unable to read the file of this machine; \
-                 the transfer continues"
+            MigrationAnswer::Waiting(state) => format!(
+                "the migration is {state}, but the control plane does not specify the sender, possibly because it cannot read the file of this \
+                 machine; the transfer continues"
             ),
-            MigrationAnswer::Done | MigrationAnswer::Over => {
+            MigrationAnswer::Done | MigrationAnswer::Ended => {
                 return incoming.end_transfer(
                     "the control plane has ended the migration; the system on this machine is incomplete",
                 );
             }
-            MigrationAnswer::Nothing => match self.silence.note_silence() {
-                SilenceState::Ends => {
+            MigrationAnswer::Unmentioned => match self.silence.note_silence() {
+                SilenceState::TimedOut => {
                     return incoming.end_transfer("the control plane has not reported the migration for ten minutes");
                 }
                 _ => "the control plane does not report the migration; the transfer continues for at most ten minutes"

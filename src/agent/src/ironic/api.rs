@@ -23,7 +23,7 @@ const ANSWER_BYTES: u64 = 16 << 20;
 /// Result of a request.
 #[derive(Debug)]
 pub(crate) enum IronicResult<T> {
-    Yes(T),
+    Success(T),
     /// No node has these MACs, or the node does not expect an agent now. Ironic does not distinguish the two cases.
     Unknown,
     /// Another operation on the node is in progress.
@@ -31,7 +31,7 @@ pub(crate) enum IronicResult<T> {
     /// Ironic has rejected the token, or another value that this agent sent.
     Refused(Error),
     /// No response, or a transient error.
-    Away(Error),
+    Unavailable(Error),
 }
 
 /// Node that represents this machine.
@@ -145,11 +145,13 @@ impl<T> IronicResult<T> {
     /// Converts the value of a response. If the conversion fails, returns the same result as for a missing response.
     fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
-            IronicResult::Yes(value) => convert(value).map_or_else(IronicResult::Away, IronicResult::Yes),
+            IronicResult::Success(value) => {
+                convert(value).map_or_else(IronicResult::Unavailable, IronicResult::Success)
+            }
             IronicResult::Unknown => IronicResult::Unknown,
             IronicResult::Locked => IronicResult::Locked,
             IronicResult::Refused(error) => IronicResult::Refused(error),
-            IronicResult::Away(error) => IronicResult::Away(error),
+            IronicResult::Unavailable(error) => IronicResult::Unavailable(error),
         }
     }
 }
@@ -159,11 +161,11 @@ fn request_first(what: &str, urls: &[String], request: impl Fn(&str) -> RequestB
     let mut away = None;
     for url in urls {
         match evaluate_response(what, url, request(url).timeout(ANSWER).send()) {
-            IronicResult::Away(error) => away = Some(error),
+            IronicResult::Unavailable(error) => away = Some(error),
             told => return told,
         }
     }
-    IronicResult::Away(
+    IronicResult::Unavailable(
         away.unwrap_or_else(|| Error::new(Phase::Control, format!("{what}: no URL of Ironic is configured"))),
     )
 }
@@ -173,18 +175,18 @@ fn evaluate_response(what: &str, url: &str, answered: reqwest::Result<Response>)
         Ok(response) => response,
         Err(error) => {
             let what = format!("{what}: no answer from {url}");
-            return IronicResult::Away(Error::with_source(Phase::Control, what, error.without_url()));
+            return IronicResult::Unavailable(Error::with_source(Phase::Control, what, error.without_url()));
         }
     };
     let status = response.status();
     match status {
-        _ if status.is_success() => IronicResult::Yes(response),
+        _ if status.is_success() => IronicResult::Success(response),
         StatusCode::NOT_FOUND => IronicResult::Unknown,
         StatusCode::CONFLICT => IronicResult::Locked,
         _ => {
             let said = read_body(what, response).map(|body| parse_fault(&body)).unwrap_or_default();
             let error = Error::new(Phase::Control, format!("{what}: {url} answered {status}: {said}"));
-            if http::is_retryable(status) { IronicResult::Away(error) } else { IronicResult::Refused(error) }
+            if http::is_retryable(status) { IronicResult::Unavailable(error) } else { IronicResult::Refused(error) }
         }
     }
 }
@@ -231,7 +233,7 @@ mod tests {
     #[test]
     fn a_machine_is_looked_up_by_all_its_macs() {
         let (api, server) = api(|_| Act::says(200, &FOUND.replace("TOKEN", "ophF")));
-        let IronicResult::Yes(node) = api.look_up_node(&["52:54:00:aa:00:06".into(), "52:54:00:aa:00:07".into()])
+        let IronicResult::Success(node) = api.look_up_node(&["52:54:00:aa:00:06".into(), "52:54:00:aa:00:07".into()])
         else {
             panic!()
         };
@@ -246,7 +248,7 @@ mod tests {
     fn a_token_that_was_handed_out_before_is_none() {
         for words in ["******", ""] {
             let (api, _server) = api(move |_| Act::says(200, &FOUND.replace("TOKEN", words)));
-            assert!(matches!(api.look_up_node(&[]), IronicResult::Yes(FoundIronicNode { token: None, .. })));
+            assert!(matches!(api.look_up_node(&[]), IronicResult::Success(FoundIronicNode { token: None, .. })));
         }
     }
 
@@ -259,7 +261,7 @@ mod tests {
             agent_version: "v".into(),
             agent_verify_ca: "pem".into(),
         };
-        assert!(matches!(api.send_heartbeat("n", &heartbeat), IronicResult::Yes(())));
+        assert!(matches!(api.send_heartbeat("n", &heartbeat), IronicResult::Success(())));
         let request = &server.requests()[0];
         assert_eq!(
             (request.line().as_str(), request.header("x-openstack-ironic-api-version")),
@@ -286,8 +288,8 @@ mod tests {
             assert!(told.contains(expected), "{status}: {told}");
         }
         let nobody = IronicClient::new(&["http://127.0.0.1:1".into()]).unwrap().look_up_node(&["m".into()]);
-        assert!(matches!(nobody, IronicResult::Away(_)), "{nobody:?}");
-        assert!(matches!(IronicClient::new(&[]).unwrap().look_up_node(&[]), IronicResult::Away(_)));
+        assert!(matches!(nobody, IronicResult::Unavailable(_)), "{nobody:?}");
+        assert!(matches!(IronicClient::new(&[]).unwrap().look_up_node(&[]), IronicResult::Unavailable(_)));
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) trait CommandExecutor: Send + Sync {
     fn result_available(&self, command: IronicCommand, succeeded: bool);
 }
 
-/// Reason why a command was rejected. Messages are those of Ironic's own agent, since a conductor searches for some of them.
+/// Reason why a command was rejected. Messages match those of Ironic's own agent, since a conductor searches for some of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandRejection {
     NoDot,

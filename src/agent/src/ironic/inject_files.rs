@@ -1,4 +1,4 @@
-//! Files of `inject_files`: those of the step and those of the node's properties.
+//! Files of `inject_files`, from the step and from the node's properties.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use base64::Engine;
@@ -160,10 +160,9 @@ pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Res
     let (devices, markers): (Vec<&DevicePath>, Vec<&InstallMarker>) = ours.unzip();
     let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
     newest.ok_or_else(|| match devices.is_empty() {
-        true => plan_refusal("no disk contains an installation of this node by drophammer, so a file must specify its partition: a number or a \
-            device"),
-        false => plan_refusal("the disks contain several installations of this node, and none lists the others as replaced, so a file must specify \
-            its partition: a number or a device"),
+        true => plan_refusal("no disk contains an install marker of this node: specify the partition of each file, as a number or a device"),
+        false => plan_refusal("the disks contain several installations of this node, and it is unknown which one is the newest: specify the \
+            partition of each file, as a number or a device"),
     })
 }
 

@@ -37,10 +37,10 @@ impl LookupRetries {
         say: &dyn Fn(&str),
     ) -> Result<Duration> {
         let why = match told {
-            IronicResult::Yes(_) => String::new(),
+            IronicResult::Success(_) => String::new(),
             IronicResult::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
             IronicResult::Locked => "the node is locked (409)".to_owned(),
-            IronicResult::Refused(error) | IronicResult::Away(error) => error.to_string(),
+            IronicResult::Refused(error) | IronicResult::Unavailable(error) => error.to_string(),
         };
         if why != self.said {
             say(&why);
@@ -71,9 +71,9 @@ impl LookupRetries {
 pub(crate) fn choose_token(node: &FoundIronicNode, kept: Option<String>) -> Result<String> {
     node.token.clone().or(kept).ok_or_else(|| {
         let message = format!(
-            "Ironic has issued the token of node {} already, and it is not stored here: an agent was started twice in this boot, or \
-             another client has looked up the node. Abort the operation of the node and start it again; each power cycle has a new \
-             token",
+            "Ironic has already issued the token of node {} to another client: the agent was started twice during this boot, or a client \
+             outside of this machine has looked up the node. Abort the operation of the node and start it again: Ironic issues a new token \
+             after each power cycle",
             node.uuid
         );
         Error::refusal(Phase::Control, message)

@@ -33,8 +33,9 @@ pub(crate) struct ServerLimits {
     /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
-    /// Timeout of the head of a request, and of the next request on a connection.
+    /// Timeout of the head of a request, which includes the wait for the next request on a connection.
     pub head: Duration,
+    /// Timeout of the body of a request.
     pub body: Duration,
     /// Timeout of a connection, including the execution of commands.
     pub connection: Duration,
@@ -63,7 +64,7 @@ pub(crate) fn listen_on_port(port: u16) -> Result<TcpListener> {
     listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
 }
 
-/// Serves on a separate thread until the process ends.
+/// Serves on a separate thread until the process exits.
 ///
 /// # Errors
 /// Fails if the kernel lacks resources.
@@ -125,7 +126,7 @@ async fn serve_stream(
     place: Arc<ConnectionSlot>,
     bounds: ServerLimits,
 ) {
-    // Responses are small and written at once; a failure costs only a few milliseconds.
+    // Responses are small and written immediately; a failure costs only a few milliseconds.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {

@@ -39,7 +39,7 @@ impl First {
     fn start() -> First {
         let folder = tempfile::tempdir().unwrap();
         certificates(folder.path());
-        // Both listeners are open at the same time, so that the ports differ.
+        // Both listeners are open at the same time, so the ports differ.
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = free.map(|free| free.local_addr().unwrap().port());
         let rack = First::run(folder.path(), ports);

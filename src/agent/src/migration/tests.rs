@@ -26,19 +26,15 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     let other = Allocation { id: "a9".to_owned(), ..Allocation::default() };
     let mut silence = ControlSilence::default();
     let mut after = |newest, allocation| choose_sender_action(&answer(newest, allocation), "o1", &mut silence);
-    assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), SenderAction::Sends(Box::new(moving.clone())));
-    assert_eq!(
-        after(None, Some(sends)),
-        SenderAction::Sends(Box::new(moving)),
-        "a control plane of an earlier version"
-    );
+    assert_eq!(after(Some(("o1", "copying")), Some(sends.clone())), SenderAction::Send(Box::new(moving.clone())));
+    assert_eq!(after(None, Some(sends)), SenderAction::Send(Box::new(moving)), "a control plane of an earlier version");
     for (newest, words) in [
         (Some(("o1", "copying")), "the migration is copying"),
         (Some(("o1", "booting")), "not confirmed yet"),
         (Some(("o1", "done")), "this machine has no allocation"),
-        (None, "does not report the migration"),
+        (None, "for the control plane to report the migration"),
     ] {
-        let SenderAction::Waits(what) = after(newest, None) else { panic!("{newest:?}") };
+        let SenderAction::Wait(what) = after(newest, None) else { panic!("{newest:?}") };
         assert!(what.contains(words), "{what}");
     }
     for (newest, allocation) in [
@@ -47,10 +43,10 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
         (Some(("o2", "ordered")), None),
         (Some(("o1", "done")), Some(other.clone())),
     ] {
-        assert!(matches!(after(newest, allocation), SenderAction::BootsAgain(_)), "{newest:?}");
+        assert!(matches!(after(newest, allocation), SenderAction::Reboot(_)), "{newest:?}");
     }
     // An earlier version of the server reports no status when the migration has ended: the sender waits in that case too.
-    assert!(matches!(after(None, Some(other)), SenderAction::Waits(_)));
+    assert!(matches!(after(None, Some(other)), SenderAction::Wait(_)));
 }
 
 /// The attack: a machine that impersonates the receiver asks for the disks. The control plane may have been deceived, or be deceiving.

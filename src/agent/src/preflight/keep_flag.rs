@@ -71,9 +71,8 @@ fn find_newest_installation<'a>(
         let found = markers.iter().map(|marker| format!("allocation {} of {}", marker.allocation, marker.time));
         let found: Vec<String> = found.collect();
         let message = format!(
-            "drophammer.keep: the disks contain several installations of this machine and project, and none lists the others as replaced: \
-             {}. Their times prove nothing, so nothing was erased. Erase the root filesystem of the older one with wipefs -a in the \
-             rescue shell",
+            "drophammer.keep: the disks contain several installations of this machine and project, and no marker proves which one is the \
+             newest: {}. Nothing was erased. Erase the root filesystems of the older installations with wipefs -a in the rescue shell",
             found.join("; ")
         );
         Error::refusal(Phase::Plan, message)

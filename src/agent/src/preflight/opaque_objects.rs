@@ -6,7 +6,7 @@ use model::device::KernelName;
 use model::inventory::{Inventory, OpaqueObject, UniqueIdentifiers};
 use model::storage_graph::DeviceStack;
 
-/// Refuses if an object of the machine was not read. An object is ignored if it lies only on disks in `give_up`, the disks whose contents
+/// Refuses if an object of the machine was not read. An object is ignored if it is only on disks in `give_up`, the disks whose contents
 /// the operator discards.
 ///
 /// # Errors
@@ -29,7 +29,7 @@ pub(crate) fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result
         return Ok(());
     }
     let message = format!(
-        "whether this allocation is already installed is recorded only on the disks, but the contents of {} cannot be read. If they \
+        "the contents of {} cannot be read, and may include the only record that this allocation is already installed. If the contents \
          are not needed, erase them with wipefs -a in the rescue shell",
         opaque.join(", ")
     );
@@ -125,7 +125,7 @@ mod tests {
             (with("crypto_LUKS", "crypto"), &["A"], false),
             (with("crypto_LUKS", "crypto"), &[""], false),
             (with_group("thin", None), &["B"], true),
-            // The object lies on both disks.
+            // The object is on both disks.
             (two("A"), &["B"], false),
             (two("A"), &["A", "B"], true),
             // Two disks have that number, and it identifies neither.

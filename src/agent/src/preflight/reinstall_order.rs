@@ -1,4 +1,4 @@
-//! Comparison of the reinstall order in a machine's file with the install markers on the disks. No server records completed orders; only
+//! Comparison of the reinstall order in a machine file with the install markers on the disks. No server records completed orders; only
 //! the markers do.
 //!
 //! | order number in the marker of this allocation | order N in the file | action |
@@ -34,19 +34,19 @@ pub(crate) fn compare_order(
     let Some(ordered) = OrderNumber::parse(&id) else {
         let largest = OrderNumber::LARGEST;
         let message = format!(
-            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine's file"
+            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine file"
         );
         return Err(Error::refusal(Phase::Plan, message));
     };
     let Some((device, done)) = find_latest_order(&claim, inventory) else { return Ok(None) };
     if done > ordered && allocation.order.as_ref().is_some_and(|order| order.replace_newer) {
         return Ok(Some(format!(
-            "order {ordered}: replaces the installation on {device}, whose marker names order {done}"
+            "order {ordered}: replaces the installation on {device}, whose marker records order {done}"
         )));
     }
     if done > ordered {
         let message = format!(
-            "order {ordered}: cannot carry it out: the marker on {device} names order {done}, which is later. Nothing was written. An older file \
+            "order {ordered}: cannot carry it out: the marker on {device} records the later order {done}. Nothing was written. An older file \
              may have been served, or the marker is forged; to reinstall, serve a file with an order above {done}, or with \
              \"replace_newer\": true in the order"
         );
@@ -56,7 +56,7 @@ pub(crate) fn compare_order(
         return Ok(None);
     }
     (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
-    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} names it")))
+    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records it")))
 }
 
 /// Returns the largest valid order number in the markers of this allocation, and the filesystem with that marker.
@@ -127,7 +127,9 @@ mod tests {
             let refused = refused.unwrap_err();
             assert!(refused.is_refusal(), "{refused}");
             let text = refused.to_string();
-            for part in ["order 3: cannot", &format!("/dev/sda2 names order {larger}"), "replace_newer", "above"] {
+            for part in
+                ["order 3: cannot", &format!("/dev/sda2 records the later order {larger}"), "replace_newer", "above"]
+            {
                 assert!(text.contains(part), "{text}");
             }
             assert!(allocation.reinstall && !allocation.succeeded, "it is not taken for installed");

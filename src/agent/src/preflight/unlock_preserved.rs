@@ -84,7 +84,7 @@ fn is_able() -> bool {
     process::find_missing_tools(&[storage::luks::TOOL]).is_empty()
 }
 
-/// Unlocks all containers or none, since a volume group with a missing physical volume would be incomplete.
+/// Unlocks either all containers or no container, since a volume group with a missing physical volume would be incomplete.
 fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();

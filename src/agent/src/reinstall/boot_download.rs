@@ -33,7 +33,7 @@ pub(crate) struct BootClient {
 pub(crate) enum BootResponse {
     Boot(NextBoot),
     /// No reinstall is ordered for this machine.
-    Nothing {
+    NotOrdered {
         message: String,
     },
 }
@@ -87,7 +87,7 @@ impl BootClient {
                 return answer;
             }
             // A refusal because nothing is ordered is more informative than one because of an unknown NIC.
-            if refused.is_none() || matches!(answer, Ok(BootResponse::Nothing { .. })) {
+            if refused.is_none() || matches!(answer, Ok(BootResponse::NotOrdered { .. })) {
                 refused = Some(answer);
             }
         }
@@ -154,7 +154,7 @@ fn read_refusal(server: &str, status: StatusCode, body: &str) -> Result<BootResp
     let said = said.trim();
     if status == StatusCode::CONFLICT {
         let message = if said.is_empty() { "no reinstall is ordered for this machine" } else { said };
-        return Ok(BootResponse::Nothing { message: message.to_owned() });
+        return Ok(BootResponse::NotOrdered { message: message.to_owned() });
     }
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
     Err(Error::new(Phase::Control, format!("request boot information from {server}: it responds {status}{said}")))
@@ -219,7 +219,7 @@ mod tests {
             [(body, "no reinstall of storage-7 is ordered"), ("", "no reinstall is ordered for this machine")]
         {
             let control = serve(vec![("mac=52:54:00:00:00:02", Act::says(409, body))]);
-            let BootResponse::Nothing { message } =
+            let BootResponse::NotOrdered { message } =
                 BootClient::new(&control.url("")).unwrap().request_boot(None, &macs()).unwrap()
             else {
                 panic!("nothing is ordered")

@@ -38,7 +38,7 @@ fn a_refusal_says_what_to_do() {
 
 #[test]
 fn the_preview_names_both_ways() {
-    let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted by BIOS".to_owned()));
+    let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted in BIOS mode".to_owned()));
     for part in [
         "nothing is changed",
         "systemctl kexec",

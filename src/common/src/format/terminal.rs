@@ -1,6 +1,6 @@
 //! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the writing direction
 //! are escaped. Every command and log writes through these functions (`crate::output`, `linux::console`). The only escape sequences in the
-//! output are those of the program's own [`TextStyle`]s.
+//! output come from the program's own [`TextStyle`]s.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Location of a machine's file: a URL or a path, with placeholders for properties of the machine.
+//! Location of a machine file: a URL or a path, with placeholders for properties of the machine.
 
 use common::encoding::percent_encode;
 use common::error::{Error, Phase, Result};

@@ -37,22 +37,22 @@ impl HttpControlPlane {
                 .header(REQUEST_ID, id);
             let request = match request.body(body.clone()) {
                 Ok(request) => request,
-                Err(error) => return AttemptResult::Never(self.unreachable_error(&what, error)),
+                Err(error) => return AttemptResult::Permanent(self.unreachable_error(&what, error)),
             };
             match http::privileged::send_privileged(request, patience) {
                 Ok(answer) if answer.status().is_success() => AttemptResult::Done(()),
                 Ok(answer) => {
                     let refusal = self.status_error(&what, answer.status(), &String::from_utf8_lossy(answer.body()));
                     if http::is_retryable(answer.status()) {
-                        AttemptResult::Again(refusal)
+                        AttemptResult::Transient(refusal)
                     } else {
-                        AttemptResult::Never(refusal)
+                        AttemptResult::Permanent(refusal)
                     }
                 }
                 Err(error) if http::is_untrusted_certificate(&error) => {
-                    AttemptResult::Never(self.unreachable_error(&what, error))
+                    AttemptResult::Permanent(self.unreachable_error(&what, error))
                 }
-                Err(error) => AttemptResult::Again(self.unreachable_error(&what, error)),
+                Err(error) => AttemptResult::Transient(self.unreachable_error(&what, error)),
             }
         })
     }

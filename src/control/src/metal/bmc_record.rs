@@ -9,8 +9,9 @@ use model::registry_auth::SecretText;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Port and interface that metal-stack's own agent registers.
+/// Port of the BMC that metal-stack's own agent registers.
 const PORT: u16 = 623;
+/// Interface of `ipmitool` that metal-stack's own agent registers.
 const INTERFACE: &str = "lanplus";
 
 /// Record of a BMC, with metal-stack's fields. Empty if unknown.
@@ -50,7 +51,7 @@ impl BmcRecord {
     /// Parses a record. A field may be absent or null.
     ///
     /// # Errors
-    /// `bmc` or `fru` is not an object, or a field is not a text. The message does not contain values.
+    /// Returns an error if `bmc` or `fru` is not an object, or a field is not a text. The message does not contain values.
     pub(crate) fn from_json(bmc: &Value, fru: &Value, fields: &RecordFields) -> Result<BmcRecord, String> {
         let text = |of: &Value, name: &str| match of {
             Value::Null => Ok(String::new()),

@@ -44,7 +44,7 @@ fn describe_event(event: &ProgressEvent, is_phase: bool) -> String {
     }
 }
 
-/// Returns the first two nonempty lines of a message in one line: the summary, and its first reason if there is one.
+/// Returns the first two nonempty lines of a message in one line: the summary, and the first reason if the message has reasons.
 fn shorten_message(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     let text = lines.join(" ");

@@ -9,7 +9,7 @@ use model::pool_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Name of the EFI variable that contains the disks of earlier boots.
+/// Name of the EFI variable in which boots record the machine's disks.
 const DISKS: &str = "DrophammerDisks";
 
 /// Name of the EFI variable that contains the allocation whose installation was reported.
@@ -35,7 +35,7 @@ impl FirmwareRecord {
         FirmwareRecord { directory: directory.to_owned() }
     }
 
-    /// Returns the disks of earlier boots. The list is empty if none were recorded.
+    /// Returns the disks that earlier boots recorded. The list is empty if none were recorded.
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read. Without the record, the agent would not wait for disks that are slow to appear.

@@ -130,7 +130,7 @@ pub fn fetch_config(pixie: &str, machine: &str, retries: RetryPolicy) -> Result<
     let client = http::new_client()?;
     retries.run_attempts(|| match fetch_any_version(&client, pixie, machine) {
         Ok(config) => AttemptResult::Done(config),
-        Err(error) => AttemptResult::Again(error),
+        Err(error) => AttemptResult::Transient(error),
     })
 }
 
@@ -176,7 +176,7 @@ fn parse_document(response: Response) -> Result<Option<Value>, String> {
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
 
-/// Checks the configuration, and reports all missing fields at once. The messages do not contain values, since these may be secrets.
+/// Checks the configuration, and reports all missing fields together. The messages do not contain values, since these may be secrets.
 fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, String> {
     let PixieDocument { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
         serde_json::from_value(document)

@@ -128,10 +128,10 @@ impl MetalApiV1 {
                 Ok(answer) => AttemptResult::Done(answer),
                 Err(failure @ GrpcFailure::Certificate(_)) => {
                     self.renew_connections();
-                    AttemptResult::Again(failure.into_error())
+                    AttemptResult::Transient(failure.into_error())
                 }
-                Err(GrpcFailure::Passing(error)) => AttemptResult::Again(error),
-                Err(GrpcFailure::Unknown(error)) => AttemptResult::Never(error),
+                Err(GrpcFailure::Passing(error)) => AttemptResult::Transient(error),
+                Err(GrpcFailure::Unknown(error)) => AttemptResult::Permanent(error),
             }
         })
     }
@@ -322,7 +322,8 @@ impl MetalApi for MetalApiV1 {
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // The machine has booted over PXE by accident. The server already has the report, and another one would overwrite the password.
+            // The machine has booted over PXE by accident. The server already has the report, and another report would overwrite the
+            // password.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             InstallOutcome::Succeeded { boot, .. } => {
                 let console_password = console_password.unwrap_or(MADE_BEFORE);

@@ -121,10 +121,10 @@ impl MetalApiV2 {
             Ok(answer) => AttemptResult::Done(answer),
             Err(failure @ (ConnectFailure::Certificate(_) | ConnectFailure::Token(_))) => {
                 self.renew_client();
-                AttemptResult::Again(failure.into_error())
+                AttemptResult::Transient(failure.into_error())
             }
-            Err(ConnectFailure::Passing(error)) => AttemptResult::Again(error),
-            Err(failure) => AttemptResult::Never(failure.into_error()),
+            Err(ConnectFailure::Passing(error)) => AttemptResult::Transient(error),
+            Err(failure) => AttemptResult::Permanent(failure.into_error()),
         })
     }
 
@@ -174,7 +174,7 @@ impl MetalApiV2 {
                 AttemptResult::Done(false)
             }
             Ok(None) => AttemptResult::Done(true),
-            Err(error) => AttemptResult::Again(error),
+            Err(error) => AttemptResult::Transient(error),
         })
     }
 }

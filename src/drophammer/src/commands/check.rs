@@ -84,7 +84,7 @@ struct MachineReport {
 /// Prints all problems of the layouts, the selected layout, or the canonical form.
 ///
 /// # Errors
-/// A file or directory cannot be read or written, or a directory contains no layout.
+/// Returns an error if a file or directory cannot be read or written, or a directory contains no layout.
 pub fn run_check(options: &CheckOptions) -> Result<CommandOutcome> {
     let (text, outcome) = check_output(options)?;
     print_text(&text)?;

@@ -12,7 +12,7 @@ pub use site::operator_files::is_machine_text;
 /// Returns the allocation in the text, or `None` if the text contains no allocation. If NICs are given, the network must match them.
 ///
 /// # Errors
-/// All problems, with line and column if known.
+/// Returns all problems, with line and column if known.
 pub(crate) fn read_allocation(text: &str, nics: Option<&[Nic]>) -> Result<Option<Allocation>, Vec<Diagnostic>> {
     let read =
         if operator_files::is_agent_document(text) { parse_agent_document(text) } else { parse_machine_file(text) };

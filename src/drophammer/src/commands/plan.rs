@@ -62,7 +62,7 @@ pub struct PlanArgs {
 /// Prints what an installation would do.
 ///
 /// # Errors
-/// A file cannot be read, or the inventory is invalid.
+/// Returns an error if a file cannot be read, or the inventory is invalid.
 pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
     let write = if wants_colour() { print_styled } else { print_text };
     report_refusal(plan_output(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))

@@ -21,7 +21,7 @@ const FRESH: &str = "`drophammer inventory` on the machine prints its current in
 /// name.
 ///
 /// # Errors
-/// The server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
+/// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
 pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
@@ -73,8 +73,8 @@ fn registered_inventory(
 ) -> Result<(Inventory, Option<String>)> {
     let Some(registered) = registered else {
         return Err(inventory_refusal(format!(
-            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once, which installs nothing \
-             before it has an allocation; or {FRESH}"
+            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once (nothing is installed \
+             before it has an allocation), or {FRESH}"
         )));
     };
     let as_of = format_time(registered);

@@ -50,7 +50,7 @@ impl NamedTemplates {
     /// Merges the steps of the templates with the default steps.
     ///
     /// # Errors
-    /// All problems of the steps, with file, line and column.
+    /// Returns all problems of the steps, with file, line and column.
     pub(crate) fn merge(&self, defaults: &[PlannedStep]) -> std::result::Result<MergedSteps, String> {
         let wanted: Vec<Vec<TemplateStep>> = self.0.iter().map(|(_, template)| template.template_steps()).collect();
         let steps = merge_templates(&CATALOGUE, defaults.to_vec(), &wanted).map_err(|wrong| {

@@ -145,7 +145,7 @@ struct RackJson<'a> {
 /// Prints the plan of the rack.
 ///
 /// # Errors
-/// The directory cannot be read, or an approval cannot be written.
+/// Returns an error if the directory cannot be read, or an approval cannot be written.
 pub fn run_rack(options: &RackArgs) -> Result<CommandOutcome> {
     let RackCommand::Plan(options) = &options.command;
     report_refusal(rack_output(options).and_then(|(text, exit)| print_text(&text).map(|()| exit)))

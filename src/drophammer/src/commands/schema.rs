@@ -47,7 +47,7 @@ pub enum SchemaDocument {
 /// Prints the schema.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub fn run_schema(options: &SchemaOptions) -> Result<CommandOutcome> {
     print_text(&(to_json(&generate_schema(options.of))? + "\n"))?;
     Ok(CommandOutcome::Good)

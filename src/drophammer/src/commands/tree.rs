@@ -27,7 +27,7 @@ pub struct TreeOptions {
 /// Draws a layout, or prints its problems.
 ///
 /// # Errors
-/// The layout cannot be read, or the image cannot be written.
+/// Returns an error if the layout cannot be read, or the image cannot be written.
 pub fn run_tree(options: &TreeOptions) -> Result<CommandOutcome> {
     let parsed = match super::read_layout(&options.layout)? {
         Ok(parsed) => parsed,

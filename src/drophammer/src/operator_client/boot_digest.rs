@@ -12,7 +12,7 @@ use server::operator::MachineSummary;
 /// Prints the reinstall command for one machine.
 ///
 /// # Errors
-/// The server cannot be reached or fails.
+/// Returns an error if the server cannot be reached or fails.
 pub(crate) fn print_boot_digest(
     server: &OperatorClient,
     all: &[MachineSummary],

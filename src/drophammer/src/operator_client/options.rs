@@ -35,7 +35,7 @@ pub enum MachineCommand {
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
-    /// Change the OS parameters in a machine's file.
+    /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
     /// Switch a machine through its management controller, or set its next boot to PXE.
     Power(PowerOptions),
@@ -114,7 +114,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         manifests: bool,
     },
-    /// Add the volumes and storage classes of a file to a machine's file.
+    /// Add the volumes and storage classes of a file to a machine file.
     Add {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -123,7 +123,7 @@ pub enum VolumeCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Remove a volume from a machine's file. Its data is preserved, but no longer managed.
+    /// Remove a volume from a machine file. Its data is preserved, but no longer managed.
     Rm {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -242,7 +242,7 @@ pub struct PowerOptions {
 /// Management controller that is contacted directly, without the server.
 #[derive(Debug, Args)]
 pub struct ControllerOptions {
-    /// Contact this controller directly, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine's file,
+    /// Contact this controller directly, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine file,
     /// through the server].
     #[arg(long, value_name = "URL", requires = "bmc_user")]
     pub bmc: Option<String>,
@@ -331,7 +331,7 @@ pub struct ReinstallOrderOptions {
     /// Reinstall even if the disk with / does not have an install marker of this machine, for example after the disk was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
-    /// Use the layout of the machine's file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
+    /// Use the layout of the machine file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
     /// so far may be wiped.
     #[arg(long, conflicts_with = "cancel")]
     pub change_promise: bool,
@@ -341,7 +341,7 @@ pub struct ReinstallOrderOptions {
     /// Replace the installation on the disks even if it is newer than the server's record.
     #[arg(long, conflicts_with = "cancel")]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine's file: hostname, keys, user data and all other fields. Without this option, only the image
+    /// Apply the allocation of the machine file: hostname, keys, user data and all other fields. Without this option, only the image
     /// changes, and the installed allocation is kept.
     #[arg(long, conflicts_with = "cancel")]
     pub apply_allocation: bool,

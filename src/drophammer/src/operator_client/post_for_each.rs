@@ -14,7 +14,7 @@ type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
 /// the exit status. If `describe` is given, prints its text for each accepting machine.
 ///
 /// # Errors
-/// The server cannot be reached, or the text cannot be printed.
+/// Returns an error if the server cannot be reached, or the text cannot be printed.
 pub(crate) fn post_for_each(
     server: &OperatorClient,
     all: &[MachineSummary],

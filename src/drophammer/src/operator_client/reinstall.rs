@@ -68,15 +68,17 @@ fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     format!("{name} will be reinstalled with {image}{from} at its next boot over PXE; order {id}.\n{notes}")
 }
 
-/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine's file and what is installed.
+/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine file and what is installed.
 pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unrecorded: bool) -> Vec<String> {
     let is_applied = differences.iter().all(AllocationDifference::is_applied);
     let summary = match (is_unrecorded, differences.is_empty()) {
         (true, _) => Some(UNRECORDED.to_owned()),
         (false, true) => None,
-        (false, false) if is_applied => Some("the machine's file changes the installed allocation:".to_owned()),
+        (false, false) if is_applied => {
+            Some("the reinstall applies the machine file to the installed allocation:".to_owned())
+        }
         (false, false) => Some(
-            "the machine's file differs from the installed allocation; --apply-allocation applies the whole file:"
+            "the machine file differs from the installed allocation; --apply-allocation applies the whole file:"
                 .to_owned(),
         ),
     };

@@ -33,7 +33,7 @@ impl OperatorClient {
     /// Reads the operator's token and creates the client.
     ///
     /// # Errors
-    /// The token cannot be read, or TLS cannot be set up.
+    /// Returns an error if the token cannot be read, or TLS cannot be set up.
     pub(crate) fn new(options: &ServerOptions) -> Result<OperatorClient> {
         let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
         let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
@@ -55,7 +55,7 @@ impl OperatorClient {
     /// Sends the request and parses the response.
     ///
     /// # Errors
-    /// The server does not respond, rejects the token, or fails.
+    /// Returns an error if the server does not respond, rejects the token, or fails.
     pub(crate) fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<OperatorResponse<T>> {
         match self.send_text(request)? {
             OperatorResponse::Refused(said) => Ok(OperatorResponse::Refused(said)),

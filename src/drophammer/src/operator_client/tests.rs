@@ -142,13 +142,13 @@ fn what_happens_next_is_said() {
         (
             Some(DifferenceEffect::Kept),
             false,
-            "the machine's file differs from the installed allocation; --apply-allocation applies the whole file:\n  \
+            "the machine file differs from the installed allocation; --apply-allocation applies the whole file:\n  \
              hostname: stays \"a\"; the file's value is ignored: \"b\"\n",
         ),
         (
             Some(DifferenceEffect::Applied),
             false,
-            "the machine's file changes the installed allocation:\n  hostname: \"a\" becomes \"b\"\n",
+            "the reinstall applies the machine file to the installed allocation:\n  hostname: \"a\" becomes \"b\"\n",
         ),
         (None, true, "the installed allocation is not on record, because "),
     ] {

@@ -18,7 +18,7 @@ pub(crate) struct ImageHead {
 
 /// Response of a server to the request for an image's properties.
 pub(crate) enum HeadAnswer {
-    There(ImageHead),
+    Found(ImageHead),
     /// Response with another status, which a retry would not change, such as 401 or 404.
     Refused(Response),
 }
@@ -53,7 +53,7 @@ pub(crate) fn request_head(
     };
     let head = pace.send_request(&what, || request(Method::HEAD))?;
     if head.status() == StatusCode::OK {
-        return Ok(HeadAnswer::There(ImageHead { size_bytes: content_length(&head), etag: header_text(&head, ETAG) }));
+        return Ok(HeadAnswer::Found(ImageHead { size_bytes: content_length(&head), etag: header_text(&head, ETAG) }));
     }
     // A presigned URL is valid for one method only, and other methods are answered with 403.
     let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
@@ -68,7 +68,7 @@ pub(crate) fn request_head(
         }
         _ => return Ok(HeadAnswer::Refused(first)),
     };
-    Ok(HeadAnswer::There(ImageHead { size_bytes, etag: header_text(&first, ETAG) }))
+    Ok(HeadAnswer::Found(ImageHead { size_bytes, etag: header_text(&first, ETAG) }))
 }
 
 impl HeadAnswer {
@@ -78,7 +78,7 @@ impl HeadAnswer {
     /// Returns an error if the request was rejected.
     pub(crate) fn into_head(self, url: &Url) -> Result<ImageHead> {
         match self {
-            HeadAnswer::There(look) => Ok(look),
+            HeadAnswer::Found(look) => Ok(look),
             HeadAnswer::Refused(response) => {
                 let proxy = describe_proxy(url.as_str(), ProxyScope::All);
                 let text = format!("cannot fetch the image {url}{proxy}: the server answers {}", response.status());

@@ -22,7 +22,7 @@ const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 /// Maximum number of chunks in manifests made by `image pack`. With 65,536 chunks the document has 4.4 MB.
 const MOST_CHUNKS: u64 = 1 << 16;
 
-/// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests are those of the
+/// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests refer to the
 /// compressed image, as served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]
@@ -132,10 +132,7 @@ fn choose_chunk_bytes(size_bytes: u64) -> io::Result<u32> {
     let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
     let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
     fits.ok_or_else(|| {
-        io::Error::other(format!(
-            "{size_bytes} bytes are too many for a manifest, which supports up \
-                                                 to 256 GiB"
-        ))
+        io::Error::other(format!("the image has {size_bytes} bytes; a manifest supports at most 256 GiB"))
     })
 }
 

@@ -106,7 +106,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether a manifest verifies each chunk, so that chunks may be fetched from any mirror.
+    /// Returns whether a manifest verifies each chunk, so chunks may be fetched from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }

@@ -16,9 +16,9 @@ const DIGEST_FILE_BYTES: u64 = 4096;
 /// Result of a request for a file next to an image.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SidecarLookup {
-    There(Vec<u8>),
+    Found(Vec<u8>),
     /// The file does not exist. The text contains its URL and the response of the server.
-    Not(String),
+    Missing(String),
 }
 
 /// Reads a file next to an image, from a server or a local file.
@@ -34,15 +34,15 @@ pub(crate) fn read_sidecar(
     let what = format!("read {url}");
     if url.scheme() != "file" {
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
-            DocumentAnswer::Document(bytes) => SidecarLookup::There(bytes),
-            DocumentAnswer::Other(response) => SidecarLookup::Not(format!("{url} answers {}", response.status())),
+            DocumentAnswer::Document(bytes) => SidecarLookup::Found(bytes),
+            DocumentAnswer::Other(response) => SidecarLookup::Missing(format!("{url} answers {}", response.status())),
         });
     }
     match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {
-        Ok(Some(bytes)) => Ok(SidecarLookup::There(bytes)),
+        Ok(Some(bytes)) => Ok(SidecarLookup::Found(bytes)),
         Ok(None) => Err(Error::new(Phase::Image, format!("{what}: the file is longer than {most_bytes} bytes"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(SidecarLookup::Not(format!("{url} does not exist")))
+            Ok(SidecarLookup::Missing(format!("{url} does not exist")))
         }
         Err(error) => Err(Error::with_source(Phase::Image, what, error)),
     }
@@ -55,8 +55,8 @@ pub(crate) fn read_sidecar(
 pub(crate) fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy) -> Result<Option<Vec<u8>>> {
     let url = Url::parse(url).context(Phase::Image, || format!("the URL `{url}`"))?;
     match read_sidecar(client, &url, DOCUMENT_BYTES, pace)? {
-        SidecarLookup::There(bytes) => Ok(Some(bytes)),
-        SidecarLookup::Not(_) => Ok(None),
+        SidecarLookup::Found(bytes) => Ok(Some(bytes)),
+        SidecarLookup::Missing(_) => Ok(None),
     }
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
     for kind in ["sha256", "md5"] {
         let url = append_suffix(image, &format!(".{kind}"));
         match read_sidecar(client, &url, DIGEST_FILE_BYTES, pace)? {
-            SidecarLookup::Not(why) => missing.push(why),
-            SidecarLookup::There(bytes) => {
+            SidecarLookup::Missing(why) => missing.push(why),
+            SidecarLookup::Found(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
                 // The content is shortened, since it may be anything.

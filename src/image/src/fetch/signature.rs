@@ -138,8 +138,9 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads a document next to the image: `IMAGE.manifest` or, without one, `IMAGE.sha256`. If keys are configured, a
-/// signed document must exist. Without keys, a document is used only if it agrees with the known size and digest.
+/// Reads a document next to the image: `IMAGE.manifest` or, if there is no manifest, `IMAGE.sha256`. If keys are
+/// configured, a signed document must exist. Without keys, a document is used only if it agrees with the known size and
+/// digest.
 ///
 /// # Errors
 /// Returns an error if keys are configured, but there is no valid signature, or the signed document is for another

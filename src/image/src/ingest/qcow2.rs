@@ -15,6 +15,7 @@ use std::ops::{Range, RangeInclusive};
 /// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process; it
 /// determines only which ranges of the image are fetched.
 const MOST_LIST_BYTES: u64 = 64 << 10;
+/// Supported lengths of a table, in bytes.
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
 
 impl IncomingImage {

@@ -88,7 +88,7 @@ impl IncomingImage {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
 
-    /// Burns all parts in order. `replaces` is whether the first part may replace existing files.
+    /// Burns all parts in order. If `replaces` is true, the first part may replace existing files.
     fn burn_parts(
         &mut self,
         root: &UnpackRoot,

@@ -215,7 +215,7 @@ impl BufferChunk {
         front
     }
 
-    /// Returns whether both chunks are in the same buffer, so that holding both occupies only one.
+    /// Returns whether both chunks are in the same buffer, so holding both occupies only one.
     pub(crate) fn is_same_buffer(&self, other: &BufferChunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }

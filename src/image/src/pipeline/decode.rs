@@ -176,7 +176,7 @@ impl StreamDecoder<'_, '_> {
         let promise =
             if frame.linked { self.decode_linked_blocks(&frame)? } else { self.decode_independent_blocks(&frame)? };
         let position = self.input.position();
-        self.crew.send_in_order(&mut self.input, DecodedItem::Ends(promise, position))?;
+        self.crew.send_in_order(&mut self.input, DecodedItem::FrameEnd(promise, position))?;
         Ok(())
     }
 

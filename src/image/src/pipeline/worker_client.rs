@@ -1,9 +1,9 @@
-//! The agent's side of the worker: a sandboxed process decodes the image and parses its content (`worker_main`), and
-//! this module receives the result.
+//! Client of the worker, in the agent. The worker is a sandboxed process that decodes the image and parses its content
+//! (`worker_main`). This module passes the fetched buffers to the worker, and receives its output.
 //!
 //! ```text
 //! fetch ─┬─> digest                                            agent
-//!        └─> lent ─┐                        ┌─> Reader ─> untar, write
+//!        └─> pass ─┐                        ┌─> Reader ─> untar, write
 //! ─────────────────┼── shared memory, socket ┼──────────────────────────
 //!                  └─> decode ─> members ────┘                 worker
 //! ```

@@ -254,7 +254,7 @@ impl WorkerOutput for PacketSender {
             self.lent.add(place, chunk);
         }
         self.add_event(&WorkerEvent::Lent { region: place.0, buffer, at, bytes })?;
-        // Send at once: only few buffers are in flight at a time, and the agent may wait for this one.
+        // Send immediately: only few buffers are in flight at a time, and the agent may wait for this one.
         if is_new { self.flush() } else { Ok(()) }
     }
 

@@ -60,7 +60,7 @@ pub(crate) trait DiskSink {
     /// Returns the error of the sink.
     fn write_zeros(&mut self, bytes: u64) -> io::Result<()>;
 
-    /// Returns whether the sink discards all data, so that the clusters need not be read.
+    /// Returns whether the sink discards all data, so the clusters need not be read.
     fn is_dry(&self) -> bool {
         false
     }

@@ -65,7 +65,7 @@ impl Qcow2Header {
     /// Parses a header.
     ///
     /// # Errors
-    /// Returns an error if the header is not that of a qcow2, or a feature is not supported. The error contains a
+    /// Returns an error if the header does not belong to a qcow2, or a feature is not supported. The error contains a
     /// remedy.
     pub(crate) fn parse(head: &[u8]) -> io::Result<Qcow2Header> {
         let (Some(magic), Some(version)) = (head.get(..4), parse_number(head, 4, 4)) else {

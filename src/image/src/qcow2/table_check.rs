@@ -75,7 +75,8 @@ pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
     convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
 }
 
-/// File of which only the beginning and the tables are known. The rest is read as zeros, and the file has no end.
+/// Beginning and tables of a file whose other parts are unknown. Reads outside of the known parts return zeros, also
+/// after the end of the file.
 struct PartialFile {
     head: Vec<u8>,
     at: u64,

@@ -32,7 +32,7 @@ pub fn check_duplicate_uuids(
         return Ok(());
     }
     Err(rejection(format!(
-        "the image has UUIDs that are in use on preserved disks, so that the wrong filesystem could be mounted: \
+        "the image has UUIDs that are in use on preserved disks, so the wrong filesystem could be mounted: \
          {}; detach or wipe the preserved disk, or change its UUIDs",
         twice.join(", ")
     )))

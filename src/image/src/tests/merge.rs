@@ -79,7 +79,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     for new in ["new", "home/a"] {
         assert!(after.remove(Path::new(new)).is_some(), "{new}");
     }
-    // The times of directories are those of the burn.
+    // The times of directories are the times of the burn.
     let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
         let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
         seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()

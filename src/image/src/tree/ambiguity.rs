@@ -1,5 +1,5 @@
 //! Rejects members if tar readers disagree on their name, or on their extent (the length of their data in the archive).
-//! Otherwise the content that one tar reader has checked may not be the content that another one unpacks.
+//! Otherwise the content that one tar reader has checked may not be the content that another tar reader unpacks.
 //!
 //! | ambiguous claims | GNU tar, libarchive, Python and other readers |
 //! |---|---|

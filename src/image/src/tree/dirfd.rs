@@ -1,5 +1,5 @@
 //! A name in an open directory below the root of a burn, and the operations that create, replace or remove the file
-//! with this name. If the name is that of a symlink, it is never followed.
+//! with this name. If the name belongs to a symlink, it is never followed.
 
 use super::acl;
 use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};

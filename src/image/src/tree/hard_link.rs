@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use xattr::FileExt;
 
-/// Creates a hard link to `source` at `place`. Returns `false` if the filesystem of `place` does not support this link,
-/// so that the caller must create a copy.
+/// Creates a hard link to `source` at `place`. Returns `false` if the filesystem of `place` does not support this link;
+/// the caller must then create a copy.
 ///
 /// # Errors
 /// Returns an error if the source is missing or the kernel does not allow a hard link to it, or the error of the
@@ -33,7 +33,7 @@ pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result
 /// the source before the first byte is written.
 ///
 /// # Errors
-/// Returns an error if the source cannot be copied, the error of `allowed`, or that of the filesystem.
+/// Returns an error if the source cannot be copied, the error of `allowed`, or the error of the filesystem.
 pub(crate) fn copy_source(
     source: &RootEntry,
     place: &RootEntry,

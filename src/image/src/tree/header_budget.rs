@@ -5,7 +5,7 @@
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
 
-/// Number of additional header blocks per compressed byte received. The highest ratio measured was that of empty files
+/// Number of additional header blocks per compressed byte received. The highest ratio was measured for empty files
 /// with consecutive numbers in their names: each takes 1.5 bytes (zstd -19), and with PAX records has three to five
 /// header blocks.
 const PER_BYTE: u64 = 4;

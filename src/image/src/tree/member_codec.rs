@@ -13,27 +13,27 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberFrame {
     /// First frame, if the stream is accepted: it does not begin like a disk image.
-    Begins,
+    Accepted,
     /// First frame, if the stream is rejected. Contains the reason.
     Refused,
     Member,
     /// Next part of the content of the current member.
     Content,
     /// Request for the current limits. The worker waits for the answer.
-    Asks,
+    LimitRequest,
     /// Message for the agent's log.
-    Says,
+    LogMessage,
     /// Last frame, after the end of the archive and of the stream. Contains the progress.
     Last,
 }
 
 const FRAMES: [MemberFrame; 7] = [
-    MemberFrame::Begins,
+    MemberFrame::Accepted,
     MemberFrame::Refused,
     MemberFrame::Member,
     MemberFrame::Content,
-    MemberFrame::Asks,
-    MemberFrame::Says,
+    MemberFrame::LimitRequest,
+    MemberFrame::LogMessage,
     MemberFrame::Last,
 ];
 

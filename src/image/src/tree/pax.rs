@@ -111,7 +111,7 @@ impl PaxRecords {
 }
 
 /// Returns whether the text consists only of digits. Rust also parses numbers with a sign, but other tar readers do
-/// not, so that the archive would be ambiguous.
+/// not, so the archive would be ambiguous.
 fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }

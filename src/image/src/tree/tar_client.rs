@@ -39,7 +39,7 @@ pub(crate) struct MemberReceiver {
 /// Returns the error of the stream.
 pub(crate) fn check_beginning(stream: &mut PipelineReader) -> io::Result<Result<(), String>> {
     match MemberFrame::decode_head(stream.look_ahead(HEAD_BYTES)?) {
-        Some((MemberFrame::Begins, _)) => Ok(Ok(())),
+        Some((MemberFrame::Accepted, _)) => Ok(Ok(())),
         Some((MemberFrame::Refused, length)) if length <= MOST_BYTES => {
             let why = stream.look_ahead(HEAD_BYTES + length)?.get(HEAD_BYTES..).unwrap_or_default();
             Ok(Err(replace_hidden(&String::from_utf8_lossy(why))))
@@ -101,7 +101,7 @@ impl MemberReceiver {
             // More of the image may have been fetched meanwhile.
             self.most_blocks = most_blocks();
             match frame {
-                MemberFrame::Begins if !self.has_begun => self.has_begun = true,
+                MemberFrame::Accepted if !self.has_begun => self.has_begun = true,
                 MemberFrame::Refused if !self.has_begun => {
                     let why = replace_hidden(&String::from_utf8_lossy(&bytes));
                     return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -164,8 +164,8 @@ impl MemberReceiver {
     /// Handles a frame of a type that may occur at any position.
     fn handle_common_frame(&mut self, frame: MemberFrame, bytes: &[u8]) -> io::Result<()> {
         match frame {
-            MemberFrame::Asks => (self.answers)([self.longest, self.most_blocks]),
-            MemberFrame::Says => tracing::warn!("{}", replace_hidden(&String::from_utf8_lossy(bytes))),
+            MemberFrame::LimitRequest => (self.answers)([self.longest, self.most_blocks]),
+            MemberFrame::LogMessage => tracing::warn!("{}", replace_hidden(&String::from_utf8_lossy(bytes))),
             _ => return Err(protocol_error()),
         }
         Ok(())

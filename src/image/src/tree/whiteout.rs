@@ -17,12 +17,12 @@ const PREFIX: &[u8] = b".wh.";
 /// Effect of a whiteout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Whiteout {
-    /// Removes this name from the directory that contains the whiteout.
+    /// Removal of this name from the directory that contains the whiteout.
     Name(OsString),
-    /// Removes all files of lower layers from the directory that contains the whiteout.
+    /// Removal of all files of lower layers from the directory that contains the whiteout.
     Opaque,
     /// Metadata of the tool that created the layer. It has no effect.
-    Nothing,
+    Metadata,
 }
 
 impl Whiteout {
@@ -40,7 +40,7 @@ impl Whiteout {
                                                                  refused",
             )),
             Some(b".wh..opq") => Ok(Some(Whiteout::Opaque)),
-            Some(of_the_tool) if of_the_tool.starts_with(PREFIX) => Ok(Some(Whiteout::Nothing)),
+            Some(of_the_tool) if of_the_tool.starts_with(PREFIX) => Ok(Some(Whiteout::Metadata)),
             Some(name) => Ok(Some(Whiteout::Name(OsStr::from_bytes(name).to_owned()))),
         }
     }
@@ -103,7 +103,7 @@ impl LayerNames {
             root.belongs_to_others(entry) || self.brought.contains(entry) || of_the_filesystem(entry)
         };
         let in_the_way = match whiteout {
-            Whiteout::Nothing => 0,
+            Whiteout::Metadata => 0,
             Whiteout::Name(name) if place.is_merged() => u64::from(place.has_sibling(name)?),
             Whiteout::Opaque if place.is_merged() => 1,
             Whiteout::Name(name) => place.sweep_sibling(name, &stays)?,

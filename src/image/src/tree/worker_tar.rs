@@ -24,12 +24,12 @@ pub(crate) fn send_members(
         send_frame(out, MemberFrame::Refused, why.to_string().as_bytes())?;
         return Err(why);
     }
-    send_frame(out, MemberFrame::Begins, &[])?;
+    send_frame(out, MemberFrame::Accepted, &[])?;
     out.flush()?;
     let out = RefCell::new(out);
     let asks = || {
         let mut out = out.borrow_mut();
-        send_frame(&mut **out, MemberFrame::Asks, &[])?;
+        send_frame(&mut **out, MemberFrame::LimitRequest, &[])?;
         out.flush()?;
         answers.recv().map_err(io::Error::other)
     };
@@ -42,7 +42,7 @@ pub(crate) fn send_members(
         }
         let Some(member) = members.next_member()? else { break };
         if let Some(lost) = members.lost_acl.take() {
-            send_frame(&mut **out.borrow_mut(), MemberFrame::Says, lost.as_bytes())?;
+            send_frame(&mut **out.borrow_mut(), MemberFrame::LogMessage, lost.as_bytes())?;
         }
         record.clear();
         record.extend([0; HEAD_BYTES]);

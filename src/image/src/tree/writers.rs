@@ -19,8 +19,8 @@ use std::{io, mem};
 
 const MOST_WRITERS: usize = 4;
 
-/// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
-/// small file.
+// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
+// small file.
 const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -89,8 +89,9 @@ pub(crate) struct WriterPool {
     /// Index of the writer to which the next batch is sent.
     turn: usize,
     batch: JobBatch,
-    /// Number of finished files, and of bytes, in the current batch.
+    /// Number of finished files in the current batch.
     files: usize,
+    /// Size of the finished files in the current batch.
     bytes: usize,
     /// Whether the current file is incomplete. All jobs of a file are sent to the same writer.
     within: bool,

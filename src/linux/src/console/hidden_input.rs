@@ -17,7 +17,7 @@ const LINE_BYTES: usize = 4096;
 /// Prints a question and waits for a line until `until`; `None` on timeout.
 ///
 /// # Errors
-/// The console is not a terminal, or cannot be read.
+/// Returns an error if the console is not a terminal, or cannot be read.
 pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Result<Option<String>> {
     let mut terminal = NoEchoTerminal::new(console)?;
     // Earlier input has been flushed, and echo is off from here on.

@@ -25,8 +25,8 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 /// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
 ///
 /// # Errors
-/// The variable exists but cannot be read or parsed. It must not be treated as absent, because data that its record
-/// protects could then be erased.
+/// Returns an error if the variable exists but cannot be read or parsed. It must not be treated as absent, because data
+/// that its record protects could then be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
@@ -55,7 +55,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
 /// Writes a variable.
 ///
 /// # Errors
-/// The firmware or the kernel refuses. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses. A new variable does not exist after a failure.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }
@@ -63,7 +63,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
 /// Removes a variable, if it exists.
 ///
 /// # Errors
-/// The firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses.
 pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }

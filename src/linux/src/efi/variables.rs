@@ -42,7 +42,7 @@ impl BootVariables {
     /// Reads the boot configuration.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Returns an error if the directory cannot be read.
     pub fn read(directory: &Path) -> Result<BootVariables> {
         let what = || format!("read {}", directory.display());
         let number =
@@ -95,7 +95,7 @@ pub fn read_file(path: &Path) -> Option<Vec<u8>> {
 /// Writes a variable.
 ///
 /// # Errors
-/// The firmware or the kernel refuses. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses. A new variable does not exist after a failure.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }
@@ -128,7 +128,7 @@ fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> 
 /// Removes a variable, if it exists.
 ///
 /// # Errors
-/// The firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses.
 pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }
@@ -136,7 +136,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
 /// Removes a variable of any vendor by its path.
 ///
 /// # Errors
-/// The firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
     remove_if_present(path)

@@ -30,7 +30,7 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Sends the request, whose URI is absolute, and returns the response. Redirects are not followed.
 ///
 /// # Errors
-/// The server does not respond within `patience`, or its certificate is not trusted.
+/// Returns an error if the server does not respond within `patience`, or its certificate is not trusted.
 pub fn send_privileged(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

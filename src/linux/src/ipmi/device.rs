@@ -10,8 +10,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Type of the address of the BMC behind the system interface, and its channel.
+/// Type of the address of the BMC behind the system interface.
 const SYSTEM_INTERFACE: c_int = 0x0c;
+/// Channel of the BMC behind the system interface.
 const BMC_CHANNEL: c_short = 0x0f;
 /// Type of a received message that is the response to a command.
 const RESPONSE: c_int = 1;

@@ -143,7 +143,7 @@ fn has_valid_checksum(bytes: &[u8]) -> bool {
 /// Parses the fields of an area.
 ///
 /// # Errors
-/// Version or checksum is wrong, or a field ends after the area.
+/// Returns an error if version or checksum is wrong, or a field ends after the area.
 pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'static str> {
     if area.first().is_none_or(|version| version & 0x0f != VERSION) {
         return Err("unsupported format version");

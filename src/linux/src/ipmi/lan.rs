@@ -12,7 +12,7 @@ const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
 
-/// Numbers of parameters.
+// Numbers of parameters.
 const SET_IN_PROGRESS: u8 = 0;
 const IP_ADDRESS: u8 = 3;
 const MAC_ADDRESS: u8 = 5;

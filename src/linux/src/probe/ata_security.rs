@@ -38,7 +38,7 @@ const SECURITY_STATUS: usize = 128;
 /// Reads the security state of a disk.
 ///
 /// # Errors
-/// The device is not an ATA disk, hdparm is missing, or the disk does not respond.
+/// Returns an error if the device is not an ATA disk, hdparm is missing, or the disk does not respond.
 pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
     // The kernel caches this data, so it is available at no cost, and is sufficient for disks without security, such
     // as emulated ones: QEMU's disk fails its next queued command after hdparm.

@@ -43,7 +43,7 @@ pub(super) struct BlkidPartition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlkidSignature {
     pub signature: DeviceSignature,
-    /// Whether the superblock has a wrong checksum, so that the content is damaged.
+    /// Whether the superblock has a wrong checksum, so the content is damaged.
     pub damaged: bool,
 }
 
@@ -84,7 +84,7 @@ impl BlkidProbe {
     /// Returns all signatures of the device. libblkid's `blkid_do_safeprobe`, in contrast, fails if there are two.
     ///
     /// # Errors
-    /// A read error; the signatures are unknown then.
+    /// Returns an error if a read fails; the signatures are unknown then.
     pub(super) fn read_signatures(&mut self) -> io::Result<Vec<BlkidSignature>> {
         // A wrong checksum must not hide a filesystem, or a damaged disk would appear blank.
         let flags = blkid::BLKID_SUBLKS_LABEL
@@ -116,7 +116,7 @@ impl BlkidProbe {
     /// Returns the partition table, if any. A protective MBR without a GPT is returned as a table of type `PMBR`.
     ///
     /// # Errors
-    /// A read error.
+    /// Returns an error if a read fails.
     pub(super) fn read_table(&mut self) -> io::Result<Option<BlkidTable>> {
         // SAFETY: `raw` is a live probe; these calls set flags in it.
         unsafe {

@@ -25,7 +25,7 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
 }
 
 /// Returns the names of an NVMe disk by the identifiers of its namespace that the kernel does not use as WWN. Other kernels and firmware
-/// versions prefer another identifier. The attributes are those of sysfs; missing ones are empty.
+/// versions prefer another identifier. The attributes come from sysfs; missing ones are empty.
 pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {
     let hex = |text: &str| text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
     let all = [format!("uuid.{}", uuid.trim()), format!("eui.{}", hex(nguid)), format!("eui.{}", hex(eui))];
@@ -41,7 +41,7 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name =
             format!("nvme-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial));
-        // systemd adds this name since version 253, so that namespaces have distinct names.
+        // systemd adds this name since version 253, so namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);

@@ -42,7 +42,7 @@ const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix"
 /// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
 ///
 /// # Errors
-/// sysfs cannot be read.
+/// Returns an error if sysfs cannot be read.
 pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &DeviceUsers) -> Result<DeviceContents> {
     let mut kernel = read_kernel_partitions(&roots.sys.join("block").join(target.name.as_str()), users)?;
     let mut contents = DeviceContents::default();

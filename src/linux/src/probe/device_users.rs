@@ -45,7 +45,7 @@ impl DeviceUsers {
     /// Reads mounts and swap.
     ///
     /// # Errors
-    /// procfs cannot be read, so that the users are unknown.
+    /// Returns an error if procfs cannot be read: the users are then unknown.
     pub(super) fn read(roots: &ProbeRoots) -> Result<DeviceUsers> {
         let path = roots.proc.join("swaps");
         let swaps = match std::fs::read_to_string(&path) {

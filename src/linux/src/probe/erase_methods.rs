@@ -71,7 +71,7 @@ mod tests {
                 let tree = FakeMachine::new();
                 tree.disk(place, "../..", 1 << 20);
                 tree.write(&format!("sys/devices/{place}/queue/discard_max_bytes"), content);
-                // The devices are files, so that querying them fails, and no further methods are returned.
+                // The devices are files, so querying them fails, and no further methods are returned.
                 let disk = read_inventory_at(&tree.roots(), ProbeDepth::Deep).unwrap().disks.remove(0);
                 assert_eq!(disk.erase, expected, "{place} {content:?}");
             }

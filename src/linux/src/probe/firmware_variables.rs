@@ -31,7 +31,7 @@ const SHIM: Uuid = Uuid::from_u128(0x605dab50_e046_4300_abb6_3dd810dd8b23);
 /// Vendor GUID of the variables of drophammer.
 const DROPHAMMER: Uuid = Uuid::from_u128(0x9f2f4bd1_6c3a_4a53_8c57_0d1e6b7a2c94);
 
-/// Returns the boot variables; `None` for a machine booted by BIOS.
+/// Returns the boot variables; `None` for a machine booted in BIOS mode.
 pub(super) fn read_firmware_variables(sys: &Path) -> Option<FirmwareVariables> {
     if !sys.join("firmware/efi").is_dir() {
         return None;

@@ -96,7 +96,7 @@ pub(super) fn read_nics(sys: &Path) -> Result<Vec<Nic>> {
         .collect())
 }
 
-/// Returns whether the device lies below a USB bus in sysfs: `…/usb1/1-4/1-4:1.0`.
+/// Returns whether the device is below a USB bus in sysfs: `…/usb1/1-4/1-4:1.0`.
 fn is_on_usb(card: &Path) -> bool {
     let device = std::fs::canonicalize(card.join("device")).unwrap_or_default();
     let is_bus = |name: &str| {

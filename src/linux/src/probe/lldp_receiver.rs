@@ -26,7 +26,7 @@ const MOST: usize = 16;
 /// `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
 ///
 /// # Errors
-/// The socket cannot be opened.
+/// Returns an error if the socket cannot be opened.
 pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
     for nic in nics {
         // A NIC whose link cannot be set up receives nothing, and is reported as a NIC without neighbours.

@@ -40,7 +40,7 @@ pub(super) fn read_filesystems(users: &DeviceUsers, inventory: &Inventory) -> Ve
 /// Returns the contents of the filesystem mounted at `point`.
 ///
 /// # Errors
-/// The mount point cannot be opened, or the filesystem does not respond.
+/// Returns an error if the mount point cannot be opened, or the filesystem does not respond.
 pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<FilesystemContents> {
     let root = File::open(point)?;
     let space = nix::sys::statvfs::fstatvfs(&root)?;

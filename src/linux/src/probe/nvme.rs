@@ -1,4 +1,4 @@
-//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers are those of
+//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers come from
 //! the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
 
 use model::inventory::EraseMethod;
@@ -14,13 +14,13 @@ const IDENTIFY_BYTES: usize = 4096;
 /// Timeout of Identify, which takes milliseconds; a removed controller must not block the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Controller or Namespace Structure (CNS): selector of Identify.
+// Controller or Namespace Structure (CNS): selector of Identify.
 const CNS_NAMESPACE: u32 = 0x00;
 const CNS_CONTROLLER: u32 = 0x01;
 const CNS_ACTIVE: u32 = 0x02;
 const CNS_ALLOCATED: u32 = 0x10;
 
-/// Opcodes of admin commands.
+// Opcodes of admin commands.
 pub(crate) const GET_LOG_PAGE: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
 pub(crate) const FORMAT_NVM: u8 = 0x80;
@@ -73,7 +73,7 @@ mod ioctl {
 /// Sends an admin command to the controller of this namespace's block device and stores the response in `data`.
 ///
 /// # Errors
-/// The device is not an NVMe disk, or the controller returns an error status.
+/// Returns an error if the device is not an NVMe disk, or the controller returns an error status.
 pub(crate) fn send_admin_command(device: &File, admin: AdminCommand, data: &mut [u8]) -> io::Result<()> {
     let mut command = ioctl::NvmeAdminCmd {
         opcode: admin.opcode,
@@ -94,7 +94,7 @@ pub(crate) fn send_admin_command(device: &File, admin: AdminCommand, data: &mut 
 /// Returns the ID of the namespace of this block device.
 ///
 /// # Errors
-/// The device is not an NVMe disk.
+/// Returns an error if the device is not an NVMe disk.
 pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
     // SAFETY: NVME_IOCTL_ID takes no argument.
     let id = unsafe { ioctl::id(device.as_raw_fd()) }?;
@@ -104,7 +104,7 @@ pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
 /// Reads properties of controller and namespace.
 ///
 /// # Errors
-/// The device is not an NVMe disk, or the controller does not respond.
+/// Returns an error if the device is not an NVMe disk, or the controller does not respond.
 pub(crate) fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
     let id = read_namespace_id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;

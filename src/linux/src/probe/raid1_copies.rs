@@ -32,7 +32,7 @@ pub(super) struct DmRaidSuperblock {
     events: u64,
     /// Copies that had failed when this superblock was written, one bit for each slot.
     failed: u64,
-    /// Whether this copy contains all data, so that its recovery is complete.
+    /// Whether this copy contains all data, so its recovery is complete.
     recovered: bool,
 }
 

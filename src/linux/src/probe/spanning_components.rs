@@ -48,7 +48,7 @@ const JOURNAL: &str = "filesystem and its external journal";
 /// `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`; log records contain the filesystem's UUID, the realtime device
 /// nothing. bcache: `set_uuid` of `struct cache_sb_disk`, preceded by `version`; zero in a backing device without a
 /// cache. Stratis: pool UUID in its static header. BlueStore: UUID in the text of its label, the same for data, DB
-/// and WAL. ZFS: libblkid's UUID is that of the pool; its members are in nested lists, which are not parsed.
+/// and WAL. ZFS: libblkid reports the UUID of the pool; its members are in nested lists, which are not parsed.
 const KINDS: [ComponentKind; 10] = [
     component_kind(
         "ext2",

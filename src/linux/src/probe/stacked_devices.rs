@@ -54,7 +54,7 @@ fn read_stacked_device(
     let mapped = read_attribute(&dir.join("dm/name"));
     let is_overlay = mapped.starts_with(OVERLAY);
     let mut below = list_names(&dir.join("slaves"))?;
-    // An overlay also lies on a loop device backed by memory, which is not a disk.
+    // An overlay is also on top of a loop device backed by memory, which is not a disk.
     below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = parse_sectors(&read_attribute(&dir.join("size"))).unwrap_or_default();
     // A node like /dev/md127 outlives its array. An inactive array that has claimed its members holds them.

@@ -21,7 +21,7 @@ pub(crate) struct VolumeMapping {
 /// Returns the mappings of a group. Volumes without a complete and current copy are omitted.
 ///
 /// # Errors
-/// lvm fails.
+/// Returns an error if lvm fails.
 pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeMapping>, String> {
     let wanted: Vec<&LvmLogicalVolume> = group.volumes.iter().filter(|volume| needs_mapping(group, volume)).collect();
     if wanted.is_empty() {

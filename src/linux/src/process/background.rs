@@ -21,7 +21,7 @@ impl ToolCommand {
     /// Starts the process without a deadline, and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
-    /// The program is missing or cannot be started with these restrictions.
+    /// Returns an error if the program is missing or cannot be started with these restrictions.
     pub fn start_in_background(
         self,
         watch: impl Fn(&str) + Send + Sync + 'static,
@@ -40,7 +40,7 @@ impl ToolCommand {
 }
 
 impl BackgroundProcess {
-    /// Returns how the process ended, or `None` while it runs.
+    /// Returns how the process exited, or `None` while it runs.
     pub fn poll_exit(&mut self) -> Option<CommandError> {
         let status = self.child.try_wait().ok().flatten()?;
         // The last lines may not have been read yet.

@@ -29,7 +29,7 @@ impl Confinement {
     /// Returns the function to run between fork and exec.
     ///
     /// # Errors
-    /// A mount point does not exist.
+    /// Returns an error if a mount point does not exist.
     pub(crate) fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
         let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {

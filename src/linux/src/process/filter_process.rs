@@ -16,7 +16,7 @@ impl FilterProcess {
     /// Starts the program and returns it with its stdin and stdout. Its stderr is inherited.
     ///
     /// # Errors
-    /// The program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn start(argv: &[&str]) -> io::Result<(FilterProcess, ChildStdin, ChildStdout)> {
         let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -33,10 +33,10 @@ impl FilterProcess {
         Ok((FilterProcess { child, name: (*program).to_owned() }, input, output))
     }
 
-    /// Waits until the process ends. The caller must have closed both pipes, or the process may never end.
+    /// Waits until the process exits. The caller must have closed both pipes, or the process may never exit.
     ///
     /// # Errors
-    /// The process exited with a nonzero code or was killed.
+    /// Returns an error if the process exited with a nonzero code or was killed.
     pub fn finish(mut self) -> io::Result<()> {
         let status = self.child.wait()?;
         match status.success() {
@@ -48,7 +48,7 @@ impl FilterProcess {
 
 impl Drop for FilterProcess {
     fn drop(&mut self) {
-        // A process that has already ended is fine too.
+        // A process that has already exited is fine too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

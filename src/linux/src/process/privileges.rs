@@ -35,7 +35,7 @@ pub struct SandboxSupport {
 /// remain.
 ///
 /// # Errors
-/// The kernel does not support system call filters, or refuses. The process must not continue then.
+/// Returns an error if the kernel does not support system call filters, or refuses. The process must not continue then.
 pub fn drop_privileges(data_bytes: u64) -> io::Result<SandboxSupport> {
     let filter = build_seccomp_filter()?;
     for (resource, most) in

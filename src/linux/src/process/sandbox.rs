@@ -29,6 +29,7 @@ const BUILT_AT: &str = "/proc";
 
 /// Directories of programs and their libraries; Debian's alternatives are resolved through the last one.
 const PROGRAMS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives"];
+/// Device nodes of the host that the sandbox contains.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Options of the root's tmpfs, sized for files of a few hundred KiB.
@@ -42,7 +43,7 @@ const LIMITS: [(Resource, u64); 4] = [
     (Resource::RLIMIT_FSIZE, 0),
 ];
 
-/// Constants of linux/mount.h.
+// Constants of linux/mount.h.
 const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
@@ -95,11 +96,11 @@ pub(crate) struct SandboxFile<'a> {
 }
 
 /// Enters a sandbox with these files. The function returns only in a new process, the first one in the sandbox, while
-/// the calling process waits for it and exits with its status. When the first process ends, the kernel terminates all
+/// the calling process waits for it and exits with its status. When the first process exits, the kernel terminates all
 /// others in the sandbox. The caller must be single-threaded.
 ///
 /// # Errors
-/// The kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses. The process must not continue then.
 pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     let filters = build_seccomp_filters()?;
     unprivileged::close_inherited_files()?;

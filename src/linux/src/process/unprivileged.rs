@@ -11,7 +11,7 @@ pub const NOBODY_ELSE: u32 = 65_432;
 /// Switches to the unprivileged user and group, which only root can do.
 ///
 /// # Errors
-/// The kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses. The process must not continue then.
 pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
@@ -33,7 +33,7 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
 /// Closes all file descriptors except the standard three, in case the parent leaked some.
 ///
 /// # Errors
-/// The kernel refuses.
+/// Returns an error if the kernel refuses.
 pub fn close_inherited_files() -> io::Result<()> {
     // SAFETY: this process has not opened any file yet except the standard three.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;

@@ -49,7 +49,7 @@ impl WorkerProcess {
     /// Starts the worker with `socket` as its standard input. Its stderr is captured; stdout is discarded.
     ///
     /// # Errors
-    /// /proc is not mounted, or the process limit is reached.
+    /// Returns an error if /proc is not mounted, or the process limit is reached.
     pub fn start(job: WorkerJob, socket: OwnedFd) -> io::Result<WorkerProcess> {
         let mut command = Command::new(PROGRAM);
         command.arg(job.argument()).env_clear().current_dir("/");
@@ -64,13 +64,13 @@ impl WorkerProcess {
         self.0.id()
     }
 
-    /// Describes how the worker ended unexpectedly. Kills a worker that is still running.
+    /// Describes how the worker exited unexpectedly. Kills a worker that is still running.
     pub fn describe_end(&mut self) -> String {
         let patience = Instant::now() + LAST_MOMENT;
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(5));
         }
-        // A process that has already ended is fine too.
+        // A process that has already exited is fine too.
         let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
         let end = match self.0.wait() {
             _ if hangs => "it stopped responding".to_owned(),
@@ -89,7 +89,7 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        // A process that has already ended is fine too.
+        // A process that has already exited is fine too.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

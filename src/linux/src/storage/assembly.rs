@@ -24,7 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum number of rounds. Each round finds and starts objects that lie on objects started in previous rounds.
+/// Maximum number of rounds. Each round finds and starts objects on top of objects started in previous rounds.
 const ROUNDS: usize = 8;
 
 /// Deadline of mdadm and lvm, since failing disks respond slowly.
@@ -58,7 +58,7 @@ pub struct ReadOnlyAssembly {
 /// Locks these disks and starts every array and every volume on them that can be started without writing.
 ///
 /// # Errors
-/// A disk cannot be locked, or sysfs cannot be read. The disks are unlocked then.
+/// Returns an error if a disk cannot be locked, or sysfs cannot be read. The disks are unlocked then.
 pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
     let (disks, locks) = (disks.to_vec(), WriteLocks::default());
     let (failed, notes) = (Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ impl ReadOnlyAssembly {
     /// Makes the disks writable again. Arrays and volumes stay read-only.
     ///
     /// # Errors
-    /// A disk cannot be made writable.
+    /// Returns an error if a disk cannot be made writable.
     pub fn unlock_disks(&mut self) -> Result<()> {
         self.locks.unlock_all()
     }
@@ -102,7 +102,7 @@ impl ReadOnlyAssembly {
     /// Adds the contents of the filesystems on these disks to the inventory, while the disks are locked.
     ///
     /// # Errors
-    /// A disk cannot be locked or unlocked, or a filesystem stays mounted.
+    /// Returns an error if a disk cannot be locked or unlocked, or a filesystem stays mounted.
     pub fn inspect_filesystems(&mut self, inventory: &mut Inventory) -> Result<()> {
         let looked = self.lock_disks().and_then(|()| filesystem_inspection::inspect_filesystems(inventory));
         inventory.explored = looked.is_ok();
@@ -115,7 +115,7 @@ impl ReadOnlyAssembly {
     /// and disks that appeared since the assembly are locked too. The caller receives the locks and may release them.
     ///
     /// # Errors
-    /// A disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
+    /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
     pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
@@ -162,7 +162,7 @@ impl ReadOnlyAssembly {
     /// and a disk.
     ///
     /// # Errors
-    /// The inventory cannot be read.
+    /// Returns an error if the inventory cannot be read.
     fn assemble_all(&mut self) -> Result<()> {
         for _ in 0..ROUNDS {
             let inventory = probe::read_inventory(ProbeDepth::Deep)?;

@@ -258,7 +258,7 @@ fn run_blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> ni
 /// link.
 ///
 /// # Errors
-/// The path is not a block device, or sysfs is not mounted.
+/// Returns an error if the path is not a block device, or sysfs is not mounted.
 pub fn sysfs_path(device: &DevicePath) -> Result<PathBuf> {
     sysfs_path_from_metadata(device, fs::metadata(device))
 }

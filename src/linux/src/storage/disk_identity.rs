@@ -1,5 +1,5 @@
 //! Verification that a device is still the disk that the plan was made for. Names are not stable: if a disk responds
-//! late, another one may become `/dev/sdb`.
+//! late, another disk may become `/dev/sdb`.
 
 use super::block_device;
 use crate::probe;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Opens the disk, and compares its identity with the planned one.
 ///
 /// # Errors
-/// The device is missing, or is not the planned disk; the error lists all differences.
+/// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
     let what = || format!("find the disk {device} of the plan (nothing was written)");
@@ -30,7 +30,7 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
 /// if its path changes.
 ///
 /// # Errors
-/// The open disk is not the planned one. It was not written.
+/// Returns an error if the open disk is not the planned one. It was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
     compare_identity(disk, identity, "it was not changed")
 }
@@ -49,7 +49,7 @@ fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> 
 /// Reads the identity of an open disk.
 ///
 /// # Errors
-/// The file is not a block device, or its properties cannot be read.
+/// Returns an error if the file is not a block device, or its properties cannot be read.
 pub fn read_identity(disk: &File, device: &DevicePath) -> Result<DiskIdentity> {
     let (serial, wwn) = probe::read_serial_and_wwn(&block_device::sysfs_path_of_open(disk, device)?);
     let size_bytes =
@@ -95,18 +95,18 @@ impl HeldDisks {
         Ok(())
     }
 
-    /// Verifies, before a device is written by its path, that it lies only on disks of the plan, and that these disks
+    /// Verifies, before a device is written by its path, that it is only on disks of the plan, and that these disks
     /// still have the planned identity.
     ///
     /// # Errors
-    /// The device lies on a disk that is not part of the plan, or on a disk that was replaced. The device was not
-    /// written.
+    /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. The
+    /// device was not written.
     pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
         for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);
             let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
                 let name = bottom.file_name().unwrap_or_default().to_string_lossy();
-                let what = format!("{device} lies on {name}, which is not a disk of the plan; it was not changed");
+                let what = format!("{device} is on {name}, which is not a disk of the plan; it was not changed");
                 return Err(Error::new(Phase::Storage, what));
             };
             verify_identity(disk, identity)?;
@@ -122,12 +122,12 @@ fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-        // Overlays of this program also lie on loop devices backed by memory, which are not disks.
+        // Overlays of this program are also on top of loop devices backed by memory, which are not disks.
         let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()
     });
-    // A mapping that replaces the missing data of a volume lies on nothing, and is not a disk.
+    // A mapping that replaces the missing data of a volume has no underlying device, and is not a disk.
     bottoms.retain(|bottom| !["dm", "md"].iter().any(|kind| bottom.join(kind).exists()));
     bottoms
 }

@@ -25,8 +25,8 @@ use verification::ContentSamples;
 /// The disk stays open exclusively during the erase, so that it cannot be mounted or assembled.
 ///
 /// # Errors
-/// The disk is in use (the error lists the users), an area cannot be zeroed or does not stay zero, or the plan is
-/// strict and no method succeeded (the error lists each reason).
+/// Returns an error if the disk is in use (the error lists the users), an area cannot be zeroed or does not stay zero,
+/// or the plan is strict and no method succeeded (the error lists each reason).
 pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     let began = Instant::now();
     let deadline = EraseDeadline::after_budget(Duration::from_secs(disk.budget_seconds));
@@ -72,7 +72,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
 enum EraseFailure {
     /// Failure after which the next method is tried.
     Next(String),
-    /// Failure that leaves the disk in a state that only the operator can repair, so that no other method is tried.
+    /// Failure that leaves the disk in a state that only the operator can repair, so no other method is tried.
     Final(Error),
 }
 

@@ -15,7 +15,7 @@ const JOURNAL_INODE: usize = 0xe0;
 /// kernel would therefore write to this device even if the filesystem is mounted from a snapshot.
 ///
 /// # Errors
-/// The device cannot be read.
+/// Returns an error if the device cannot be read.
 pub(crate) fn has_external_journal(device: &DevicePath) -> Result<bool> {
     let mut superblock = [0; 1024];
     let read = File::open(device).and_then(|file| file.read_exact_at(&mut superblock, SUPERBLOCK));

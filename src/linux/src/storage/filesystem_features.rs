@@ -6,7 +6,9 @@ use model::layout::FilesystemFormat;
 
 /// Size of the area that contains the superblocks of xfs and ext, in bytes.
 pub const SUPERBLOCK_AREA: usize = 4096;
+/// Magic number at the start of an xfs.
 const XFS_MAGIC: &[u8] = b"XFSB";
+/// Magic number in the superblock of ext.
 const EXT_MAGIC: [u8; 2] = [0x53, 0xef];
 /// Start of the superblock of ext.
 const EXT_SUPERBLOCK: usize = 1024;

@@ -11,7 +11,8 @@ use std::path::Path;
 /// Grows the filesystem mounted at `point` to the end of its device; returns its new size in bytes.
 ///
 /// # Errors
-/// The format does not support growing, or the kernel refuses to grow the filesystem while it is mounted.
+/// Returns an error if the format does not support growing, or the kernel refuses to grow the filesystem while it is
+/// mounted.
 pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Path) -> Result<u64> {
     let what = || format!("grow the {format} on {device} to its partition's end");
     let root = File::open(point).context(Phase::Storage, what)?;
@@ -79,7 +80,7 @@ mod tests {
         }
     }
 
-    /// A filesystem that was copied as it is to a larger device, as that of a moved machine is.
+    /// A filesystem that was copied unchanged to a larger device, as in the migration of a machine.
     fn grows_after_a_copy(small: &DevicePath, large: &DevicePath, format: FilesystemFormat) {
         let make = if format == FilesystemFormat::Ext4 {
             format!("mkfs.ext4 -q {small}")
@@ -150,7 +151,7 @@ mod tests {
         let point = tempfile::tempdir().unwrap();
         let error = grow_filesystem(disk.path(), FilesystemFormat::Vfat, point.path()).unwrap_err().to_string();
         assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat cannot grow", disk.path()));
-        // The directory lies on another filesystem, which is no ext4 of this size.
+        // The directory is on another filesystem, which is not an ext4 of this size.
         assert!(grow_filesystem(disk.path(), FilesystemFormat::Btrfs, point.path()).is_err());
     }
 }

@@ -13,7 +13,7 @@ use sys_mount::{Mount, MountFlags};
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
 /// `None` for formats other than ext2 and those of layouts: such a filesystem cannot contain an install marker, and its
-/// content is untrusted, so that no driver may parse it. The options are safe in any state of the filesystem: journals
+/// content is untrusted, so no driver may parse it. The options are safe in any state of the filesystem: journals
 /// are not replayed, and an ext4 configured to panic on errors does not panic. Several copies of an XFS with the same
 /// UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
@@ -31,7 +31,7 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
 /// locked during the call.
 ///
 /// # Errors
-/// The mount point cannot be created, or a filesystem stays mounted.
+/// Returns an error if the mount point cannot be created, or a filesystem stays mounted.
 pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     let candidates = find_candidates(inventory);
     let mut notes = Vec::new();

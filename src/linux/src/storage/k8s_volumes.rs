@@ -22,7 +22,7 @@ const MKFS_DEADLINE: Duration = Duration::from_secs(600);
 /// Creates the logical volume if the plan contains one, and then the filesystem or partition of the Kubernetes volume.
 ///
 /// # Errors
-/// The device is no longer blank or is in use, or a tool fails.
+/// Returns an error if the device is no longer blank or is in use, or a tool fails.
 pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
     let PreparePersistent { name, uid, device, create, must_be_blank, filling } = volume;
     let what = || format!("prepare volume {name}");
@@ -82,7 +82,7 @@ fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
 /// Creates the filesystem or partition table in the new sparse file `path`.
 ///
 /// # Errors
-/// The tool fails, or the file cannot be written.
+/// Returns an error if the tool fails, or the file cannot be written.
 pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &str) -> Result<()> {
     let what = || format!("prepare the file of volume {name}");
     match filling {
@@ -120,7 +120,7 @@ fn partition_sparse_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::
 /// Returns the path by which Kubernetes mounts a volume.
 ///
 /// # Errors
-/// LVM fails.
+/// Returns an error if LVM fails.
 pub fn persistent_path(persistent: &VolumePath) -> Result<String> {
     match persistent {
         VolumePath::Known(path) => Ok(path.clone()),
@@ -134,7 +134,7 @@ pub fn persistent_path(persistent: &VolumePath) -> Result<String> {
 /// Returns the size of a block device.
 ///
 /// # Errors
-/// The device is missing.
+/// Returns an error if the device is missing.
 pub fn read_device_size(device: &DevicePath) -> Result<u64> {
     let size = File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?));
     size.context(Phase::Storage, || format!("read the size of {device}"))

@@ -46,7 +46,7 @@ impl LoopDevice {
     /// Creates a loop device over `backing`.
     ///
     /// # Errors
-    /// The kernel does not support loop devices or this sector size.
+    /// Returns an error if the kernel does not support loop devices or this sector size.
     pub(crate) fn create_over(backing: &File, sector_bytes: u32) -> io::Result<LoopDevice> {
         let control = File::open("/dev/loop-control")?;
         loop {
@@ -59,7 +59,8 @@ impl LoopDevice {
                 Err(Errno::EBUSY) => continue,
                 result => result?,
             }
-            // A detached loop device keeps its read-only flag, so the device may still have that of an earlier user.
+            // A detached loop device keeps its read-only flag, so the device may still have the flag of an earlier
+            // user.
             super::block_device::set_read_only(&file, false)?;
             return Ok(LoopDevice { file, path });
         }

@@ -28,7 +28,8 @@ const SLOWLY: [&str; 8] =
 /// Checks the requirements of encrypted containers.
 ///
 /// # Errors
-/// The ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although one is required.
+/// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although
+/// one is required.
 pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {
@@ -48,8 +49,8 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
                  and only before an installation has started: boot the machine again"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with key: {source}, and the passphrase was not requested: the agent prompts \
-                 at the console, unless a conductor drives it"
+                "{device} is encrypted with key: {source}, but the agent requests passphrases only at the console, \
+                 and not if a conductor controls the deployment"
             ),
             source => format!("{device} is encrypted with key: {source}, but no such key was provided"),
         });
@@ -64,7 +65,7 @@ fn is_sealed(container: &LuksContainer) -> bool {
 /// Creates the container and opens it with the key that will be used later. All data on the device is lost.
 ///
 /// # Errors
-/// cryptsetup fails.
+/// Returns an error if cryptsetup fails.
 pub fn create_container(container: &LuksContainer) -> Result<()> {
     let LuksContainer { device, uuid, sector_bytes, .. } = container;
     let offset = DATA_OFFSET_BYTES / block_device::SYSFS_SECTOR_BYTES;
@@ -85,7 +86,7 @@ pub fn create_container(container: &LuksContainer) -> Result<()> {
 /// second key.
 ///
 /// # Errors
-/// cryptsetup fails: the key does not match, or the device does not contain the container.
+/// Returns an error if cryptsetup fails: the key does not match, or the device does not contain the container.
 pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     match is_sealed(&open.container) {
         true => tpm::open_with_tpm(open, device).or_else(|error| match open.container.key.is_empty() {
@@ -109,11 +110,11 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container lies directly on its device, and not on an overlay of the device,
-/// whose mapping has the same name.
+/// Returns whether the open mapping of this container is directly on top of its device, and not of an overlay of the
+/// device, whose mapping has the same name.
 ///
 /// # Errors
-/// The device is missing from sysfs.
+/// Returns an error if the device is missing from sysfs.
 pub fn is_mapping_on_device(LuksContainer { device, mapping, .. }: &LuksContainer) -> Result<bool> {
     let device = block_device::sysfs_path(device)?;
     Ok(device
@@ -128,7 +129,7 @@ fn build_open_command(key: &SecretText, read_only: bool) -> ToolCommand {
 /// Closes the mapping, if it is open.
 ///
 /// # Errors
-/// The mapping is in use.
+/// Returns an error if the mapping is in use.
 pub fn close_mapping(mapping: &DevicePath) -> Result<()> {
     if !Path::new(mapping).exists() {
         return Ok(());

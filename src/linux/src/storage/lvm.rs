@@ -35,7 +35,7 @@ const CONFIG: &str = "\
 /// Creates a volume group on these devices. Their old contents are lost.
 ///
 /// # Errors
-/// A device is in use (the error lists the users), LVM fails, or the result differs from the plan.
+/// Returns an error if a device is in use (the error lists the users), LVM fails, or the result differs from the plan.
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
@@ -53,7 +53,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
 /// disks.
 ///
 /// # Errors
-/// LVM fails, for example because the group lacks the space, or the result differs from the plan.
+/// Returns an error if LVM fails, for example because the group lacks the space, or the result differs from the plan.
 pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     let what = || format!("create {} volume {}", volume.kind, volume.device);
     run_lvm("lvcreate", &volume.physical, build_volume_args(volume)).context(Phase::Storage, what)?;
@@ -72,7 +72,7 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 /// these volumes work without them.
 ///
 /// # Errors
-/// A volume is in use (the error lists the users), or LVM fails.
+/// Returns an error if a volume is in use (the error lists the users), or LVM fails.
 pub fn activate_volumes(name: &str, volumes: &[String], devices: &[DevicePath]) -> Result<()> {
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
@@ -83,7 +83,7 @@ pub fn activate_volumes(name: &str, volumes: &[String], devices: &[DevicePath]) 
 /// Deactivates all volumes of a group.
 ///
 /// # Errors
-/// A volume is in use (the error lists the users), or LVM fails.
+/// Returns an error if a volume is in use (the error lists the users), or LVM fails.
 pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
     run_lvm("vgchange", devices, ["--activate", "n", name]).map(drop).map_err(|error| {
         let volumes = fs::read_dir(format!("/dev/{name}")).into_iter().flatten().flatten();
@@ -98,7 +98,7 @@ pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
 /// Returns the UUIDs of the group and of the volume, as printed by LVM.
 ///
 /// # Errors
-/// LVM fails, or the volume does not exist.
+/// Returns an error if LVM fails, or the volume does not exist.
 pub(crate) fn read_uuids(volume: &CreateVolume) -> Result<(String, String)> {
     let path = format!("{}/{}", volume.group, volume.name);
     let found = read_report("lvs", &volume.physical, &path, &["vg_uuid", "lv_uuid"])?;

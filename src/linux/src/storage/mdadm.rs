@@ -29,7 +29,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// many members may be missing as the level tolerates.
 ///
 /// # Errors
-/// A member is in use (the error lists the users), mdadm fails, or the result differs from the plan.
+/// Returns an error if a member is in use (the error lists the users), mdadm fails, or the result differs from the
+/// plan.
 pub fn create_array(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.mdadm_arguments());
@@ -45,7 +46,7 @@ pub fn create_array(array: &CreateArray) -> Result<()> {
 /// Creates an array on scratch devices, verifies it, and stops it. It is not synchronized.
 ///
 /// # Errors
-/// mdadm or the kernel fails, or the result differs from the plan.
+/// Returns an error if mdadm or the kernel fails, or the result differs from the plan.
 pub(crate) fn try_create_array(array: &CreateArray) -> Result<()> {
     let mut array = array.clone();
     array.createoptions.push("--assume-clean".to_owned());
@@ -70,7 +71,7 @@ fn verify_planned(found: &ArrayDetail, array: &CreateArray) -> Result<()> {
 /// it. If mdadm refuses to start the array, its start is not forced.
 ///
 /// # Errors
-/// mdadm fails, for example because a member is in use.
+/// Returns an error if mdadm fails, for example because a member is in use.
 pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -> Result<()> {
     let what = || format!("assemble {device} ({}) of {}", text(uuid), members.join(" "));
     let args = ["--assemble", device.as_str(), "--run", &format!("--uuid={}", text(uuid))].map(str::to_owned);
@@ -88,7 +89,7 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
 /// Stops an array; the kernel marks its superblocks clean.
 ///
 /// # Errors
-/// The array does not exist, or is in use (the error lists the users).
+/// Returns an error if the array does not exist, or is in use (the error lists the users).
 pub fn stop_array(device: &DevicePath) -> Result<()> {
     let sysfs = block_device::sysfs_path(device).context(Phase::Storage, || format!("stop {device}"))?;
     run_mdadm(vec!["--stop".to_owned(), device.to_string()]).map_err(|error| {

@@ -9,7 +9,7 @@ use std::fs::File;
 /// Creates a device of this size. The device takes memory only for data that is written to it.
 ///
 /// # Errors
-/// The kernel does not support loop devices, or memory is exhausted.
+/// Returns an error if the kernel does not support loop devices, or memory is exhausted.
 pub(crate) fn create_memory_device(size_bytes: u64) -> Result<LoopDevice> {
     let what = || "create a block device in memory".to_owned();
     let content = File::from(memfd_create(c"drophammer", MFdFlags::MFD_CLOEXEC).context(Phase::Storage, what)?);

@@ -17,9 +17,10 @@ use std::time::Duration;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
-/// Deadline of mkfs, with [`DEADLINE_PER_GIB`] in addition for large devices: ext3 does not support lazy
-/// initialization, so mkfs.ext3 writes all inode tables, 1/64 of the disk.
+/// Deadline of mkfs for a small device.
 const DEADLINE: Duration = Duration::from_secs(300);
+/// Additional time for each GiB of the device: ext3 does not support lazy initialization, so mkfs.ext3 writes all inode
+/// tables, 1/64 of the disk.
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
 
 /// Offset of the first btrfs superblock.
@@ -31,7 +32,8 @@ const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 /// Creates the filesystem and its link in `/dev/disk/by-uuid`; does nothing for [`FilesystemFormat::None`].
 ///
 /// # Errors
-/// The device is in use or unwritable, the tool fails, or the UUID on the device is not the requested one.
+/// Returns an error if the device is in use or unwritable, the tool fails, or the UUID on the device is not the
+/// requested one.
 pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     let device = &filesystem.device;
     let what = || format!("create {} on {device}", filesystem.format);
@@ -53,7 +55,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
 /// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// This format is not created by a tool. A failure of the tool is in the inner result.
+/// Returns an error if this format is not created by a tool. A failure of the tool is in the inner result.
 pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
@@ -65,7 +67,7 @@ pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::R
 /// Verifies the UUID, because create options may override it.
 ///
 /// # Errors
-/// The device has another UUID or no such filesystem.
+/// Returns an error if the device has another UUID or no such filesystem.
 pub fn verify_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     let MakeFilesystem { device, format, uuid, .. } = filesystem;
     let found = read_uuid(device, *format).context(Phase::Storage, || format!("create {format} on {device}"))?;
@@ -118,7 +120,7 @@ fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String
     parse_uuid(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} after mkfs")))
 }
 
-/// Returns the UUID in the superblock of this format. The offsets are those of libblkid's
+/// Returns the UUID in the superblock of this format. The offsets match libblkid's
 /// superblocks/{ext,vfat,swap,xfs,btrfs}.c; swap is supported with pages of 4 KiB.
 fn parse_uuid(start: &[u8], format: FilesystemFormat) -> Option<String> {
     let start: &[u8; SUPERBLOCKS_BYTES] = start.try_into().ok()?;

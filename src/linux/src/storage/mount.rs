@@ -47,7 +47,7 @@ impl MountStack {
     /// Mounts a filesystem of the plan.
     ///
     /// # Errors
-    /// The path contains a symlink or a file, or the mount fails.
+    /// Returns an error if the path contains a symlink or a file, or the mount fails.
     pub fn mount_filesystem(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::empty())
     }
@@ -123,7 +123,7 @@ impl MountStack {
     /// mounted.
     ///
     /// # Errors
-    /// Data could not be written.
+    /// Returns an error if data could not be written.
     pub fn write_back(&self) -> Result<()> {
         self.mounted.iter().rev().try_for_each(|point| {
             sync_filesystem(point)?;
@@ -135,7 +135,7 @@ impl MountStack {
     /// Writes back dirty data early, so that less remains for the end.
     ///
     /// # Errors
-    /// Data could not be written. The kernel reports each write error only once, so the error must not be ignored.
+    /// Returns an error if data could not be written. The kernel reports each write error only once, so the error must not be ignored.
     pub fn write_back_early(&self) -> Result<()> {
         self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
@@ -143,7 +143,7 @@ impl MountStack {
     /// Writes back all data and unmounts, youngest first.
     ///
     /// # Errors
-    /// Data could not be written, or a mount stays busy (the error lists the users). This mount and all older ones stay
+    /// Returns an error if data could not be written, or a mount stays busy (the error lists the users). This mount and all older ones stay
     /// mounted.
     pub fn unmount_all(&mut self) -> Result<()> {
         while let Some(point) = self.mounted.last() {
@@ -195,7 +195,7 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
 /// Unmounts neither lazily nor forcibly, because both return before data is written.
 ///
 /// # Errors
-/// The mount stays busy (the error lists the users).
+/// Returns an error if the mount stays busy (the error lists the users).
 pub fn unmount_strictly(point: &Path) -> Result<()> {
     block_device::retry_while_busy(Errno::EBUSY, || nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW)).map_err(
         |error| {
@@ -208,7 +208,7 @@ pub fn unmount_strictly(point: &Path) -> Result<()> {
 /// Flushes the disk's write cache, and drops its page cache.
 ///
 /// # Errors
-/// Data could not be written.
+/// Returns an error if data could not be written.
 pub fn flush_disk(device: &DevicePath) -> Result<()> {
     let what = || format!("flush {device}");
     let disk = File::open(device).context(Phase::Storage, what)?;

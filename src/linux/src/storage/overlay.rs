@@ -22,7 +22,7 @@ pub(crate) fn available_memory_bytes() -> u64 {
 /// Creates an overlay over a disk, partition or array, and returns its path. Its changes take at most `memory_bytes`.
 ///
 /// # Errors
-/// The device is in use, or the kernel does not support loop devices or snapshots.
+/// Returns an error if the device is in use, or the kernel does not support loop devices or snapshots.
 pub(crate) fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<DevicePath> {
     let what = || format!("create an in-memory snapshot of {device}");
     let sysfs = block_device::sysfs_path(device)?;
@@ -44,7 +44,7 @@ pub(crate) fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<D
 /// Removes an overlay with all changes.
 ///
 /// # Errors
-/// The overlay is in use (the error lists the users).
+/// Returns an error if the overlay is in use (the error lists the users).
 pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
     teardown::remove_mapping(overlay)
 }
@@ -60,7 +60,7 @@ pub(crate) enum OverlayUsage {
 /// Returns the memory usage of an overlay.
 ///
 /// # Errors
-/// The overlay does not exist.
+/// Returns an error if the overlay does not exist.
 pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
     let status = ToolCommand::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
     let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;

@@ -28,7 +28,8 @@ pub struct RehearsalResult {
 /// for inspection are taken down first.
 ///
 /// # Errors
-/// An object cannot be brought up. The refusal contains the object, and the messages of its tool and of the kernel.
+/// Returns an error if an object cannot be brought up. The refusal contains the object, and the messages of its tool
+/// and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }
@@ -205,7 +206,7 @@ impl RehearsalStage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // A partially started array or group may still lie on the overlay.
+            // A partially started array or group may still be on top of the overlay.
             results.push(teardown::release_above(overlay).and_then(|()| overlay::remove_overlay(overlay)));
         }
         btrfs_scan::scan_only(overlays.keys());

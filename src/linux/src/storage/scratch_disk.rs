@@ -25,7 +25,7 @@ impl ScratchDisk {
     /// Creates a file of `size_bytes` that takes at most `memory_bytes`.
     ///
     /// # Errors
-    /// The tmpfs cannot be mounted.
+    /// Returns an error if the tmpfs cannot be mounted.
     pub fn new(size_bytes: u64, memory_bytes: u64) -> Result<ScratchDisk> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("scratch-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ impl ScratchDisk {
     /// Creates a loop device over the file, with sectors of this size.
     ///
     /// # Errors
-    /// The kernel does not support loop devices.
+    /// Returns an error if the kernel does not support loop devices.
     pub(crate) fn attach_loop_device(&self, sector_bytes: u32) -> Result<LoopDevice> {
         let what = || format!("create a loop device for {}", self.file.display());
         let backing = File::options().read(true).write(true).open(&self.file).context(Phase::Storage, what)?;

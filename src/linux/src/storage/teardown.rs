@@ -20,7 +20,7 @@ pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 /// Takes down one holder. Holders on top of it must have been taken down before.
 ///
 /// # Errors
-/// The holder does not exist, or is in use (the error lists the users).
+/// Returns an error if the holder does not exist, or is in use (the error lists the users).
 pub fn release_holder(holder: &Holder) -> Result<()> {
     match holder {
         Holder::Swap { device } => disable_swap(device),
@@ -34,7 +34,7 @@ pub fn release_holder(holder: &Holder) -> Result<()> {
 /// itself assembled for an inspection or a rehearsal.
 ///
 /// # Errors
-/// One of them stays in use (the error lists the users).
+/// Returns an error if one of the devices stays in use (the error lists the users).
 pub fn release_above(device: &DevicePath) -> Result<()> {
     let holders = traversal::order_farthest_first(device.clone(), list_holders);
     for holder in holders.iter().filter(|holder| *holder != device) {
@@ -60,7 +60,7 @@ fn list_holders(device: &DevicePath) -> Vec<DevicePath> {
 /// Verifies that these disks and their partitions are unused.
 ///
 /// # Errors
-/// A disk or partition is in use; the error lists the users.
+/// Returns an error if a disk or partition is in use; the error lists the users.
 pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
@@ -81,7 +81,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
 /// Returns the device-mapper name of a device, such as `vg00-root`.
 ///
 /// # Errors
-/// The device does not exist, or is not a device-mapper device.
+/// Returns an error if the device does not exist, or is not a device-mapper device.
 pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
     let name = fs::read_to_string(block_device::sysfs_path(device)?.join("dm/name"));
     Ok(name.context(Phase::Storage, || format!("{device} is not a device-mapper device"))?.trim().to_owned())

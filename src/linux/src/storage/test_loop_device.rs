@@ -97,7 +97,7 @@ impl Drop for TestLoopDevice {
 /// Deletes the kernel's partitions of the device.
 ///
 /// The kernel preserves partitions when a loop device is detached, and refuses to delete a partition that another test
-/// is probing (`EBUSY`), so that several attempts are made. Remaining partitions would disturb the next user of the
+/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would disturb the next user of the
 /// device: mkfs.vfat refuses a device with partitions.
 fn delete_partitions(device: &DevicePath) {
     for _ in 0..100 {

@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Creates the array on devices in memory. Returns a note if the trial was not possible for lack of memory.
 ///
 /// # Errors
-/// mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
+/// Returns an error if mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
 pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
     try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
@@ -78,7 +78,7 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
 /// memory.
 ///
 /// # Errors
-/// The tool or the kernel fails in every size listed by the plan.
+/// Returns an error if the tool or the kernel fails in every size listed by the plan.
 pub fn try_filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = trial_memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     try_filesystem_within(trial, memory)

@@ -15,8 +15,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Size of a read, and of the blocks that are compared at once.
+/// Size of a read.
 const BLOCK: usize = 1 << 20;
+/// Size of the pieces of a read that are compared with zeros.
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
 /// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.

@@ -30,7 +30,7 @@ impl WriteLocks {
     /// Makes a disk and its partitions read-only.
     ///
     /// # Errors
-    /// The disk is missing, or cannot be made read-only.
+    /// Returns an error if the disk is missing, or cannot be made read-only.
     pub fn lock_disk(&mut self, disk: &DevicePath) -> Result<()> {
         set_device_read_only(disk, true)?;
         self.devices.push(disk.clone());
@@ -74,7 +74,7 @@ impl WriteLocks {
     /// stay read-only.
     ///
     /// # Errors
-    /// A device cannot be made writable.
+    /// Returns an error if a device cannot be made writable.
     pub fn unlock_disk(&mut self, disk: &DevicePath, others: &[u32]) -> Result<()> {
         let partitions =
             block_device::read_partitions(disk)?.into_iter().filter(|partition| !others.contains(&partition.number));
@@ -87,8 +87,8 @@ impl WriteLocks {
     /// Makes all locked devices writable again, partitions first. Unplugged disks are ignored.
     ///
     /// # Errors
-    /// A device cannot be made writable; the error is that of the first one. The other devices are unlocked
-    /// nevertheless.
+    /// Returns an error if a device cannot be made writable; the error describes the first one. The other devices are
+    /// unlocked nevertheless.
     pub fn unlock_all(&mut self) -> Result<()> {
         unlock_devices(std::mem::take(&mut self.devices))
     }

@@ -72,7 +72,8 @@ impl PeriodicWriteback {
     /// Stops the thread and writes back a last time.
     ///
     /// # Errors
-    /// Data could not be written, in this or in an earlier round: the kernel reports each error once.
+    /// Returns an error if data could not be written, in this or in an earlier round: the kernel reports each error
+    /// once.
     pub fn finish(self) -> Result<()> {
         // The thread has already ended after an error.
         let _ = self.stop.send(());

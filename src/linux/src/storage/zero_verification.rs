@@ -31,8 +31,8 @@ pub(crate) type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
 /// Reads all ranges of all devices.
 ///
 /// # Errors
-/// A device contains nonzero data, cannot be read completely, or is too slow. The refusal lists all such devices.
-/// Nothing was written.
+/// Returns an error if a device contains nonzero data, cannot be read completely, or is too slow. The refusal lists all
+/// such devices. Nothing was written.
 pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let threads: Vec<_> = proofs.iter().map(|proof| scope.spawn(|| verify_device_zero(proof, say))).collect();

@@ -49,7 +49,7 @@ const MODE: OfferedArgument =
     optional_argument("mode", "install, or reinstall, which preserves disks as the layout specifies.");
 const WITHOUT_MARKER: OfferedArgument = optional_argument(
     "without_marker",
-    "true: confirms that the disk with the old system was replaced, so that the reinstall finds no install marker.",
+    "true: confirms that the disk with the old system was replaced, so the reinstall finds no install marker.",
 );
 const LOGICAL_DISKS: OfferedArgument = required_argument(
     "logical_disks",

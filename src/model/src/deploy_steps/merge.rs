@@ -1,6 +1,6 @@
 //! Merge of default steps and templates into the ordered list of steps.
 //!
-//! The rules are those of Ironic's deploy templates:
+//! The rules match Ironic's deploy templates:
 //!
 //! * A step in a template replaces the default step with the same name. Its arguments replace the default arguments with the same names.
 //! * Priority 0 disables a step. Any other priority is an error for a core step, unless it is the step's default priority.

@@ -1,6 +1,6 @@
 //! Steps that the server runs through the management controller of a machine before the machine installs. The agent never receives them.
 //!
-//! Names and arguments are those of Ironic's interfaces `bios`, `management` and `power`.
+//! Names and arguments match Ironic's interfaces `bios`, `management` and `power`.
 
 use super::merge::ArgumentProblem;
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ impl OutOfBandStep {
     /// Parses the arguments of the step with this name.
     ///
     /// # Errors
-    /// All invalid arguments. The name must be that of an out-of-band step of the catalogue.
+    /// Returns all invalid arguments. The name must belong to an out-of-band step of the catalogue.
     pub fn parse(name: &str, args: &Map<String, Value>) -> Result<OutOfBandStep, Vec<ArgumentProblem>> {
         match name {
             "bios.apply_configuration" => parse_settings(args).map(|settings| OutOfBandStep::ApplyBios { settings }),
@@ -134,7 +134,7 @@ fn explain_bad_setting(setting: &BiosSetting) -> Option<String> {
         return Some(format!("{name:?} is not the name of a BIOS attribute"));
     }
     if name.to_lowercase().contains("password") {
-        // Services never return passwords, so that the value cannot be read back.
+        // Services never return passwords, so the value cannot be read back.
         return Some(format!("{name}: passwords cannot be verified; set this password by hand"));
     }
     let is_scalar = value.is_string() || value.is_number() || value.is_boolean();
@@ -179,12 +179,13 @@ pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
         }
     }
     off_since.map(|index| {
-        let why = "power.power_off leaves the machine off, so that it cannot install: add power.power_on with a lower priority";
+        let why =
+            "power.power_off leaves the machine off, so it cannot install: add power.power_on with a lower priority";
         (index, why.to_owned())
     })
 }
 
-/// Returns whether two values of a BIOS attribute are equal. Numbers are compared by value, so that 1 equals 1.0.
+/// Returns whether two values of a BIOS attribute are equal. Numbers are compared by value, so 1 equals 1.0.
 pub fn is_same_value(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),

@@ -1,7 +1,7 @@
 //! Deploy templates. A template consists of a trait, and the steps that run on machines with this trait. Templates are parsed from YAML or
 //! JSON, and each problem is reported with its location.
 //!
-//! The restrictions are those of Ironic. The existence of a step is checked only when templates are merged with the default steps of a
+//! The restrictions match Ironic's. The existence of a step is checked only when templates are merged with the default steps of a
 //! catalogue.
 
 mod check;

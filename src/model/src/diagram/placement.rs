@@ -23,7 +23,7 @@ pub struct Rect {
     pub height: f64,
 }
 
-/// A line from a node to a node that lies on it.
+/// A line from a node to a node on top of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connector {
     pub from: usize,

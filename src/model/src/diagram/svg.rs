@@ -1,7 +1,7 @@
 //! Output of the diagram as SVG. Its columns lead from the disks on the left to the mount points on the right.
 //!
-//! The colours are those of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone. Text
-//! of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
+//! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
+//! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
 use super::box_text::{BoxText, build_box_text, strip_control_characters};
 use super::node_text;

@@ -1,8 +1,9 @@
 //! Order of installations, determined without clocks.
 //!
 //! The clock of a machine without a battery starts in the past, and the clocks of different machines differ. A marker therefore lists the
-//! digests of the installations that it replaced. An installation is newer than another one only if its marker lists the digest of the
-//! other one. Markers of earlier versions contain no list, so an installation with such a marker is never newer than another one.
+//! digests of the installations that it replaced. An installation is newer than another installation only if its marker lists the
+//! digest of the other installation. An installation whose marker contains no list, as in earlier versions, is never newer than another
+//! installation.
 
 use super::InstallMarker;
 use common::encoding::format_sha256;

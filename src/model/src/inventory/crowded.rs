@@ -57,7 +57,7 @@ pub fn mapping(number: usize, below: Vec<KernelName>) -> StackedDevice {
     }
 }
 
-/// Returns an inventory with `count` mappings. Each lies on all previous mappings and on a disk.
+/// Returns an inventory with `count` mappings. Each is on top of all previous mappings and a disk.
 pub fn towers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -67,7 +67,7 @@ pub fn towers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` mappings. Each lies on the previous mapping, and all have the signature of the same filesystem.
+/// Returns an inventory with `count` mappings. Each is on top of the previous mapping, and all have the signature of the same filesystem.
 pub fn chain(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -118,7 +118,7 @@ pub fn holders(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with two layers of `count` mappings. Each mapping of the upper layer lies on all mappings of the lower layer.
+/// Returns an inventory with two layers of `count` mappings. Each mapping of the upper layer is on top of all mappings of the lower layer.
 pub fn layers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     inventory.stacked = (0..count).map(|number| mapping(number, vec!["sdb".into()])).collect();
@@ -142,7 +142,7 @@ pub fn partitions(count: u32) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `groups` volume groups. Each lies on a separate disk and on `sdb`, and has `volumes` active volumes.
+/// Returns an inventory with `groups` volume groups. Each is on a separate disk and on `sdb`, and has `volumes` active volumes.
 pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for group in 0..groups {

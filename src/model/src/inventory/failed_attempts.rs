@@ -31,6 +31,6 @@ pub enum AttemptTarget {
 pub struct UnassignedDevices {
     /// Device paths, spelled as in the entries of the disks, partitions and stacked devices: `/dev/sda1`, `/dev/md127`.
     pub devices: Vec<DevicePath>,
-    /// Reason why the components cannot be assigned: the message of mdadm or lvm, if there is one.
+    /// Reason why the components cannot be assigned: the message of mdadm or lvm; empty if the tool printed no message.
     pub reason: String,
 }

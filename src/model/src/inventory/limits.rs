@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const DISKS: usize = 4096;
 /// Maximum number of block devices: disks, partitions, arrays, logical volumes and other mappings.
 const BLOCK_DEVICES: usize = 16_384;
-/// Maximum number of relations between devices: a device lies on another device, is a member of an array, or is a physical volume of a
+/// Maximum number of relations between devices: a device is on top of another device, is a member of an array, or is a physical volume of a
 /// group.
 const LINKS: usize = 262_144;
 /// Maximum number of devices that other devices refer to but that are not listed.
@@ -241,7 +241,7 @@ mod tests {
                 "65 signatures on one device",
             ),
             (with(&|all| all.disks[0].serial = "x".repeat(NAME_BYTES + 1)), "a name of 1025 bytes"),
-            (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "lies on itself"),
+            (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "is part of a cycle"),
         ] {
             let found = inventory.find_exceeded_limit().unwrap_or_default();
             assert!(found.contains(words), "{words}: {found}");

@@ -223,7 +223,7 @@ fn disks_are_found_by_what_they_are_and_sticks_are_left_alone() {
         .build_layout("raid", &machine)
         .unwrap_err();
     assert_eq!(problems[0].place, "logical_disks[0].physical_disks[2]");
-    // Two disks of one serial number: nothing of theirs tells them apart, so that their names count.
+    // Two disks of one serial number: nothing of theirs tells them apart, so their names count.
     machine.disks[1].serial = machine.disks[0].serial.clone();
     let flash = [json!({"tran": "nvme"}), json!({"tran": "nvme"})];
     let layout = read(json!([{"size_gb": "MAX", "raid_level": "1", "physical_disks": flash}]))

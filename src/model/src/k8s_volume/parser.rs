@@ -1,4 +1,4 @@
-//! Parser for a list of resources: `Volume`s, and the `StorageClass`es to which they refer. All problems are reported at once.
+//! Parser for a list of resources: `Volume`s, and the `StorageClass`es to which they refer. All problems are reported together.
 
 use super::{K8sVolume, StorageClass, VolumeContent, VolumeSource, quantity};
 use crate::layout::{FilesystemFormat, FilesystemSpec, LvmType, explain_excessive_name, hints};

@@ -14,7 +14,7 @@ pub struct UnderlyingObjects {
 }
 
 impl LayoutGraph<'_> {
-    /// Returns the disks, arrays and groups on which these devices lie, including the devices themselves. Devices that the layout does not
+    /// Returns the disks, arrays and groups below these devices, including the devices themselves. Devices that the layout does not
     /// provide are ignored.
     pub fn objects_below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> UnderlyingObjects {
         let beneath = self.reach_below(devices.into_iter().filter_map(|device| self.find_device(device)));
@@ -25,7 +25,7 @@ impl LayoutGraph<'_> {
         UnderlyingObjects { disks: of(&self.disks), arrays: of(&self.arrays), groups: of(&self.groups) }
     }
 
-    /// Returns the disks, arrays and groups on which the root filesystem lies.
+    /// Returns the disks, arrays and groups below the root filesystem.
     pub fn objects_below_root(&self) -> UnderlyingObjects {
         let root = self.layout.filesystems.iter().find(|filesystem| filesystem.path.as_deref() == Some("/"));
         self.objects_below(root.map(|root| &root.device))

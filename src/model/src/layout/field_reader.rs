@@ -141,7 +141,7 @@ impl LayoutReader {
                 None if unread.contains(&entry.key.as_str()) => {
                     let message = "this field of metal-stack's v2 API is ignored";
                     self.notes.push(located_problem(&entry.node.place, entry.mark, message));
-                    self.edits.extend(SpellingEdit::at_location(entry.mark, &entry.key, EditReplacement::Nothing));
+                    self.edits.extend(SpellingEdit::at_location(entry.mark, &entry.key, EditReplacement::Removal));
                 }
                 None => self.report_unknown_field(&mut fields, entry, known),
             }
@@ -307,7 +307,7 @@ impl LayoutReader {
         values
     }
 
-    /// Records that an item of a list could not be read, so that rules for the whole list are skipped. The path of this item is not marked
+    /// Records that an item of a list could not be read, so rules for the whole list are skipped. The path of this item is not marked
     /// as unread, because the next item gets the same path.
     fn mark_incomplete(&mut self, fields: &LayoutFields, name: &str, place: &str) {
         self.unread.retain(|unread| unread != place);

@@ -1,4 +1,4 @@
-//! Graph of a layout: disks, the devices that lie on them, and the filesystems on top.
+//! Graph of a layout: disks, the devices on top of them, and the filesystems on top.
 //!
 //! The module does no I/O and accepts any layout. A device that the layout does not provide becomes a separate node. A cycle of arrays is
 //! broken, so that every traversal terminates.
@@ -60,7 +60,7 @@ impl<'a> LayoutGraph<'a> {
         graph.groups = graph.add_all(&layout.volumegroups, |graph, group| {
             graph.inner.add_unnamed(group.name.as_str().into(), LayoutItem::Group(group));
         });
-        // Volumes are added before devices are assigned to groups, so that no group can lie on its own volume.
+        // Volumes are added before devices are assigned to groups, so that no group can be on top of its own volume.
         graph.add_volumes();
         for (raid, array) in layout.raid.iter().zip(graph.arrays.clone()) {
             raid.devices.iter().for_each(|device| graph.place_on_device(array, device));
@@ -143,7 +143,7 @@ impl<'a> LayoutGraph<'a> {
         }
     }
 
-    /// Links a node to the device on which it lies.
+    /// Links a node to the device below it.
     fn place_on_device(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.find_device(device) {
             Some(lower) if !self.reach_below([lower]).contains(&upper) => lower,

@@ -61,7 +61,7 @@ const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 /// Treatment of identifiers that are placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdentifierSource {
-    /// Placeholders are treated as missing, so that they select no disk.
+    /// Placeholders are treated as missing, so they select no disk.
     Usable,
     /// Placeholders are treated as identifiers, as the hardware reports them.
     Reported,

@@ -118,7 +118,7 @@ impl MkfsTool {
                 break;
             };
             let name = format!("-{letter}");
-            if known.takes == OptionArity::Nothing {
+            if known.takes == OptionArity::NoValue {
                 found.push(Ok(MkfsArgument { word, name, known, value: None }));
                 continue;
             }
@@ -142,7 +142,7 @@ impl MkfsTool {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
         let known = self.find_long_option(name).ok_or_else(|| self.describe_unknown(word, word))?;
         let value = match (known.takes, value) {
-            (OptionArity::Nothing, Some(_)) => {
+            (OptionArity::NoValue, Some(_)) => {
                 return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));
             }
             (OptionArity::Value, None) => {

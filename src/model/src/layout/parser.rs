@@ -1,6 +1,6 @@
 //! Parser for layouts. It converts all spellings that are in use to the canonical types.
 //!
-//! The canonical names and values are those of metal-api. The tables in this module list alternative spellings. Each use of an alternative
+//! The canonical names and values come from metal-api. The tables in this module list alternative spellings. Each use of an alternative
 //! spelling is reported as a note.
 
 mod disks;
@@ -31,8 +31,9 @@ const LAYOUT: [FieldNames; 10] = [
     plain_field("constraints"),
     plain_field("cleanfirmware"),
 ];
-/// Fields of metal-stack's v2 API that have no effect on disks: creation time, names and descriptions.
+/// Field of a layout in metal-stack's v2 API that has no effect on disks: its creation time.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
+/// Fields of a filesystem in metal-stack's v2 API that have no effect on disks.
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
 const CONSTRAINTS: [FieldNames; 2] = [FieldNames { name: "sizes", also: &["size"] }, plain_field("images")];
 const SIZE_MISSING: &str = "size is missing: specify MiB, or 0 for the remaining space";
@@ -192,7 +193,7 @@ fn read_layout(reader: &mut LayoutReader, root: &DocumentNode) -> Option<Layout>
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
-                let message = "no constraints: the layout is only used if an allocation names it";
+                let message = "no constraints: the layout is only used if an allocation specifies it";
                 reader.notes.push(located_problem("constraints", root.mark, message));
                 LayoutConstraints::default()
             }

@@ -200,7 +200,9 @@ impl SetMember {
     fn describe_images(&self, os: &str) -> String {
         let takes = match self.images.get(os) {
             Some(claim) => format!("accepts {os} {:?}", claim.written),
-            None if self.images.is_empty() => "accepts no image: it is only used if an allocation names it".to_owned(),
+            None if self.images.is_empty() => {
+                "accepts no image: it is only used if an allocation specifies it".to_owned()
+            }
             None => {
                 let all = self.images.iter().map(|(os, claim)| format!("{os} {:?}", claim.written));
                 format!("does not accept {os}, but {}", all.collect::<Vec<_>>().join(", "))

@@ -22,7 +22,7 @@ pub(super) enum EditReplacement {
     Items(Vec<String>),
     /// Removal of a field with its value. [`apply_edits`] does not support it, because the end of the value in the text is not known; the
     /// whole document is rewritten instead.
-    Nothing,
+    Removal,
 }
 
 impl SpellingEdit {
@@ -50,7 +50,7 @@ pub(super) fn apply_edits(text: &str, edits: &[SpellingEdit]) -> Option<String> 
             EditReplacement::Text(new) => token.replacen(&edit.old, new, 1),
             EditReplacement::Raw(new) => new.clone(),
             EditReplacement::Items(items) => items.join(&find_separator(&body, at)?),
-            EditReplacement::Nothing => return None,
+            EditReplacement::Removal => return None,
         };
         body.replace_range(at..at + token.len(), &new);
     }

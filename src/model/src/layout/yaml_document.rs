@@ -155,7 +155,7 @@ impl DocumentBuilder {
     fn accept_key(&mut self, text: &str, mark: SourceLocation) -> bool {
         let Some(UnclosedCollection { node, key: key @ None }) = self.open.last_mut() else { return false };
         let NodeValue::Map(entries) = &node.value else { return false };
-        // The parser reports the position of a block mapping as that of the colon after its first key.
+        // The parser reports the position of the colon after its first key as the position of a block mapping.
         if entries.is_empty() && node.mark.is_some_and(|colon| colon.line == mark.line && colon.column > mark.column) {
             node.mark = Some(mark);
         }

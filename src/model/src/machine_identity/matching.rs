@@ -5,7 +5,7 @@
 //! | usable | one, without `macs` or with this MAC | any | | this file; another file with the MAC is reported |
 //! | usable | one, with other `macs` | any | | nothing is served |
 //! | usable | none | one | `smbios_uuid` of the file is this UUID | this file |
-//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another one | nothing is served: another machine |
+//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | nothing is served: another machine |
 //! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
 //! | usable | none | several | | nothing is served: ambiguous |
 //! | usable | none | none | | unknown machine |
@@ -54,7 +54,7 @@ pub struct RegisteredIdentity {
 /// Result of comparing the UUID of a machine with the identity of a known machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
-    /// The UUID is that of the known machine, or neither of them has a UUID.
+    /// The UUID equals the UUID of the known machine, or neither of them has a UUID.
     Proven,
     /// The UUID neither proves nor contradicts that it is the known machine. Contains a message with both identities and the remedy.
     Unproven(String),

@@ -14,8 +14,8 @@ impl SelectedDefinition {
         let os = self.selector();
         let Some(needs) = self.files.get(NEEDS) else {
             return Err(format!(
-                "{os} has its own create program, but no file {NEEDS}; list the programs that create calls in it, \
-                 one a line, so that they are checked before anything is written"
+                "{os} has its own create program, but no file {NEEDS}; write to that file the names \
+                 of the programs that create runs, one per line: they are checked before anything is written"
             ));
         };
         let named = parse_list(&needs.text);
@@ -26,7 +26,7 @@ impl SelectedDefinition {
         let mut words = first.split_whitespace();
         let Some(runs) = words.next() else {
             return Err(format!(
-                "the create program of {os}: the first line names no interpreter; start it with a line like \
+                "the create program of {os}: the first line does not specify an interpreter; start it with a line like \
                                 #!/bin/sh"
             ));
         };

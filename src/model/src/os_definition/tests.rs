@@ -114,8 +114,11 @@ fn a_create_says_what_it_needs() {
         (&[("create", "#!/bin/sh\n")][..], "raw has its own create program, but no file needs"),
         (&[("create", "#!/bin/sh\n"), ("needs", "a b\n")], "needs of raw: \"a b\" is not the name of a program"),
         (&[("create", "#!/bin/sh\n"), ("needs", "/bin/a\n")], "is not the name of a program"),
-        (&[("create", "echo\n"), ("needs", "")], "the create program of raw: the first line names no interpreter"),
-        (&[("create", ""), ("needs", "")], "the create program of raw: the first line names no interpreter"),
+        (
+            &[("create", "echo\n"), ("needs", "")],
+            "the create program of raw: the first line does not specify an interpreter",
+        ),
+        (&[("create", ""), ("needs", "")], "the create program of raw: the first line does not specify an interpreter"),
     ] {
         assert!(needs(files).unwrap_err().contains(why), "{files:?}");
     }

@@ -1,4 +1,4 @@
-//! Graph of the block devices of a machine: disks, partitions, and the devices that lie on them. Nodes are named by kernel names.
+//! Graph of the block devices of a machine: disks, partitions, and the devices on top of them. Nodes are named by kernel names.
 
 use super::device_index::InventoryIndex;
 use super::graph::reachability::{DistinctNodes, Reachability};
@@ -199,7 +199,7 @@ impl<'a> DeviceStack<'a> {
         }
     }
 
-    /// Returns the devices that lie directly on the device. Partitions are part of the device that contains them, and are not returned.
+    /// Returns the devices directly on top of the device. Partitions are part of the device that contains them, and are not returned.
     pub fn holders(&self, name: &KernelName) -> BTreeSet<KernelName> {
         let nodes = self.graph.find(name).into_iter().flat_map(|node| self.direct_holders(node));
         nodes.map(|node| self.graph.nodes[node].name.clone()).collect()
@@ -216,7 +216,7 @@ impl<'a> DeviceStack<'a> {
         names
     }
 
-    /// Returns whether another device lies directly on the device.
+    /// Returns whether another device is directly on top of the device.
     pub fn is_held(&self, name: &KernelName) -> bool {
         self.graph.find(name).is_some_and(|node| self.direct_holders(node).next().is_some())
     }
@@ -226,7 +226,7 @@ impl<'a> DeviceStack<'a> {
         above.filter(|upper| !matches!(self.graph.nodes[*upper].item, StackUnit::Partition(_)))
     }
 
-    /// Returns the device and everything that lies on it or on its partitions, in the order in which it is stopped. The device itself is
+    /// Returns the device and everything on top of it or its partitions, in the order in which it is stopped. The device itself is
     /// the last one.
     pub fn topmost_first(&self, name: &KernelName) -> Vec<KernelName> {
         self.topmost_first_except(&BTreeSet::new(), name)
@@ -287,7 +287,7 @@ impl<'a> DeviceStack<'a> {
         combined.0.get(self.graph.find(name)?).copied()
     }
 
-    /// Returns whether one of two devices lies on the other, or a third device lies on both.
+    /// Returns whether one of two devices is on top of the other, or a third device is on top of both.
     pub fn is_one_object(&self, name: &KernelName, other: &KernelName) -> bool {
         let (Some(one), Some(two)) = (self.graph.find(name), self.graph.find(other)) else { return name == other };
         self.steps.take_steps(1);
@@ -295,8 +295,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the devices that belong to different objects: a device is not counted if it lies on a previously counted device, if such a
-    /// device lies on it, or if both have a common holder.
+    /// Counts the devices that belong to different objects: a device is not counted if it is on top of a previously counted device, if such
+    /// a device is on top of it, or if both have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {

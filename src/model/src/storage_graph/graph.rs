@@ -11,13 +11,13 @@ pub struct LayerNode<N, T> {
     /// Name of the item in the layout or inventory.
     pub name: N,
     pub item: T,
-    /// Indices of the nodes on which this node lies, in the order in which they were linked.
+    /// Indices of the nodes below this node, in the order in which they were linked.
     pub below: Vec<usize>,
-    /// Indices of the nodes that lie on this node.
+    /// Indices of the nodes on top of this node.
     pub above: Vec<usize>,
 }
 
-/// A directed graph of storage items, each of which lies on the items below it. Each link is stored in its lower and its upper node.
+/// A directed graph of storage items, each of which is on top of the items below it. Each link is stored in its lower and its upper node.
 #[derive(Debug, Clone)]
 pub struct LayerGraph<N, T> {
     pub nodes: Vec<LayerNode<N, T>>,
@@ -50,7 +50,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         self.named.get(name).copied()
     }
 
-    /// Records that `upper` lies on `lower`.
+    /// Records that `upper` is on top of `lower`.
     pub fn link(&mut self, lower: usize, upper: usize) {
         if self.links.insert((lower, upper)) {
             self.nodes[lower].above.push(upper);
@@ -63,12 +63,12 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         traversal::reach_all(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Returns the nodes that are reached from these nodes by going down, and that lie on no other node.
+    /// Returns the nodes that are reached from these nodes by going down, and that are not on top of another node.
     pub fn find_bottoms(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         traversal::find_ends(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Returns the nodes that lie on no other node.
+    /// Returns the nodes that are not on top of another node.
     pub fn roots(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].below.is_empty())
     }

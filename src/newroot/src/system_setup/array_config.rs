@@ -11,10 +11,10 @@ use std::io::ErrorKind;
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
 /// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file. The file lists the disks of the machine on
-/// which the image was built, so that LVM would ignore all groups of this machine, whatever they contain.
+/// which the image was built, so LVM would ignore all groups of this machine, whatever they contain.
 ///
 /// # Errors
-/// A file of the target cannot be read, written or removed.
+/// Returns an error if a file of the target cannot be read, written or removed.
 pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Result<()> {
     root.remove(LVM_DEVICES)?;
     if wants.arrays.is_empty() {

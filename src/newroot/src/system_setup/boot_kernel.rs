@@ -64,7 +64,7 @@ pub(crate) fn find_init(root: &NewRoot) -> Option<&'static str> {
 /// Checks that the target contains an init program.
 ///
 /// # Errors
-/// The target does not contain one.
+/// Returns an error if the target does not contain an init program.
 pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     if find_init(root).is_some() {
         return Ok(());
@@ -78,7 +78,7 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 /// there.
 ///
 /// # Errors
-/// The target does not contain a kernel, or it cannot be copied.
+/// Returns an error if the target does not contain a kernel, or it cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Kernels with modules are preferred, since few machines boot without modules, and rescue kernels are avoided.

@@ -47,8 +47,8 @@ struct EspInstallation {
 /// Selects the boot loader.
 ///
 /// # Errors
-/// The machine boots by BIOS and the target does not contain GRUB for BIOS, or it boots by UEFI and the layout does not
-/// contain an ESP.
+/// Returns an error if the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or it boots in
+/// UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
@@ -59,7 +59,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
     match wants.firmware {
         FirmwareType::Uefi if wants.esps.is_empty() => Err(Error::new(
             Phase::Target,
-            "this machine boots by UEFI, but the layout does not contain an EFI system partition",
+            "this machine boots in UEFI mode, but the layout does not contain an EFI system partition",
         )),
         FirmwareType::Uefi => {
             Ok(uefi.into_iter().find(|(_, is_in)| is_in(root)).map_or(BootLoader::Stub, |(loader, _)| loader))
@@ -67,8 +67,9 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
         FirmwareType::Bios if grub_bios::find_modules(root).is_some() => Ok(BootLoader::GrubBios),
         FirmwareType::Bios => {
             let looked = grub_bios::MODULES.join(", ");
-            let what =
-                format!("this machine boots by BIOS, but the image does not contain GRUB for BIOS: searched {looked}");
+            let what = format!(
+                "this machine boots in BIOS mode, but the image does not contain GRUB for BIOS: searched {looked}"
+            );
             Err(Error::new(Phase::Target, what))
         }
     }
@@ -77,7 +78,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
 /// Installs the boot loader and returns the boot entries required in the firmware: one for each ESP.
 ///
 /// # Errors
-/// A tool of the target fails, or a file cannot be written.
+/// Returns an error if a tool of the target fails, or a file cannot be written.
 pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Result<Vec<BootEntryRequest>> {
     let on_esps = match loader {
         BootLoader::GrubBios => {

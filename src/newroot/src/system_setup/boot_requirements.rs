@@ -23,7 +23,7 @@ pub(crate) struct BootArray {
     pub level: RaidLevel,
     /// Metadata version such as `1.2`.
     pub metadata: String,
-    /// Whether the root filesystem lies on this array.
+    /// Whether the root filesystem is on this array.
     pub is_beneath_root: bool,
 }
 

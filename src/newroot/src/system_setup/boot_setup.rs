@@ -27,7 +27,8 @@ pub(crate) struct BootComponents {
 /// Checks that the target contains everything required, before it is modified.
 ///
 /// # Errors
-/// There is no kernel, no init or no boot loader for this firmware; the error lists the paths searched.
+/// Returns an error if there is no kernel, no init or no boot loader for this firmware; the error lists the paths
+/// searched.
 pub(crate) fn find_boot_components(
     root: &NewRoot,
     wants: &BootRequirements,
@@ -45,7 +46,7 @@ pub(crate) fn find_boot_components(
 /// produced by copying files and writing small files.
 ///
 /// # Errors
-/// A tool of the target fails or exceeds its deadline, or a file cannot be written.
+/// Returns an error if a tool of the target fails or exceeds its deadline, or a file cannot be written.
 pub(crate) fn make_bootable(
     root: &NewRoot,
     wants: &BootRequirements,

@@ -13,7 +13,7 @@ const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 /// Moves the seed from the root filesystem of the target to the separate filesystem, if the layout contains one.
 ///
 /// # Errors
-/// The filesystem cannot be mounted or written.
+/// Returns an error if the filesystem cannot be mounted or written.
 pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogSink) -> Result<()> {
     let Some(SeedFilesystem { device, path }) = seed else { return Ok(()) };
     let in_tree = |name: &str| format!("{SEED}/{name}");

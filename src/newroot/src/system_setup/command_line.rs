@@ -36,7 +36,7 @@ impl KernelCommandLine {
 /// some parameters depend on them. Arguments of this machine are omitted if the image or the allocation already contains them.
 ///
 /// # Errors
-/// An argument of the allocation contains a control character.
+/// Returns an error if an argument of the allocation contains a control character.
 pub(crate) fn build_command_line(
     root: &NewRoot,
     wants: &BootRequirements,

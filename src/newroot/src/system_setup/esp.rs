@@ -36,7 +36,7 @@ impl EspFile {
 /// Writes these files to each ESP. ESPs that are not mounted in the target are mounted temporarily.
 ///
 /// # Errors
-/// An ESP cannot be mounted, written or unmounted.
+/// Returns an error if an ESP cannot be mounted, written or unmounted.
 pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<()> {
     write_files(root, esps, files, "fill the EFI system partition")
 }

@@ -37,7 +37,7 @@ const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 /// Removes the identity of the machine on which the image was built, and sets the host name unless it is empty.
 ///
 /// # Errors
-/// A file cannot be read, written or removed.
+/// Returns an error if a file cannot be read, written or removed.
 pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInstallerSettings) -> Result<()> {
     if !hostname.is_empty() && overrides.is_task_enabled(task::HOSTNAME) {
         root.rewrite_file(HOSTNAME, 0o644, format!("{hostname}\n").as_bytes())?;
@@ -66,7 +66,7 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
 /// Generates the missing SSH host keys of the target.
 ///
 /// # Errors
-/// `ssh-keygen` of the image fails.
+/// Returns an error if `ssh-keygen` of the image fails.
 pub(crate) fn generate_host_keys(root: &NewRoot, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(SSH_KEYGEN, &["-A"], KEYGEN_DEADLINE);
     ran.context(Phase::Target, || "generate the SSH host keys of the installed system")?;

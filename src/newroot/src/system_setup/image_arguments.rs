@@ -19,14 +19,14 @@ const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEF
 const REMOVED: [(&str, &[&str]); 11] = [
     ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
     ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
-    ("names the boot filesystem of another machine", &["boot"]),
+    ("refers to the boot filesystem of another machine", &["boot"]),
     (
-        "names the hibernation data of another machine",
+        "refers to the hibernation data of another machine",
         &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
     ),
-    ("restricts or names the arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
+    ("restricts or refers to the arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
     (
-        "restricts or names the volumes of another machine",
+        "restricts or refers to the volumes of another machine",
         &[
             "rd.lvm",
             "rd.lvm.*",
@@ -42,7 +42,7 @@ const REMOVED: [(&str, &[&str]); 11] = [
     ),
     ("creates device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
     (
-        "names an encrypted device of another machine",
+        "refers to an encrypted device of another machine",
         &[
             "cryptdevice",
             "cryptkey",
@@ -61,7 +61,7 @@ const REMOVED: [(&str, &[&str]); 11] = [
         ],
     ),
     (
-        "names a filesystem or hash tree of another machine",
+        "refers to a filesystem or hash tree of another machine",
         &[
             "mount.usr",
             "mount.usrfstype",
@@ -76,7 +76,7 @@ const REMOVED: [(&str, &[&str]); 11] = [
         ],
     ),
     (
-        "names a NIC of another machine",
+        "refers to a NIC of another machine",
         &[
             "ifname",
             "BOOTIF",
@@ -92,7 +92,7 @@ const REMOVED: [(&str, &[&str]); 11] = [
         ],
     ),
     (
-        "names network storage of another machine",
+        "refers to network storage of another machine",
         &[
             "netroot",
             "nfsroot",

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 /// version is unknown, and nothing is checked.
 ///
 /// # Errors
-/// The kernel does not support a feature of a filesystem. A filesystem whose superblock cannot be read is not checked.
+/// Returns an error if the kernel does not support a feature of a filesystem. A filesystem whose superblock cannot be read is not checked.
 pub(super) fn require_kernel_support(root: &NewRoot, fstab: &[FstabEntry]) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
     let Some((_, kernel)) = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max() else {

@@ -31,7 +31,7 @@ const SECRET: u32 = 0o600;
 /// it.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uuid: &str, password: &str) -> Result<()> {
     root.write_file(DETAILS, SECRET, format_details(files, root_uuid, password).as_bytes())?;
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
@@ -40,7 +40,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
 /// Performs those tasks of os-installer that are not part of finishing any image.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub(crate) fn perform_os_installer_tasks(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -149,7 +149,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Returns those of the named fields that are present, under their names in version 2.
+/// Returns the named fields that are present, under their names in version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())

@@ -14,7 +14,7 @@ const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 /// cannot be created.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn Fn(&str)) -> Result<()> {
     let (name, id) = METAL;
     let Ok(passwd) = root.read_text(PASSWD) else {

@@ -46,7 +46,8 @@ pub struct MigratedBoot {
 /// Adapts device names, MAC addresses and the boot configuration of a migrated system to this machine.
 ///
 /// # Errors
-/// A file cannot be read or written, a tool of the system fails, or the system cannot boot on this hardware.
+/// Returns an error if a file cannot be read or written, a tool of the system fails, or the system cannot boot on this
+/// hardware.
 pub fn adapt_migrated_system(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -89,7 +90,7 @@ fn adapt_boot(
     let overrides = OsInstallerSettings::read_settings(root)?;
     let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
     let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
-    let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Us)) && !wants.keeps_loader;
+    let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
         // Finished images often do not contain the kernel. Boot information of the system suffices then.
         Err(error) if is_ours && !came.info => return Err(error),

@@ -35,7 +35,7 @@ type EnableCommand = (&'static str, Vec<&'static str>);
 /// boot, if one is required.
 ///
 /// # Errors
-/// A file cannot be written or removed.
+/// Returns an error if a file cannot be written or removed.
 pub(crate) fn write_network_config(
     root: &NewRoot,
     wanted: &RequestedNetwork,
@@ -46,8 +46,8 @@ pub(crate) fn write_network_config(
     let Some(system) = NetworkBackend::detect(&has) else {
         if let (RequestedNetwork::Described(_), Some(name)) = (wanted, netconfig::find_unsupported(&has)) {
             let what = format!(
-                "the image configures its network with {name}, for which drophammer cannot write `network` of the allocation: use an \
-                 image with {SUPPORTED}, or remove `network`"
+                "the image configures its network with {name}, which drophammer cannot configure: use an image with {SUPPORTED}, or \
+                 remove `network` from the allocation"
             );
             return Err(Error::new(Phase::Target, what));
         }
@@ -87,7 +87,7 @@ pub(crate) fn write_network_config(
 /// Writes the network configuration of a raw image for cloud-init, if a configuration is requested.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork, nics: &[Nic]) -> Result<()> {
     let RequestedNetwork::Described(network) = wanted else { return Ok(()) };
     let files = network.render(NetworkBackend::CloudInit, nics).into_iter();
@@ -97,7 +97,7 @@ pub(crate) fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork
 /// Enables the network at boot.
 ///
 /// # Errors
-/// The program of the image fails.
+/// Returns an error if the program of the image fails.
 pub(crate) fn enable_network((program, arguments): &EnableCommand, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(program, arguments, ENABLE_DEADLINE);
     ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())

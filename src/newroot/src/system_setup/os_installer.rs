@@ -42,7 +42,7 @@ pub(crate) fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
 /// Writes the files of os-installer in `/etc/metal`, and runs it. Afterwards the password is removed from these files.
 ///
 /// # Errors
-/// os-installer fails or exceeds its deadline, or a file cannot be written.
+/// Returns an error if os-installer fails or exceeds its deadline, or a file cannot be written.
 pub(crate) fn run_os_installer(
     root: &NewRoot,
     program: &str,
@@ -64,7 +64,7 @@ pub(crate) fn run_os_installer(
 /// Writes local LVM settings if the target contains LVM but no local settings.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub(crate) fn write_lvm_settings(root: &NewRoot) -> Result<()> {
     match root.path_exists("/etc/lvm") && !root.path_exists(LVM) {
         true => root.write_file(LVM, 0o644, LVM_LOCAL.as_bytes()),
@@ -83,7 +83,7 @@ impl CustomScript {
     /// Runs the script.
     ///
     /// # Errors
-    /// The script fails, or exceeds its deadline.
+    /// Returns an error if the script fails, or exceeds its deadline.
     pub(crate) fn run_script(&self, deadline: Duration, run: &dyn TargetRunner) -> Result<()> {
         let CustomScript { program, directory } = self;
         let ran = match directory.as_str() {

@@ -29,10 +29,10 @@ pub(crate) mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// Settings of the image. Without a settings file they are empty, so that all tasks are performed.
+/// Settings of the image. Without a settings file they are empty, so all tasks are performed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OsInstallerSettings {
-    /// Whether the image contains the settings file, so that tasks of os-installer are performed.
+    /// Whether the image contains the settings file, so tasks of os-installer are performed.
     pub is_metal: bool,
     /// Name of the distribution as which the image is treated, instead of the detected one.
     pub system: Option<String>,
@@ -46,7 +46,7 @@ impl OsInstallerSettings {
     /// Reads the settings.
     ///
     /// # Errors
-    /// The file is not valid YAML.
+    /// Returns an error if the file is not valid YAML.
     pub(crate) fn read_settings(root: &NewRoot) -> Result<OsInstallerSettings> {
         let Ok(text) = root.read_text(SETTINGS) else { return Ok(OsInstallerSettings::default()) };
         // A file with only comments is not a YAML document.

@@ -22,7 +22,7 @@ pub(crate) struct PasswdEntry {
 }
 
 /// Users that receive the owner's SSH keys and password. Both are set for the user `metal` if it exists. Otherwise keys
-/// are set for cloud-init's default user if there is one, else for root, and the password is set for root.
+/// are set for cloud-init's default user if the image has such a user, else for root, and the password is set for root.
 pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,
@@ -54,7 +54,7 @@ fn parse_passwd_line(line: &str) -> Option<PasswdEntry> {
 /// Sets the authorized SSH keys, replacing the image's keys for this user.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]) -> Result<()> {
     let PasswdEntry { id, group, home, .. } = user;
     let home = home.trim_end_matches('/');
@@ -81,7 +81,7 @@ pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]
 /// Sets the password as a salted hash.
 ///
 /// # Errors
-/// The password cannot be hashed, or a file cannot be written.
+/// Returns an error if the password cannot be hashed, or a file cannot be written.
 pub(crate) fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, now: OffsetDateTime) -> Result<()> {
     let random = Uuid::new_v4().simple().to_string();
     let hash = hash_password(password, &random[16..])?;

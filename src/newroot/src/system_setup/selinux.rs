@@ -54,7 +54,7 @@ pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
 /// Labels all files of a system with this policy. If its programs cannot, the system does so at its first boot.
 ///
 /// # Errors
-/// The file that requests the labeling cannot be written or removed.
+/// Returns an error if the file that requests the labeling cannot be written or removed.
 pub(crate) fn label_files(root: &NewRoot, policy: &str, run: &dyn TargetRunner, say: LogSink) -> Result<()> {
     let contexts = contexts_path(policy);
     let Some(program) = find_setfiles(root, policy) else { return request_relabeling(root, NO_SETFILES, say) };
@@ -86,7 +86,7 @@ pub(crate) fn has_setfiles(root: &NewRoot, policy: &str) -> bool {
 /// Makes the system label all files at its next boot.
 ///
 /// # Errors
-/// The file that requests it cannot be written.
+/// Returns an error if the file that requests the labeling cannot be written.
 pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Result<()> {
     root.write_file(RELABEL, 0o644, b"-F\n")?;
     say(&format!("SELinux: {why}; all files are labeled at the first boot, which takes a while and reboots once"));

@@ -11,7 +11,7 @@ const CRYPTTAB: &str = "/etc/crypttab";
 /// Turns all entries of the image's crypttab into comments.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// Returns an error if the file cannot be read or written.
 pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     let text = match root.read_text(CRYPTTAB) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -45,12 +45,12 @@ fn owned(root: &NewRoot, finishing: &FinishInputs) -> Vec<String> {
 fn who_finishes_follows_from_the_way_and_from_the_image() {
     let (go, os) = (("install-go", ""), ("usr/bin/os-installer", ""));
     for (files, way, who) in [
-        (&[][..], FinisherChoice::Auto, Some(Finisher::Us)),
+        (&[][..], FinisherChoice::Auto, Some(Finisher::Builtin)),
         (&[go, os], FinisherChoice::Auto, Some(Finisher::Installer("/install-go"))),
         (&[os], FinisherChoice::Auto, Some(Finisher::OsInstaller("/usr/bin/os-installer"))),
-        (&[("etc/metal/os-installer.yaml", "")], FinisherChoice::Auto, Some(Finisher::Us)),
-        (&[go], FinisherChoice::Builtin, Some(Finisher::Us)),
-        (&[go], FinisherChoice::None, Some(Finisher::Nobody)),
+        (&[("etc/metal/os-installer.yaml", "")], FinisherChoice::Auto, Some(Finisher::Builtin)),
+        (&[go], FinisherChoice::Builtin, Some(Finisher::Builtin)),
+        (&[go], FinisherChoice::None, Some(Finisher::Disabled)),
         (&[go], FinisherChoice::Image, Some(Finisher::Installer("/install-go"))),
         (&[], FinisherChoice::Image, None),
     ] {
@@ -196,11 +196,11 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
             "the image does not contain an init program and cannot boot: searched /sbin/init, ",
         ),
         (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
-        (&[init, kernel], &no_esp, "boots by UEFI, but the layout does not contain an EFI system partition"),
+        (&[init, kernel], &no_esp, "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             &[init, kernel],
             &bios,
-            "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
         ),
     ] {
         let (_dir, root) = made(files);
@@ -217,7 +217,7 @@ fn nothing_is_written_where_nobody_finishes() {
     for (way, raw_too) in [(FinisherChoice::None, true), (FinisherChoice::Auto, false)] {
         let (dir, root) = made(&[("etc/hostname", "builder\n")]);
         let (done, lines) = said(|say| finish_raw_image(&root, &finishing(way), "1", NOW, say));
-        assert_eq!((done.unwrap(), lines.len()), (BootRecord::Unsaid, 1));
+        assert_eq!((done.unwrap(), lines.len()), (BootRecord::Unknown, 1));
         if raw_too {
             said(|say| finish_tree(&root, &finishing(way), "1", NOW, say)).0.unwrap();
         }

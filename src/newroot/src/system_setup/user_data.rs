@@ -56,7 +56,7 @@ pub(crate) fn read_cloud_user(root: &NewRoot) -> Option<String> {
 /// Writes the seed for cloud-init, including the owner's keys, if the image contains cloud-init.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn write_cloud_init_seed(
     root: &NewRoot,
     files: &MachineFiles,
@@ -120,7 +120,7 @@ pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)
 /// boots without these files, and its owner can log in to investigate.
 ///
 /// # Errors
-/// The configuration cannot be written.
+/// Returns an error if the configuration cannot be written.
 pub(crate) fn run_ignition(
     root: &NewRoot,
     program: &str,

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl ApprovedDisk {
-    /// Returns the verdict on a listed disk. `identifiers` are those of all disks of the machine.
+    /// Returns the verdict on a listed disk. `identifiers` contains the identifiers of all disks of the machine.
     pub(super) fn new(
         listed: &layout::DiskSpec,
         disk: &InventoryDisk,

@@ -128,7 +128,7 @@ impl<'a> PreservedTree<'a> {
         // Content of an open container.
         for holder in self.stack.holders(&self.stack.kernel_name(device)) {
             let open = self.stack.find_stacked(&holder).filter(|is| is.kind == StackedDeviceKind::Crypt);
-            // A container lies on one device. If it is listed on several, it is drawn once for each.
+            // A container is on one device. If it is listed on several, it is drawn once for each.
             if let Some(open) = open.filter(|is| self.drawn.insert(format!("{} on {device}", is.name))) {
                 self.draw_device(&open.device, &open.signatures, depth + 1);
             }

@@ -57,7 +57,8 @@ impl<'a> PlanDecider<'a> {
                 None => self.devices.find_paths(path).is_none_or(|(now, later)| device == now || device == later),
             };
             if !is_there(device) && !is_there(whole) {
-                let said = format!("volume {} names {path}, but is kept on {device}, which has its UUID", volume.name);
+                let said =
+                    format!("volume {} refers to {path}, but is kept on {device}, which has its UUID", volume.name);
                 self.warn(said);
             }
         }
@@ -105,9 +106,9 @@ impl<'a> PlanDecider<'a> {
         let is_there = all_units(inventory).any(|(device, _)| *device == path.as_str());
         Err(Some(match is_there {
             true => format!(
-                "names {path}, which is neither a disk nor a device of the layout: list a blank disk, or an unused device of the layout"
+                "refers to {path}, which is neither a disk nor a device of the layout: list a blank disk, or an unused device of the layout"
             ),
-            false => format!("names {path}, which does not exist on given hardware: {}", list_disks(inventory)),
+            false => format!("refers to {path}, which does not exist on given hardware: {}", list_disks(inventory)),
         }))
     }
 
@@ -119,7 +120,7 @@ impl<'a> PlanDecider<'a> {
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let refuse = |why: String| Err(Some(why));
         if self.verdicts.contains_key(&disk.name) {
-            return refuse(format!("names {}, which another volume uses", disk.device));
+            return refuse(format!("refers to {}, which another volume uses", disk.device));
         }
         if let Some(other) = multipath::find_other_path(disk, self.inventory) {
             return refuse(format!("cannot use {}: {}", disk.device, multipath::describe_refusal(disk, other)));
@@ -129,17 +130,17 @@ impl<'a> PlanDecider<'a> {
         let is_used = !disk.uses.is_empty() || parts.into_iter().any(|part| !part.uses.is_empty());
         let is_taken = disk.table.is_some() || !disk.signatures.is_empty();
         if is_used {
-            return refuse(format!("names {}, which is in use", disk.device));
+            return refuse(format!("refers to {}, which is in use", disk.device));
         }
         if let Some(why) = &disk.unreadable {
-            return refuse(format!("names {}, whose content cannot be read: {why}", disk.device));
+            return refuse(format!("refers to {}, whose content cannot be read: {why}", disk.device));
         }
         if !cut_off && (is_taken || !disk.blank) {
             let there = content_text::describe_contents(disk);
-            return refuse(format!("names {}, which is not blank: it contains {there}", disk.device));
+            return refuse(format!("refers to {}, which is not blank: it contains {there}", disk.device));
         }
         if disk.read_only {
-            return refuse(format!("names {}, which is read-only", disk.device));
+            return refuse(format!("refers to {}, which is read-only", disk.device));
         }
         if let Some(why) = explain_unsupported(disk) {
             return refuse(format!("cannot use {}: {why}", disk.device));
@@ -224,16 +225,16 @@ impl<'a> PlanDecider<'a> {
         let item = self.graph.nodes[node].item;
         let brings_image = matches!(item, LayoutItem::Disk(disk) if disk.image);
         if brings_image || !above.iter().all(is_for_it) || !self.is_for_one(path) {
-            return Err(Some(format!("names {path}, which the layout or another volume uses")));
+            return Err(Some(format!("refers to {path}, which the layout or another volume uses")));
         }
         let Some(device) = self.devices.get_or_report("volumes", path) else { return Err(None) };
         if device.absent.is_some() {
-            return Err(Some(format!("lies on {path}, which is absent")));
+            return Err(Some(format!("is on {path}, which is absent")));
         }
         self.layout_names.insert(path.clone());
         if is_wiped_later(self.request.mode, device.fate) {
             return Err(Some(format!(
-                "lies on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
+                "is on {path}, which a reinstall wipes; set wipeonreinstall: false for its disks"
             )));
         }
         if device.fate == DeviceFate::Kept {
@@ -299,7 +300,10 @@ impl<'a> PlanDecider<'a> {
                 .flat_map(|group| group.volumes.iter().map(move |volume| (group, volume)));
             let Some((group, found)) = volumes.find(|(_, found)| found.name == listed.name) else { return Err(None) };
             if let Some(other) = self.volume_of_filesystem(device.content.as_deref().unwrap_or_default()) {
-                return Err(Some(format!("names {}, which contains the filesystem of volume {other}", device.path)));
+                return Err(Some(format!(
+                    "refers to {}, which contains the filesystem of volume {other}",
+                    device.path
+                )));
             }
             return Ok(VolumeDecision {
                 device: device.path.clone(),
@@ -346,7 +350,7 @@ impl<'a> PlanDecider<'a> {
         if !wiped.is_empty() {
             let on = wiped.join(", ");
             self.warn(format!(
-                "volume {} lies on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
+                "volume {} is on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
                 volume.name
             ));
         }

@@ -64,7 +64,8 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Keeps a renamed volume under its present name. The volume is found by its UUID, or by the recorded LVM UUID of a `Block` volume.
-    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if there is one.
+    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if such a volume
+    /// exists.
     fn keep_renamed(
         &mut self,
         volume: &K8sVolume,
@@ -77,7 +78,7 @@ impl<'a> PlanDecider<'a> {
         let Some((device, unit)) = self.find_preserved(volume)?.filter(|_| same_name.is_none()) else {
             return Ok(None);
         };
-        self.warn(format!("volume {} names {named}, but is kept on {device}, which has its UUID", volume.name));
+        self.warn(format!("volume {} refers to {named}, but is kept on {device}, which has its UUID", volume.name));
         Ok(Some(self.keep_raw(volume, None, device, unit)))
     }
 
@@ -100,7 +101,7 @@ impl<'a> PlanDecider<'a> {
             )));
         }
         self.warn(format!(
-            "volume {} names {named}, but is kept on {device}, which has the recorded LVM UUID",
+            "volume {} refers to {named}, but is kept on {device}, which has the recorded LVM UUID",
             volume.name
         ));
         Ok(Some(VolumeDecision {

@@ -26,7 +26,7 @@ impl<'a> PlanDecider<'a> {
     pub(super) fn volume_devices(&self, volume: &K8sVolume) -> Vec<VolumeDevice<'a>> {
         let all: Vec<VolumeDevice> =
             all_units(self.inventory).filter_map(|(device, unit)| as_volume_device(volume, device, unit)).collect();
-        // Several devices are refused, whatever they lie on.
+        // Several devices are refused, whatever is below them.
         if all.len() > MAXIMUM_COMPARED {
             return all;
         }

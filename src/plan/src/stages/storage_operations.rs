@@ -53,7 +53,7 @@ pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
     decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
 }
 
-/// Returns the operations that create arrays, in the order of the layout: an array lies only on arrays that precede it in the layout.
+/// Returns the operations that create arrays, in the order of the layout: an array is only on top of arrays that precede it in the layout.
 pub(super) fn create_arrays(decided: &PlanDecisions) -> Vec<Operation> {
     let made = decided.arrays.iter().filter_map(|array| match array {
         ArrayFate::Made(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),

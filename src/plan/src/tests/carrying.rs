@@ -259,7 +259,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
             ],
         ),
         (
-            "a group that lies on more",
+            "a group that is on more",
             |_, inventory| {
                 let more =
                     model::inventory::LvmPhysicalVolume { device: Some("/dev/sdx".into()), ..Default::default() };

@@ -62,13 +62,13 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         let reasons = planned(&option).expect_err(&option);
         let expected = "/dev/sdb1 must be kept with xfs \"srv\"";
         assert!(reasons.len() == 1 && reasons[0].contains(expected), "{option}: {reasons:#?}");
-        assert!(reasons[0].contains("names /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
+        assert!(reasons[0].contains("refers to /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
     // A label names a device too.
     let (layout, mut inventory) = with_option("rtdev=/dev/disk/by-label/spare");
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = vec![signature("ext2", "spare", "u")];
-    assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("names /dev/sda3"));
+    assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("refers to /dev/sda3"));
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn an_option_that_names_a_device_that_stays_is_allowed() {
 fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
     for option in ["rtdev=/dev/sdc", "logdev=/dev/sdc", "logdev=UUID=log-uuid", "logdev=/dev/disk/by-uuid/log-uuid"] {
         let reasons = planned(option).expect_err(option);
-        assert!(reasons.len() == 1 && reasons[0].contains("names /dev/sdc"), "{option}: {reasons:#?}");
+        assert!(reasons.len() == 1 && reasons[0].contains("refers to /dev/sdc"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("add /dev/sdc to the layout"), "{option}: {reasons:#?}");
     }
 }
 
-/// It may lie on a disk that is wiped.
+/// It may be on a disk that is wiped.
 #[test]
 fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
     for option in ["rtdev=/dev/sdz", "logdev=UUID=nobody", "logdev=/dev/mapper/gone", "journal_dev=0x803"] {

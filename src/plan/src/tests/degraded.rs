@@ -177,7 +177,7 @@ fn one_blank_disk_among_kept_members_is_refused() {
     assert_eq!(
         reasons(make(&layout(), &inventory, InstallMode::Reinstall)),
         [
-            "raid[2].devices: /dev/md/data must be kept and lies on /dev/sdc, /dev/sde and on /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or remove the new disk, if /dev/md/data works without it"
+            "raid[2].devices: /dev/md/data must be kept and spans /dev/sdc, /dev/sde and /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or remove the new disk, if /dev/md/data works without it"
         ]
     );
 }

@@ -243,7 +243,7 @@ prop_compose! {
     }
 }
 
-/// Some of what nothing lies on does not run.
+/// Some of the topmost devices do not run.
 fn stop(machine: &mut Inventory, stopped: &[bool]) {
     let held: BTreeSet<KernelName> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
     let all: Vec<(KernelName, DevicePath)> =

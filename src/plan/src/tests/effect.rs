@@ -16,12 +16,12 @@ pub(super) struct Effect<'a> {
     pub destroyed: Vec<&'a DevicePath>,
     /// Devices that are written from now on, and keep what is on them.
     pub written: Vec<&'a DevicePath>,
-    /// Devices that are there from now on, and what each lies on.
+    /// Devices that are there from now on, and what each is on top of.
     pub brought: Vec<(DevicePath, Vec<&'a DevicePath>)>,
     pub mounted: Option<&'a MountFilesystem>,
 }
 
-/// Every device that the plan makes or puts together, and what it lies on.
+/// Every device that the plan makes or puts together, and what it is on top of.
 pub(super) type Brought<'a> = BTreeMap<DevicePath, Vec<&'a DevicePath>>;
 
 pub(super) fn brought(plan: &Plan) -> Brought<'_> {

@@ -83,7 +83,7 @@ fn written(operation: &Operation) -> Vec<&DevicePath> {
     [destroyed, written].concat()
 }
 
-/// Where a device of the plan lies on disks, made or kept.
+/// Location of a device of the plan, created or preserved, on the disks.
 fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePath) -> Vec<(DevicePath, ByteRange)> {
     if let Some(place) = place(plan, device) {
         return vec![place];

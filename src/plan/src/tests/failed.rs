@@ -78,7 +78,7 @@ fn what_may_come_back_all_the_same_is_said() {
 fn a_kept_array_that_does_not_start_is_refused() {
     let why = "mdadm: failed to RUN_ARRAY /dev/md127: Input/output error";
     let data = stacks::installed().arrays[2].uuid;
-    // No object of the layout lies on the array, so no other problem is reported.
+    // No object of the layout is on top of the array, so no other problem is reported.
     let mut layout = stacks::layout();
     layout.volumegroups.clear();
     layout.logicalvolumes.clear();

@@ -162,7 +162,7 @@ fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_o
 
 #[test]
 fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
-    let plan = pool::plan_emptying(&hostile(), PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+    let plan = pool::plan_emptying(&hostile(), PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
     let removed = removed(&plan);
     let expected = [
         "Boot0001",
@@ -195,7 +195,7 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
 fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     let mut inventory = hostile();
     inventory.firmware_variables.as_mut().unwrap().boot_current = Some(4);
-    let plan = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+    let plan = pool::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
     assert!(!names(&removed(&plan)).contains(&"Boot0004"));
     let text = plan.to_string();
     assert!(
@@ -258,7 +258,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     {
         let inventory = with(variables);
         let install = reinstall(&layout(), &inventory).unwrap();
-        let pool = pool::plan_emptying(&inventory, PoolAllocation::Nobody, &[], subject()).unwrap().unwrap();
+        let pool = pool::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
         for plan in [install, pool] {
             assert!(plan.warnings.iter().any(|warning| warning.contains(words)), "{plan}");
         }

@@ -171,7 +171,7 @@ fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
     disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: guid.parse().ok(), partitions: vec![partition] });
 }
 
-/// What has happened to the machine since: a few things at once.
+/// What has happened to the machine since: several changes.
 fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
     for _ in 0..random.below(4) {
         let (one, other) = (random.below(physical.len()), random.below(physical.len()));

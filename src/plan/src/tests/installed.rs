@@ -5,7 +5,7 @@ use super::*;
 use model::install_marker::InstallMarker;
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
-/// What the control plane says of the installation, what lies on the disks, and what is asked.
+/// What the control plane says of the installation, what is on the disks, and what is asked.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     succeeded: bool,

@@ -38,7 +38,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
         let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), InstallMode::Reinstall));
         let expected = format!(
-            "disks: {whole} lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
+            "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
         );
         assert_eq!(reasons, [expected]);
         // Two components that do not belong together.

@@ -62,7 +62,7 @@ fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
             operations(&plan, StageName::StorageRelease).iter().position(is_it)
         };
         assert!(released(&format!("/dev/mapper/{OVERLAY}sda1")).is_some(), "{plan}");
-        // Devices that lie only on preserved disks are stopped later, when they are activated for writing.
+        // Devices that are only on preserved disks are stopped later, when they are activated for writing.
         assert_eq!(released(&format!("/dev/mapper/{OVERLAY}sdc")).is_some(), mode == InstallMode::Install, "{plan}");
         after(&plan, before);
     }

@@ -224,7 +224,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     );
 }
 
-/// Nothing of the layout is in the group, so that nothing of it comes back.
+/// Nothing of the layout is in the group, so nothing of it comes back.
 #[test]
 fn a_group_without_volumes_of_the_layout_is_extended_too() {
     let mut layout = layout();

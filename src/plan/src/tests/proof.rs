@@ -20,7 +20,7 @@ struct Case {
     is_marker_right: bool,
     /// Those tables are on the disks.
     are_disks_right: bool,
-    /// The image brings its own table, so that the attempt announces no GUID.
+    /// The image brings its own table, so the attempt announces no GUID.
     has_own_table: bool,
 }
 

@@ -85,7 +85,7 @@ fn note_reinstall(judged: &Judged, plan: &Plan) {
     judged.note("reinstalls that keep an encrypted group", opens);
 }
 
-/// The simulator checks every operation: nothing is used before it is made, released before what lies on it, or left running
+/// The simulator checks every operation: nothing is used before it is made, released before the devices on top of it, or left running
 /// on a wiped disk.
 #[test]
 fn no_plan_destroys_what_is_kept_or_foreign() {

@@ -54,7 +54,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     assert_eq!(operations(&plan, StageName::StorageRelease)[0], Operation::Device(DeviceOp::Release(holder)));
 
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
-    assert!(reasons[0].starts_with("disks: md9 lies on sda1, which a reinstall wipes, and on sdf1"), "{reasons:#?}");
+    assert!(reasons[0].starts_with("disks: md9 spans sda1, which a reinstall wipes, and sdf1"), "{reasons:#?}");
 }
 
 #[test]
@@ -78,11 +78,11 @@ fn what_cannot_be_taken_down_is_named() {
     let cases: [(Change, &str); 4] = [
         (
             |inventory| inventory.stacked[0].uses.push(DeviceUse::Mounted("/mnt".to_owned())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
+            "disks[0].device: /dev/md9, which is backed by /dev/sda, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| inventory.stacked[0].uses.push(DeviceUse::Holder("dm-7".into())),
-            "disks[0].device: /dev/md9, which lies on /dev/sda, is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
+            "disks[0].device: /dev/md9, which is backed by /dev/sda, is in use (held by dm-7); unmount or stop it first, because this is not done automatically",
         ),
         (
             |inventory| inventory.disks[1].uses.push(DeviceUse::Holder("dm-7".into())),
@@ -97,7 +97,7 @@ fn what_cannot_be_taken_down_is_named() {
                 };
                 inventory.stacked[0].table = Some(DiskTable { partitions: vec![part], ..DiskTable::default() });
             },
-            "disks[0].device: /dev/md9p1, which lies on /dev/sda, is in use (mounted at /part); unmount or stop it first, because this is not done automatically",
+            "disks[0].device: /dev/md9p1, which is backed by /dev/sda, is in use (mounted at /part); unmount or stop it first, because this is not done automatically",
         ),
     ];
     for (change, expected) in cases {
@@ -113,7 +113,7 @@ fn what_is_kept_must_not_be_in_use() {
     let cases = [
         (
             DeviceUse::Mounted("/mnt".to_owned()),
-            "disks[2].device: /dev/mapper/vg00-varlib, which lies on /dev/sdc, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
+            "disks[2].device: /dev/mapper/vg00-varlib, which is backed by /dev/sdc, is in use (mounted at /mnt); unmount or stop it first, because this is not done automatically",
         ),
         (DeviceUse::Swap, "disks: /dev/mapper/vg00-varlib must be kept but is in use (active swap); run swapoff first"),
     ];

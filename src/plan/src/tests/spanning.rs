@@ -1,4 +1,4 @@
-//! Filesystems that lie on several devices by themselves, and tell it by their UUID alone.
+//! Filesystems that span several devices themselves, and are recognized by their UUID alone.
 
 use super::stacks;
 use super::*;
@@ -38,15 +38,15 @@ fn what_spans_wiped_and_other_disks_is_refused() {
             "btrfs",
             "srv",
             &["/dev/sda3", "/dev/sdb1"],
-            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, which it does not write: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; dismantle it first, or keep or wipe all of it",
+            "disks: btrfs \"srv\" spans sda3, which a reinstall wipes, and sdb1, which it does not write: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; dismantle it first, or keep or wipe all of it",
         ),
-        ("zfs_member", "tank", &["/dev/sda3", "/dev/sdc"], "disks: zfs_member \"tank\" lies on sda3,"),
-        ("bcachefs", "", &["/dev/sda3", "/dev/sdc"], "disks: bcachefs lies on sda3,"),
+        ("zfs_member", "tank", &["/dev/sda3", "/dev/sdc"], "disks: zfs_member \"tank\" spans sda3,"),
+        ("bcachefs", "", &["/dev/sda3", "/dev/sdc"], "disks: bcachefs spans sda3,"),
         (
             "btrfs",
             "srv",
             &["/dev/sda3", "/dev/sdb1", "/dev/sdc"],
-            "disks: btrfs \"srv\" lies on sda3, which a reinstall wipes, and on sdb1, sdc, which",
+            "disks: btrfs \"srv\" spans sda3, which a reinstall wipes, and sdb1, sdc, which",
         ),
     ];
     for (kind, label, devices, expected) in spanning {
@@ -97,7 +97,7 @@ fn an_install_says_what_it_takes_a_member_out_of() {
     assert_eq!(json["torn"][0]["name"], "zfs_member \"tank\"");
 }
 
-/// The kept sdf and a volume, which lies on an array of kept disks.
+/// The kept sdf and a volume, which is on an array of kept disks.
 #[test]
 fn members_may_be_volumes() {
     let mut inventory = stacks::installed();
@@ -111,7 +111,7 @@ fn members_may_be_volumes() {
     root.signatures = vec![signature("btrfs", "srv")];
     let name = root.name.clone();
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
-    let expected = format!("disks: btrfs \"srv\" lies on {name}, which a reinstall wipes, and on sdf, dm-");
+    let expected = format!("disks: btrfs \"srv\" spans {name}, which a reinstall wipes, and sdf, dm-");
     assert!(reasons[0].starts_with(&expected), "{reasons:#?}");
 }
 
@@ -133,7 +133,7 @@ fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
         below: vec!["cciss!c0d0p2".into(), "sdc".into()],
         ..inventory::StackedDevice::default()
     });
-    let expected = "disks: dm-0 lies on cciss!c0d0p2, which a reinstall wipes, and on sdc, which it does not write: ";
+    let expected = "disks: dm-0 spans cciss!c0d0p2, which a reinstall wipes, and sdc, which it does not write: ";
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

@@ -307,8 +307,8 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
     assert_eq!(
         reasons,
         [
-            "disks: md125 lies on sdc, which a reinstall wipes, and on sdd, sde, which it does not write: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); dismantle it first, or keep or wipe all of it",
-            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data lies on both; set the same wipeonreinstall for all of its disks",
+            "disks: md125 spans sdc, which a reinstall wipes, and sdd, sde, which it does not write: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); dismantle it first, or keep or wipe all of it",
+            "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data spans both; set the same wipeonreinstall for all of its disks",
         ]
     );
 }

@@ -100,7 +100,7 @@ fn filesystems_are_tried_for_an_old_kernel_that_the_manifest_lists() {
     assert_eq!(tried(&["/boot/vmlinuz"]), []);
 }
 
-/// How large an array with this option will be, nobody can say before: not the options of what lies on it are wrong then, but the
+/// How large an array with this option will be, nobody can say before: not the options of the devices on top of it are wrong then, but the
 /// guess.
 #[test]
 fn where_a_size_cannot_be_said_several_are_tried() {

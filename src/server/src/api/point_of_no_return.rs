@@ -47,8 +47,8 @@ pub(crate) async fn pass_point_of_no_return(
     }
     let Some(order) = order else {
         let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {
-            FirstStartOutcome::Yes(news) => news,
-            FirstStartOutcome::No(why) => return changed(why),
+            FirstStartOutcome::Permitted(news) => news,
+            FirstStartOutcome::Rejected(why) => return changed(why),
         };
         app.state.record_boot_start(boot.hash).await?;
         if news {
@@ -58,10 +58,10 @@ pub(crate) async fn pass_point_of_no_return(
         return Ok(Json(json!({})));
     };
     match app.state.start_order(&id, &allocationuuid, &order, start).await? {
-        OrderStart::Yes(order, news) => {
+        OrderStart::Permitted(order, news) => {
             app.state.record_boot_start(boot.hash).await?;
             if news {
-                app.counters.count_order(OrderEvent::Begun);
+                app.counters.count_order(OrderEvent::Started);
                 let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
                 app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
             }
@@ -92,7 +92,7 @@ async fn check_still_wanted(
             return Ok(Err(format!("the machine's allocation is now {}, not {allocation}", *current.id)));
         }
         None if !is_ordered => {
-            return Ok(Err(format!("the machine's file no longer contains allocation {allocation}")));
+            return Ok(Err(format!("the machine file no longer contains allocation {allocation}")));
         }
         _ => {}
     }

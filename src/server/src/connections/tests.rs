@@ -134,7 +134,7 @@ async fn one_address_does_not_take_all_places() {
     let mut last = idle.pop().unwrap();
     let mut byte = [0];
     let got = tokio::time::timeout(Duration::from_secs(20), last.read(&mut byte)).await.unwrap();
-    assert!(matches!(got, Ok(0) | Err(_)), "it is closed at once");
+    assert!(matches!(got, Ok(0) | Err(_)), "it is closed immediately");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -145,7 +145,7 @@ async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
     let mut tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
     tls.handshake = Duration::from_millis(200);
     let (address, heard) = start_with(Router::new(), Some(tls)).await;
-    // More than the 64 that one address may have at once.
+    // More than the 64 that one address may have at the same time.
     for _ in 0..3 {
         let mut silent = Vec::new();
         for _ in 0..30 {

@@ -26,7 +26,7 @@ enum PatchKind {
 /// Parses a patch.
 ///
 /// # Errors
-/// The document is not a patch, or changes a field that cannot be changed.
+/// Returns an error if the document is not a patch, or changes a field that cannot be changed.
 pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation>> {
     let lines = document.as_array().ok_or_else(|| IronicRefusal::bad_request("a patch must be a list"))?;
     let changes: Vec<PatchOperation> = lines.iter().map(parse_operation).collect::<TemplateResult<_>>()?;
@@ -64,7 +64,7 @@ fn parse_operation(line: &Value) -> TemplateResult<PatchOperation> {
 /// Applies a patch.
 ///
 /// # Errors
-/// A change is impossible. In that case, none of the changes is applied.
+/// Returns an error if a change is impossible. In that case, none of the changes is applied.
 pub(crate) fn apply_patch(document: &Value, changes: &[PatchOperation]) -> TemplateResult<Value> {
     for change in changes {
         if change.kind == PatchKind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {

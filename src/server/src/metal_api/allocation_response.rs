@@ -1,4 +1,4 @@
-//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. A machine's file may contain networks,
+//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. A machine file may contain networks,
 //! servers and firewall rules without fields that metal-api's clients require: these fields are inserted, with empty values.
 
 use super::images::EXPIRY;
@@ -63,7 +63,7 @@ fn add_texts(schema: &mut Value, names: &[&str]) {
     }
 }
 
-/// Returns the objects in a list of a machine's file, with the given fields. A field of another type is replaced by its default.
+/// Returns the objects in a list of a machine file, with the given fields. A field of another type is replaced by its default.
 fn complete_objects(list: &Value, defaults: &Value) -> Vec<Map<String, Value>> {
     let objects = list.as_array().into_iter().flatten().filter_map(Value::as_object);
     let complete = |object: &Map<String, Value>| {
@@ -87,7 +87,7 @@ fn complete_networks(networks: &Value) -> Value {
     json!(complete_objects(networks, &defaults))
 }
 
-/// Returns DNS or NTP servers as objects. A machine's file may list addresses only.
+/// Returns DNS or NTP servers as objects. A machine file may list addresses only.
 fn complete_servers(servers: &Value, field: &str) -> Value {
     let as_object = |server: &Value| if server.is_string() { json!({ (field): server }) } else { server.clone() };
     let Some(servers) = servers.as_array() else { return Value::Null };

@@ -96,7 +96,7 @@ pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
         &format!("write {}", path.display()),
         tokio::task::spawn_blocking(move || atomic_file::create_file(&there, &text)).await,
     )? {
-        EditResult::Yes => Ok(()),
+        EditResult::Written => Ok(()),
         EditResult::Changed => {
             Err(ApiRefusal::conflict(format!("{} already exists with other content", path.display())))
         }
@@ -108,7 +108,7 @@ pub(crate) async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
     let put = tokio::task::spawn_blocking(move || atomic_file::replace_content(&there, &old, &new));
-    Ok(matches!(flatten_result(&what, put.await)?, EditResult::Yes))
+    Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
 /// Removes the file. Returns false if it no longer contains `old`.
@@ -116,7 +116,7 @@ pub(crate) async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());
     let removed = tokio::task::spawn_blocking(move || atomic_file::remove_unchanged(&there, &old));
-    Ok(matches!(flatten_result(&what, removed.await)?, EditResult::Yes))
+    Ok(matches!(flatten_result(&what, removed.await)?, EditResult::Written))
 }
 
 fn flatten_result<T>(what: &str, result: Result<std::io::Result<T>, tokio::task::JoinError>) -> ApiResult<T> {

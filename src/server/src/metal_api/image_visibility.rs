@@ -57,7 +57,7 @@ pub(crate) async fn set_image_state(
 /// Changes the file from `before` to `new`, and returns its text.
 ///
 /// # Errors
-/// The file was changed since, or cannot be read or written.
+/// Returns an error if the file was changed since, or cannot be read or written.
 async fn write_states(
     path: &std::path::Path,
     id: &str,

@@ -58,7 +58,7 @@ pub(crate) struct ImageResponse {
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finish: Option<FinisherChoice>,
-    /// True if the digest is known, so that the image can be installed.
+    /// True if the digest is known, so the image can be installed.
     ready: bool,
     hidden: bool,
     blacklisted: bool,

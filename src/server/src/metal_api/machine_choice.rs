@@ -76,7 +76,7 @@ async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>)
     Err(ApiRefusal::unprocessable(why).with_problems(misfits))
 }
 
-/// Returns the requested networks as the machine's file describes them, in the order of the request.
+/// Returns the requested networks as the machine file describes them, in the order of the request.
 pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> ApiResult<Vec<Value>> {
     let ids = || machine.networks.iter().filter_map(|network| network["networkid"].as_str());
     let select = |(index, one): (usize, &Value)| {

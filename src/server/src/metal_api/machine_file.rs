@@ -1,4 +1,4 @@
-//! Requested changes of a machine's file.
+//! Requested changes of a machine file.
 
 use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::machines::{FIELDS, KIND};
@@ -13,7 +13,7 @@ use site::resolve::{SiteObjects, resolve_allocation};
 use std::path::Path as File;
 use store::InstallState;
 
-/// Changes the machine's file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
+/// Changes the machine file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
 /// `becomes`. In error messages, `rename` replaces the path of a field in the file by the name that the client knows.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
@@ -26,7 +26,7 @@ pub(super) async fn rewrite_machine_file(
     let what = EditedObject { kind: KIND, id };
     let directory = app.directory();
     let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
-    // A machine's file contains secrets, so a conflict does not show its text.
+    // A machine file contains secrets, so a conflict does not show its text.
     let changed = || what.conflict(path, None, &Value::Null);
     let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
     let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
@@ -57,7 +57,7 @@ pub(super) async fn rewrite_machine_file(
     Ok(())
 }
 
-/// Checks that the machine's allocation can be carried out. The inner error lists all problems, with their positions in the machine's file.
+/// Checks that the machine's allocation can be carried out. The inner error lists all problems, with their positions in the machine file.
 async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObjects) -> ApiResult<Result<(), String>> {
     let Some(allocation) = &machine.allocation else { return Ok(Ok(())) };
     let mut machine = machine.clone();
@@ -80,7 +80,7 @@ fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     let Some(current) = current.filter(is_same) else { return };
     allocation.image = current.image.clone();
     allocation.definition = match &current.definition {
-        DefinitionState::Bad(_) => DefinitionState::Waits,
+        DefinitionState::Unusable(_) => DefinitionState::Verifying,
         other => other.clone(),
     };
 }

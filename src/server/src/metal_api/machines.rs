@@ -1,4 +1,4 @@
-//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine's file or remove it.
+//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine file or remove it.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::images::is_empty_value;
@@ -31,7 +31,7 @@ use uuid::Uuid;
 pub(super) const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
-/// Fields of a machine's file, in the order in which they are written.
+/// Fields of a machine file, in the order in which they are written.
 pub(crate) const FIELDS: [&str; 12] = [
     "id",
     "name",
@@ -46,7 +46,7 @@ pub(crate) const FIELDS: [&str; 12] = [
     "networks",
     "allocation",
 ];
-/// Field that selects networks of the machine's file.
+/// Field that selects networks of the machine file.
 const NETWORKS: &str = "networks";
 /// Fields by which machines can be searched.
 const SEARCHED: [&str; 12] = [
@@ -63,7 +63,7 @@ const SEARCHED: [&str; 12] = [
     "nics_mac_addresses",
     "state_value",
 ];
-/// Fields of an allocation request, each with its name in the machine's file.
+/// Fields of an allocation request, each with its name in the machine file.
 const ASKED: [(&str, &str); 9] = [
     ("name", "name"),
     ("projectid", "project"),
@@ -198,7 +198,7 @@ fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
     machine.pointer(place).is_some_and(|found| found == wanted)
 }
 
-/// `POST /v1/machine/allocate`: adds an allocation to a machine's file.
+/// `POST /v1/machine/allocate`: adds an allocation to a machine file.
 pub(crate) async fn allocate_machine(
     base: BaseUrls,
     EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
@@ -209,7 +209,7 @@ pub(crate) async fn allocate_machine(
         |name: &str| name == NETWORKS || CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(
-            "{other:?} is not supported in an allocation request: set it in the machine's file"
+            "{other:?} is not supported in an allocation request: set it in the machine file"
         )));
     }
     let id = choose_machine(app, &asked).await?;
@@ -244,14 +244,14 @@ async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
 }
 
-/// Returns the field of an allocation request from which the field of a machine's file is written; empty if the request lacks such a field.
+/// Returns the field of an allocation request from which the field of a machine file is written; empty if the request lacks such a field.
 fn requested_field(path: &str) -> String {
     let field = path.strip_prefix("allocation.").unwrap_or_default();
     let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
     ASKED.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
 }
 
-/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine's file, and powers the machine off if its management controller
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its management controller
 /// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
 pub(crate) async fn free_machine(
     Path(id): Path<String>,

@@ -54,7 +54,7 @@ pub struct OsMachineResponse {
     /// Id of the machine.
     pub id: String,
     pub name: String,
-    /// Definition in the machine's file, with its variant if the file names one.
+    /// Definition in the machine file, with its variant if the file names one.
     pub os: String,
     /// Definition from which the machine was installed, with its variant. Absent if the machine is not installed, or its install marker
     /// does not contain the definition.

@@ -253,7 +253,7 @@ fn version_tag(size: &MachineSize) -> String {
     hex_digest(json!(size).to_string().as_bytes())
 }
 
-/// Returns the size of a machine. A machine's file may name a size that is not in `sizes/`.
+/// Returns the size of a machine. A machine file may name a size that is not in `sizes/`.
 pub(super) fn machine_size_response(directory: &SiteSnapshot, id: &str) -> SizeResponse {
     let unlisted = || MachineSize { id: id.to_owned(), ..MachineSize::default() };
     size_response(&directory.known.sizes.get(id).cloned().unwrap_or_else(unlisted))

@@ -1,4 +1,4 @@
-//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the volumes in a machine's file.
+//! `/v1/volumes`: Kubernetes volumes of machines with their states, and the requests that change the volumes in a machine file.
 
 pub(crate) mod volume_state;
 
@@ -34,7 +34,7 @@ pub struct VolumeResponse {
     pub machine: String,
     pub name: String,
     pub uid: String,
-    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the machine's file no longer lists the volume.
+    /// Mode and filesystem, such as `rawBlockDevice ext4`; empty if the machine file no longer lists the volume.
     pub kind: String,
     pub state: volume_state::VolumeState,
     /// Reason for the state, and the next step.
@@ -101,7 +101,7 @@ pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorA
     Ok(k8s_volume::format_manifests(backed))
 }
 
-/// `POST /v1/machine/{id}/volumes`: adds resources to the list of volumes in the machine's file.
+/// `POST /v1/machine/{id}/volumes`: adds resources to the list of volumes in the machine file.
 pub(crate) async fn add_volumes(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<Value, LIST_BYTES>,
@@ -123,7 +123,7 @@ pub(crate) async fn add_volumes(
     current_volumes(&turn, &id).await
 }
 
-/// `DELETE /v1/machine/{id}/volumes/{name}`: removes a volume from the machine's file, if [`can_be_deleted`] permits it. The data of the
+/// `DELETE /v1/machine/{id}/volumes/{name}`: removes a volume from the machine file, if [`can_be_deleted`] permits it. The data of the
 /// volume is preserved.
 pub(crate) async fn remove_volume(
     Path((id, name)): Path<(String, String)>,
@@ -205,7 +205,7 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
         uid: is.uid.clone(),
         kind: String::new(),
         state: volume_state::VolumeState::Terminating,
-        message: "is no longer listed in the machine's file: the next reinstall ignores the volume".to_owned(),
+        message: "is no longer listed in the machine file: the next reinstall ignores the volume".to_owned(),
         path: is.path.clone(),
         size_bytes: Some(is.size_bytes),
     });
@@ -267,7 +267,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     }
 }
 
-/// Returns the volumes that the machine's file lists. The list is valid, since a file with an invalid list never takes effect.
+/// Returns the volumes that the machine file lists. The list is valid, since a file with an invalid list never takes effect.
 fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
     k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
@@ -306,7 +306,7 @@ fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
 }
 
 /// Refuses resources that would make the machine's list invalid. The messages name the resources, since the client does not know their
-/// positions in the machine's file.
+/// positions in the machine file.
 fn check_merged_list(turn: &EditTurn, id: &str, new: &[Value]) -> ApiResult<()> {
     let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let listed = allocation.and_then(|allocation| allocation.passed_on.get("volumes")?.as_array().cloned());

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Updates the files with the results of migrations, at the start of the server and whenever a new snapshot of the directory is published.
-/// Returns when the server ends.
+/// Returns when the server exits.
 pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
@@ -103,13 +103,13 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
         CurrentMachineFile::read_current(app, other).await?.filter(|file| file.allocation_id() == Some(&is.allocation));
     let now = match (to.allocation_id(), &from) {
         (Some(own), _) if own == is.allocation => to.text.clone(),
-        (Some(own), _) => return Err(said(&format!("remove allocation {own} from that machine's file"))),
+        (Some(own), _) => return Err(said(&format!("remove allocation {own} from the file of that machine"))),
         (None, Some(from)) => {
             let text = add_allocation(&to, from).map_err(|why| said(&why))?;
             to.replace_text(app, &text).await?;
             text
         }
-        (None, None) => return Err(said("no file contains this allocation; add it to that machine's file")),
+        (None, None) => return Err(said("no file contains this allocation; add it to the file of that machine")),
     };
     if let Some(from) = from {
         let edited = remove_allocation(&from).map_err(|why| said(&why))?;

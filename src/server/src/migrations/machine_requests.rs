@@ -40,15 +40,15 @@ const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYT
 pub(crate) enum MigrationResponse {
     /// The response does not depend on the migration.
     AsEver,
-    Nothing,
-    Something(Box<Assignment>),
+    NoAllocation,
+    Assigned(Box<Assignment>),
 }
 
 impl MigrationResponse {
     pub(crate) fn into_assignment(self) -> Option<Assignment> {
         match self {
-            MigrationResponse::AsEver | MigrationResponse::Nothing => None,
-            MigrationResponse::Something(given) => Some(*given),
+            MigrationResponse::AsEver | MigrationResponse::NoAllocation => None,
+            MigrationResponse::Assigned(given) => Some(*given),
         }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) async fn register_endpoint(
         (MigrationSide::Receive, None) => return Err(ApiError::bad_request("the target machine must send its port")),
     };
     let endpoint = MigrationEndpoint { certificate, address, boot: boot.hash, has_secret };
-    let word = MigrationEvent::Stands(part, endpoint, carried.map(Box::new));
+    let word = MigrationEvent::Waiting(part, endpoint, carried.map(Box::new));
     let heard = app.state.apply_migration_event(&id, &order, word).await?.ok_or_else(none)?;
     let MoveHeard { is, news } = heard.map_err(conflict_error)?;
     if let Some(words) = words {
@@ -126,7 +126,7 @@ async fn store_problem(
     (boot, words): (TokenHash, &str),
 ) -> Result<(), ApiError> {
     let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
-    let word = MigrationEvent::Says(part, boot, words.to_owned());
+    let word = MigrationEvent::ProblemReported(part, boot, words.to_owned());
     if let Some(Ok(MoveHeard { is, news: true })) = app.state.apply_migration_event(machine, &is.id, word).await? {
         let directory = app.directory();
         let words = if words.is_empty() { "the problem is solved" } else { words };
@@ -160,7 +160,7 @@ pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> St
 /// installation is withheld until its steps over Redfish are completed.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -179,7 +179,7 @@ pub(crate) async fn find_assignment(
 /// Returns the allocation that the machine receives because of a migration, if one affects it.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn find_migration_response(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -187,28 +187,28 @@ pub(crate) async fn find_migration_response(
 ) -> Result<MigrationResponse, ApiError> {
     let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationResponse::AsEver) };
     if is.state.is_open() && app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await?.is_some() {
-        return Ok(MigrationResponse::Nothing);
+        return Ok(MigrationResponse::NoAllocation);
     }
     let now = app.state.read_current_boots(&is).await?;
     let part = match is.role_in(id, now) {
-        MigrationRole::AsEver => return Ok(MigrationResponse::AsEver),
-        MigrationRole::Nothing => return Ok(MigrationResponse::Nothing),
-        MigrationRole::Sends => MigrationSide::Send,
-        MigrationRole::Receives => MigrationSide::Receive,
+        MigrationRole::Unaffected => return Ok(MigrationResponse::AsEver),
+        MigrationRole::Waiting => return Ok(MigrationResponse::NoAllocation),
+        MigrationRole::Sender => MigrationSide::Send,
+        MigrationRole::Receiver => MigrationSide::Receive,
     };
     let Some((assigned, standing)) = read_source_allocation(app, directory, &is).await? else {
-        return Ok(MigrationResponse::Nothing);
+        return Ok(MigrationResponse::NoAllocation);
     };
     let given = match part {
         MigrationSide::Send => offer::assign_source(is, now, assigned, standing),
         MigrationSide::Receive => {
             let Ok(approved) = find_target_approval(app, directory, &is).await? else {
-                return Ok(MigrationResponse::Nothing);
+                return Ok(MigrationResponse::NoAllocation);
             };
             offer::assign_target(is, now, assigned, standing, approved, directory)
         }
     };
-    Ok(MigrationResponse::Something(Box::new(given)))
+    Ok(MigrationResponse::Assigned(Box::new(given)))
 }
 
 async fn read_source_allocation(
@@ -242,16 +242,16 @@ async fn find_target_approval(
     Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
 }
 
-/// Predicts the effect of a migration on a machine that has not called yet.
+/// Predicts the effect of a migration on a machine whose ramdisk has not contacted the server yet.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn forecast_migration(
     app: &AppState,
     directory: &SiteSnapshot,
     id: &str,
 ) -> Result<MigrationForecast, ApiError> {
-    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::AsEver) };
+    let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::Unaffected) };
     let standing = read_source_state(app, directory, &is).await?.unwrap_or_default();
     Ok(match find_target_approval(app, directory, &is).await? {
         Ok(approved) => offer::forecast_for_machine(is, id, standing, approved, directory),
@@ -264,7 +264,7 @@ pub(crate) async fn forecast_migration(
 /// inner error is the reason for a refusal.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn start_copy(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -308,10 +308,10 @@ pub(crate) async fn start_copy(
     Ok(Some(Ok(())))
 }
 
-/// Checks, before anything is erased, that the source machine has called recently and has fetched the target's certificate.
+/// Checks, before anything is erased, that the source machine has contacted the server recently and has fetched the target's certificate.
 ///
 /// # Errors
-/// The condition is not met yet. The target repeats its request.
+/// Returns an error if the condition is not met yet. The target repeats its request.
 async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
     let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
@@ -322,7 +322,7 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "source machine {} has not fetched this machine's certificate yet, or has not called for half a minute: make sure that the source waits in its ramdisk",
+                "source machine {} has not fetched this machine's certificate yet, or has not contacted the server for half a minute: make sure that the source waits in its ramdisk",
                 is.a
             ),
         )),
@@ -332,7 +332,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
 /// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// The database cannot be read or written, or the reported success is not valid: the machine must not boot the data that it received.
+/// Returns an error if the database cannot be read or written, or the reported success is not valid: the machine must not boot the data that
+/// it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -364,7 +365,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "{} has not called for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
+            "{} has not contacted the server for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
             app.directory().display_name(&is.a)
         ));
     }
@@ -373,7 +374,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
 /// Records that the system runs on the target. The event must come from the boot that received the system.
 ///
 /// # Errors
-/// The database cannot be read or written.
+/// Returns an error if the database cannot be read or written.
 pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash) -> Result<(), ApiError> {
     if let Some(Ok(MoveHeard { is, news: true })) =
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?

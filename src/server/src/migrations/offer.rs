@@ -95,16 +95,16 @@ impl Assignment {
     }
 }
 
-/// Predicted effect of a migration on a machine that has not called yet.
+/// Predicted effect of a migration on a machine whose ramdisk has not contacted the server yet.
 pub(crate) enum MigrationForecast {
     /// The migration does not affect the machine.
-    AsEver,
+    Unaffected,
     /// The disks of the machine are not written, for this reason.
-    Nothing(String),
+    NotWritten(String),
     /// The effect is not predictable yet, for this reason.
     Unknown(String),
     /// The target will plan with this response, once the source waits in its ramdisk.
-    Told(Box<Assignment>),
+    Assigned(Box<Assignment>),
 }
 
 /// Predicts the effect of a migration on one of its two machines. `of_sender` is the state of the allocation on the source machine.
@@ -118,8 +118,8 @@ pub(crate) fn forecast_for_machine(
     let (a, b) = (directory.display_name(&is.a), directory.display_name(&is.b));
     match (is.role_of(machine), is.state) {
         (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
-        | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::AsEver,
-        (MigrationSide::Send, state) => MigrationForecast::Nothing(format!(
+        | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::Unaffected,
+        (MigrationSide::Send, state) => MigrationForecast::NotWritten(format!(
             "the system of this machine is migrated to {b} ({state}): its disks are only read"
         )),
         (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
@@ -131,7 +131,7 @@ pub(crate) fn forecast_for_machine(
             )),
             Some(assigned) => {
                 let given = assign_target(is, CurrentBoots::default(), assigned, of_sender, approved, directory);
-                MigrationForecast::Told(Box::new(given))
+                MigrationForecast::Assigned(Box::new(given))
             }
         },
     }

@@ -1,4 +1,4 @@
-//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported at once,
+//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported together,
 //! before anything is stored.
 
 use super::certificate_approval::CertificateShown;
@@ -64,9 +64,9 @@ pub struct MigrationView {
     pub created: String,
     /// Disk of the target for each disk name of the layout.
     pub disks: Vec<RecordedDisk>,
-    /// True if the source waits in its ramdisk, and has called recently.
+    /// True if the source waits in its ramdisk, and has contacted the server recently.
     pub from_stands: bool,
-    /// True if the target waits in its ramdisk, and has called recently.
+    /// True if the target waits in its ramdisk, and has contacted the server recently.
     pub to_stands: bool,
     /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
@@ -128,8 +128,8 @@ pub(crate) async fn order_migration(
     let EditTurn { app, peer, .. } = &turn;
     let new = check_order(&turn, &id.to_lowercase(), &asked).await.map_err(ApiRefusal::from)?;
     match app.state.place_migration(new.clone()).await? {
-        MigrationPlacement::Yes => {}
-        MigrationPlacement::No(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
+        MigrationPlacement::Placed => {}
+        MigrationPlacement::Rejected(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
     }
     app.watch.log_note(format!("{peer} ordered the migration {}", describe_migration(&app.directory(), &new)));
     app.request_reload();
@@ -307,7 +307,7 @@ pub(crate) async fn cancel_migration(
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
         return Err(ApiError::bad_request(format!("off must name the target machine {}, not {other}", is.b)));
     }
-    apply_event(&app, &is, MigrationEvent::Cancel { off: off.is_some() }, peer).await
+    apply_event(&app, &is, MigrationEvent::Cancelled { off: off.is_some() }, peer).await
 }
 
 /// Handles `POST /v1/machine/{id}/move/finish`: the operator confirms that the system runs on the target.
@@ -322,7 +322,7 @@ pub(crate) async fn finish_migration(
     if is.state == MigrationState::Done {
         return view_migration(&app, is).await.map(Json);
     }
-    apply_event(&app, &is, MigrationEvent::Finish, peer).await
+    apply_event(&app, &is, MigrationEvent::Finished, peer).await
 }
 
 /// Handles `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
@@ -334,7 +334,7 @@ pub(crate) async fn approve_certificates(
     let id = id.to_lowercase();
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
     let now = app.state.read_current_boots(&is).await?;
-    let word = MigrationEvent::Approves { fingerprints: asked.fingerprints, now };
+    let word = MigrationEvent::Approved { fingerprints: asked.fingerprints, now };
     Ok(apply_event(app, &is, word, *peer).await?)
 }
 

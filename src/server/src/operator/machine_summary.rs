@@ -19,7 +19,7 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that the machine should run: that of the order or, without an order, that of the machine's file.
+    /// Id of the image that the machine should run: from the order or, if no order is open, from the machine file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.
@@ -43,14 +43,14 @@ pub struct MachineSummary {
     /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_clean: bool,
-    /// Reason why the machine is locked, so that nothing can be ordered for it.
+    /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,
     pub order: Option<ReinstallOrder>,
-    /// Differences between the machine's file and the installed allocation, with their effects on the open order or, without an order, on a
+    /// Differences between the machine file and the installed allocation, with their effects on the open order or, without an order, on a
     /// reinstall without `apply_allocation`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that a reinstall applies all values of the machine's file.
+    /// True if the installed allocation is not on record, so a reinstall applies all values of the machine file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Open migration of the machine, as source or target.

@@ -50,7 +50,7 @@ pub struct ReinstallRequest {
     /// Proceed without an install marker, because the disk that contained it was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// Use the layout of the machine's file, even if it contradicts the recorded wipe policies of the installed layout.
+    /// Use the layout of the machine file, even if it contradicts the recorded wipe policies of the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -59,7 +59,7 @@ pub struct ReinstallRequest {
     /// Replace the installation on the disks even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine's file, instead of keeping the installed one.
+    /// Apply the allocation of the machine file, instead of keeping the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
     /// Accepted as in metal-api, and ignored.
@@ -73,7 +73,7 @@ pub struct ReinstallRequest {
 /// Parses the body of a request.
 ///
 /// # Errors
-/// A field is unknown, missing, or has another type.
+/// Returns an error if a field is unknown, missing, or has another type.
 pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
     if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
         let others = suggest_name(other, FIELDS.into_iter());
@@ -103,7 +103,7 @@ pub(crate) async fn place_order(
             Ok(listed)
         }
         OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
-        OrderOutcome::Begun(order) => Err(already_started(&order)),
+        OrderOutcome::Started(order) => Err(already_started(&order)),
         OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
 }
@@ -132,7 +132,7 @@ pub(crate) struct OrderableReinstall {
 /// Checks whether the reinstall can be ordered.
 ///
 /// # Errors
-/// The reason why it cannot be ordered.
+/// Returns the reason why the reinstall cannot be ordered.
 pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
     let id = asked.id.to_lowercase();
     await_definition(app, &id).await?;
@@ -202,20 +202,20 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
 /// and after each change of the definition or its parameters.
 ///
 /// # Errors
-/// `verify` takes too long, or has refused the definition.
+/// Returns an error if `verify` takes too long, or has refused the definition.
 async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     let definition = |directory: &SiteSnapshot| {
         directory.find_machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())
     };
     let mut directory = app.directory.clone();
-    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Waits));
+    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Verifying));
     let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
     let Ok(Ok(verified)) = verified else {
         let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     match definition(&verified) {
-        Some(DefinitionState::Bad(why)) => Err(invalid_reinstall(why)),
+        Some(DefinitionState::Unusable(why)) => Err(invalid_reinstall(why)),
         _ => Ok(()),
     }
 }
@@ -236,24 +236,24 @@ pub(crate) async fn cancel_reinstall(
     let (machine, allocation) = find_allocated(&app, &id)?;
     match app.state.cancel_order(&id, &allocation).await? {
         CancelOutcome::Done(order) => {
-            app.counters.count_order(metrics::OrderEvent::TakenBack);
+            app.counters.count_order(metrics::OrderEvent::Cancelled);
             let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
             app.watch.log_reinstall(who, format!("cancelled: image {}", order.image));
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))
         }
         CancelOutcome::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
-        CancelOutcome::Begun(order) => Err(already_started(&order)),
+        CancelOutcome::Started(order) => Err(already_started(&order)),
     }
 }
 
 /// Describes the options of an order.
 fn describe_options(order: &ReinstallOrder) -> String {
     let waived = if order.without_marker { ", without the marker" } else { "" };
-    let changed = if order.change_promise { ", with the layout of the machine's file" } else { "" };
+    let changed = if order.change_promise { ", with the layout of the machine file" } else { "" };
     let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
     let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
-    let applied = if order.apply_allocation { ", with the allocation of the machine's file" } else { "" };
+    let applied = if order.apply_allocation { ", with the allocation of the machine file" } else { "" };
     format!("{waived}{changed}{given_up}{replaced}{applied}")
 }
 

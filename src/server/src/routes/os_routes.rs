@@ -27,7 +27,7 @@ pub(super) fn os_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/os-parameters",
             os_parameters::change_machine_parameters,
-            "Change the OS parameters in a machine's file",
+            "Change the OS parameters in a machine file",
         )
         .with_request(request_schema::<OsParameterChanges>)
         .with_response(response_schema::<StoredOsParameters>),

@@ -37,9 +37,9 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     registered(&server, "52:54:00:00:00:09").await;
 
     for (body, expected) in [
-        (json!({ "name": "../new" }), "cannot be the name of a machine's file"),
-        (json!({ "name": ".new" }), "cannot be the name of a machine's file"),
-        (json!({ "name": "" }), "cannot be the name of a machine's file"),
+        (json!({ "name": "../new" }), "cannot be the name of a machine file"),
+        (json!({ "name": ".new" }), "cannot be the name of a machine file"),
+        (json!({ "name": "" }), "cannot be the name of a machine file"),
         (json!({ "name": "one" }), "already has the name \\\"one\\\""),
         (json!({ "name": "new", "size": "c3" }), "size \\\"c3\\\" not found in sizes/"),
     ] {

@@ -5,7 +5,7 @@ use super::released::with_secrets;
 use super::*;
 use std::time::Instant;
 
-/// The whole of 127.0.0.0/8 is here, so that several addresses can ask.
+/// The whole of 127.0.0.0/8 is here, so several addresses can ask.
 impl Running {
     pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -139,7 +139,8 @@ async fn requests_for_boots_use_up_no_order() {
     }
 }
 
-/// A boot that is requested while another one is active counts when it registers, after the other one has become silent.
+/// A boot that is requested while another boot is active counts when it registers, after the other one has become
+/// silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_registers() {
     let server = in_earnest(with_images()).await;
@@ -150,7 +151,7 @@ async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_reg
         [("127.0.0.3", json!(1)), (MACHINE, json!(2)), (ATTACKER, json!(3)), (MACHINE, Value::Null)]
     {
         let token = token_of(&server.boot_from(address, ONE).await.text());
-        // Here each boot is silent at once.
+        // Here each boot is silent immediately.
         let silent = Running::start_in(server.stop().await).await;
         assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
         assert_eq!(silent.listed().await["order"]["attempts"], attempts);

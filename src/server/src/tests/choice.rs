@@ -7,7 +7,7 @@ fn layout(id: &str, constraint: &str) -> String {
         + &format!("constraints: {{sizes: [c1], images: {{debian: {constraint:?}}}}}\n")
 }
 
-/// The machine's file of [`machine_file`] without a layout.
+/// The machine file of [`machine_file`] without a layout.
 fn without_layout(allocation: &str, image: &str) -> String {
     let named = machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     named.replace("  filesystemlayout: default\n", "").replace("debian-12", image)
@@ -111,7 +111,7 @@ async fn why_no_layout_is_chosen_is_said() {
         (without_layout("b2", "debian-13"), "a.yaml) accepts debian "),
         (
             without_layout("b3", "debian-13").replace("size: c1\n", ""),
-            "one.yaml:5:7: the allocation names no filesystemlayout, and the size of the machine",
+            "one.yaml:5:7: the allocation does not specify a filesystemlayout, and the machine has no size",
         ),
         (
             without_layout("b4", "debian"),

@@ -109,7 +109,8 @@ async fn alarms_of_one_address_do_not_suppress_those_of_another() {
     assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
 }
 
-/// Peak memory of a server that receives eight bodies of 4 MB at once. Alone in its process, as its memory is measured.
+/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Alone in its process, as its memory is
+/// measured.
 #[test]
 fn eight_large_bodies_fit_into_bounded_memory() {
     let name = "tests::costs::alone_eight_large_bodies";
@@ -250,7 +251,7 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     assert!(count(TWO) <= most + 50 && count(ONE) >= most + 50, "{} {}", count(TWO), count(ONE));
 }
 
-/// There is room for 256 of them, so that what they register must be bounded too.
+/// There is room for 256 of them, so what they register must be bounded too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_without_a_file_registers_with_less_than_one_with_a_file() {
     let server = Running::start().await;

@@ -117,7 +117,7 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     assert_eq!((&listed["image"], &listed["order"]["id"]), (&json!("debian-12"), &json!(order)), "nothing is recorded");
     assert_eq!(listed["outcome"], Value::Null);
 
-    // The honest attempt begins. Its secret is new, so that the forged marker does not become right.
+    // The honest attempt begins. Its secret is new, so the forged marker does not become right.
     let (notice, marker) = attempt(&plan);
     for _ in 0..2 {
         server.acknowledges(&token, "point-of-no-return", &notice).await;
@@ -270,7 +270,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
 }
 
 impl Running {
-    /// Waits until the machine's file gives it this allocation.
+    /// Waits until the machine file gives it this allocation.
     async fn until_assigned(&self, allocation: &str) {
         let began = std::time::Instant::now();
         while self.listed().await["allocation"] != allocation {

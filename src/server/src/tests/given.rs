@@ -64,7 +64,7 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     let image = server.dir.path().join("images/13.yaml");
     let text = std::fs::read_to_string(&image).unwrap();
     std::fs::remove_file(&image).unwrap();
-    server.heard("or order another one with `drophammer machine reinstall").await;
+    server.heard("or order another image with `drophammer machine reinstall").await;
     std::fs::write(&image, text).unwrap();
     let token = server.token(ONE).await;
     // Until the server has seen that the image is back.
@@ -82,7 +82,7 @@ async fn the_operators_words_go_with_the_order() {
     let words = json!({ "change_promise": true, "give_up": ["S1", "S2"] });
     let listed = server.press(ONE, "debian-13", words).await.json();
     assert_eq!((&listed["order"]["change_promise"], &listed["order"]["give_up"]), (&json!(true), &json!(["S1", "S2"])));
-    server.heard("ordered: image debian-13, with the layout of the machine's file, erasing S1, erasing S2").await;
+    server.heard("ordered: image debian-13, with the layout of the machine file, erasing S1, erasing S2").await;
     let server = server.restarted().await;
     let token = server.token(ONE).await;
     let order = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();

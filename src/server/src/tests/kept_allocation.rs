@@ -1,4 +1,4 @@
-//! A reinstall keeps the installed allocation unless its order applies the machine's file, and lists what differs.
+//! A reinstall keeps the installed allocation unless its order applies the machine file, and lists what differs.
 
 use super::reinstall::{failure, success, with_images};
 use super::released::with_secrets;
@@ -22,7 +22,7 @@ fn file(hostname: &str, more: &str) -> String {
         .replace("hostname: h\n", &format!("hostname: {hostname}\n"))
 }
 
-/// Edits the machine's file, and waits until the server has read it.
+/// Edits the machine file, and waits until the server has read it.
 async fn edit(server: &Running, hostname: &str, more: &str) -> Value {
     server.write("machines/one.yaml", &file(hostname, more));
     let has_hostname = |listed: &Value| {
@@ -72,7 +72,7 @@ async fn the_file_is_applied_only_by_an_order_that_says_so() {
 
     let answer = server.press(ONE, "debian-13", json!({ "apply_allocation": true })).await;
     assert_eq!(answer.json()["order"]["apply_allocation"], true);
-    let words = "with the allocation of the machine's file; changed by the file: hostname, ssh_pub_keys";
+    let words = "with the allocation of the machine file; changed by the file: hostname, ssh_pub_keys";
     server.heard(&format!("ordered: image debian-13, {words}")).await;
     let preview = server.call(&server.operator(), "GET", &format!("/v1/machine/{ONE}/preview"), &Value::Null).await;
     assert_eq!(preview.json()["differences"], differences("applied"));
@@ -116,13 +116,13 @@ async fn a_changed_secret_is_refused_or_applied() {
     assert_eq!(server.begin(&token, "").await, 200);
     assert_eq!(server.secrets(&token, "a1", "system").await.status, 200);
     server.report(ONE, &token, "a1", true).await;
-    assert_eq!(server.listed().await.get("differences"), None, "the secrets are those of the file");
+    assert_eq!(server.listed().await.get("differences"), None, "the secrets come from the file");
 
     let differences = edit(&server, "other", &with_user_data("new")).await;
     assert_eq!(differences[1], json!({ "field": "user_data", "secret": true, "effect": "refused" }));
     let refused = server.press(ONE, "debian-12", json!({})).await;
     assert_eq!((refused.status, &refused.json()["code"]), (400, &json!("allocation-not-keepable")));
-    assert!(refused.text().contains("in user_data, whose installed values cannot be kept"), "{}", refused.text());
+    assert!(refused.text().contains("in user_data. The installed values cannot be kept"), "{}", refused.text());
     assert!(refused.text().contains("--apply-allocation"), "{}", refused.text());
     assert_eq!(server.listed().await["order"], Value::Null);
 
@@ -143,7 +143,7 @@ async fn a_secret_that_changes_under_an_open_order_is_reported_and_not_installed
     server.installed().await;
     let order = server.order("debian-13").await;
     server.write("machines/one.yaml", &file("h", "  user_data: new\n"));
-    server.heard("in user_data, whose installed values cannot be kept").await;
+    server.heard("in user_data. The installed values cannot be kept").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
@@ -201,7 +201,7 @@ async fn the_page_lists_the_differences_and_notices_new_ones() {
     assert_eq!(browser.post(&path, &[], &fields).await.status, 303);
     assert_eq!(server.listed().await["order"]["apply_allocation"], true);
     let page = browser.text(&format!("/machines/{ONE}")).await;
-    assert!(page.contains(", with the allocation of the machine's file"), "{page}");
+    assert!(page.contains(", with the allocation of the machine file"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,12 +214,13 @@ async fn plan_and_reinstall_print_the_differences() {
     let inventory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/inventories/installed-default.json");
     let arguments = ["--machine", "one", "--reinstall", "--without-marker", "--inventory", inventory, "--json"];
     let (text, _) = server.plan(&arguments).await.unwrap();
-    let kept = "the machine's file differs from the installed allocation; --apply-allocation applies the whole file: \
+    let kept = "the machine file differs from the installed allocation; --apply-allocation applies the whole file: \
                 hostname: stays \\\"h\\\"; the file's value is ignored: \\\"other\\\"";
     assert!(text.contains(kept), "{text}");
     assert!(server.machine(&["reinstall", "one", "--image", "debian-13", "--apply-allocation"]).await.is_ok());
     assert_eq!(server.listed().await["order"]["apply_allocation"], true);
     let (text, _) = server.plan(&arguments).await.unwrap();
-    let applied = "the machine's file changes the installed allocation: hostname: \\\"h\\\" becomes \\\"other\\\"";
+    let applied =
+        "the reinstall applies the machine file to the installed allocation: hostname: \\\"h\\\" becomes \\\"other\\\"";
     assert!(text.contains(applied), "{text}");
 }

@@ -169,7 +169,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                 if let Some(boot) = self.sides[index(part)].boot {
                     let carried = (part == MigrationSide::Send).then(has);
                     if let Some(Ok(MigrationUpdate { is, .. })) =
-                        self.hears(&MigrationEvent::Stands(part, end(boot), carried.map(Box::new)))
+                        self.hears(&MigrationEvent::Waiting(part, end(boot), carried.map(Box::new)))
                     {
                         self.sides[index(part)].stands_for = Some(is.id);
                     }
@@ -178,7 +178,8 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
             Step::Begin => {
                 if let Some(boot) = self.sides[1].boot {
                     let now = read_current_boots(&self.database, A, B).unwrap();
-                    let begun = self.hears(&MigrationEvent::Begins { start: start(boot, &ordered().disks), now });
+                    let begun =
+                        self.hears(&MigrationEvent::StartRequested { start: start(boot, &ordered().disks), now });
                     if let Some(Ok(_)) = begun {
                         prop_assert!(!self.sides[0].runs, "A runs, and B begins to copy it");
                         self.begun = true;
@@ -237,9 +238,9 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                     drop(self.hears(&MigrationEvent::PhonedHome(boot)));
                 }
             }
-            Step::Finish => drop(self.hears(&MigrationEvent::Finish)),
+            Step::Finish => drop(self.hears(&MigrationEvent::Finished)),
             Step::Cancel { off } => {
-                let cancelled = self.hears(&MigrationEvent::Cancel { off });
+                let cancelled = self.hears(&MigrationEvent::Cancelled { off });
                 if let Some(Ok(_)) = cancelled
                     && self.received
                 {

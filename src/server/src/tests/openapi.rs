@@ -85,7 +85,7 @@ async fn the_document_has_the_routes_and_no_others() {
     assert_eq!((served.status, &served.json()), (200, openapi_document()));
     let paths = openapi_document()["paths"].as_object().unwrap();
     assert!(paths.len() > 25);
-    // Without it Ironic's calls are those of a version that has no templates.
+    // Without it Ironic's calls are the calls of a version without templates.
     let version = [("X-OpenStack-Ironic-API-Version", "latest")];
     for (template, calls) in paths {
         let path = template.replace("{id}", "x").replace("{ident}", "x");

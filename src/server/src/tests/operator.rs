@@ -39,7 +39,7 @@ async fn the_command_line() {
     server.heard("ordered: image debian-12, without the marker").await;
     let words = ["reinstall", "one", "--image", "debian-12", "--change-promise", "--give-up", "S1", "--give-up", "S2"];
     assert!(good(&words).await);
-    server.heard("ordered: image debian-12, with the layout of the machine's file, erasing S1, erasing S2").await;
+    server.heard("ordered: image debian-12, with the layout of the machine file, erasing S1, erasing S2").await;
     assert!(good(&["reinstall", "one", "--image", "debian-12", "--replace-newer"]).await);
     server.heard("ordered: image debian-12, replacing a newer installation").await;
     assert!(!good(&["rename", "one", STRANGER]).await, "a name is no id");

@@ -15,7 +15,7 @@ fn inventory_file() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/installed-default.json")
 }
 
-/// Its NICs and its UUID are not those of the machine's file.
+/// Its NICs and its UUID are not those of the machine file.
 pub(super) fn inventory() -> Inventory {
     let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(inventory_file()).unwrap()).unwrap();
     inventory.system.uuid = None;

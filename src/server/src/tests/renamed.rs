@@ -14,7 +14,7 @@ impl Running {
     }
 }
 
-/// A new mainboard, and the operator edits `id:` in the machine's file.
+/// A new mainboard, and the operator edits `id:` in the machine file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_rename() {
     let server = Running::start_in(with_images()).await;
@@ -22,7 +22,9 @@ async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_
     let order = server.order("debian-13").await;
     server.write("machines/one.yaml", &file(STRANGER));
     let road = format!("`drophammer machine rename {ONE} {STRANGER}`");
-    server.heard(&format!("allocation a1 is installed under machine {ONE}, and cannot be used for another one")).await;
+    server
+        .heard(&format!("allocation a1 is installed under machine {ONE}, and cannot be used for another machine"))
+        .await;
     server.heard(&road).await;
     // Also where no good version is known.
     let server = server.restarted().await;

@@ -149,7 +149,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: bios, step: factory_reset, args: {}, priority: 5}\n",
-            "one.yaml:11:42: the template CUSTOM_B (deploy-templates/b.yaml:3:3): bios.factory_reset: this step requires Redfish, but the machine's file has no management controller",
+            "one.yaml:11:42: the template CUSTOM_B (deploy-templates/b.yaml:3:3): bios.factory_reset: this step requires Redfish, but the machine file has no management controller",
         ),
         (
             "b.yaml",

@@ -101,7 +101,7 @@ async fn an_unprivileged_process_neither_moves_nor_replaces_a_boot() {
     let server = server.restarted_strict(|_| ()).await;
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
-    // The boot counts as silent at once here.
+    // The boot counts as silent immediately here.
     let other = server.requested().await;
     assert_eq!(server.register_as(Process::Unprivileged, &other).await.status, 403);
     let machine = format!("/v1/machine/{ONE}");

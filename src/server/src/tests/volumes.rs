@@ -1,4 +1,4 @@
-//! Volumes of Kubernetes, from the list in a machine's file to their manifests.
+//! Volumes of Kubernetes, from the list in a machine file to their manifests.
 
 use super::*;
 

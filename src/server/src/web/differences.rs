@@ -9,7 +9,7 @@ use site::effective_allocation::{AllocationDifference, UNRECORDED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocationChanges {
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so that the machine's file applies.
+    /// True if the installed allocation is not on record, so the machine file applies.
     pub is_unrecorded: bool,
 }
 
@@ -24,7 +24,7 @@ impl AllocationChanges {
         html! {
             @if self.is_unrecorded { p.problem { "Allocation: " (UNRECORDED) "." } }
             @if !self.differences.is_empty() {
-                h2 { "Differences between the machine's file and the installed allocation" }
+                h2 { "Differences between the machine file and the installed allocation" }
                 ul { @for one in &self.differences { li { (one) } } }
             }
         }

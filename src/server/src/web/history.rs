@@ -109,7 +109,7 @@ impl PageLog {
     /// Reads the log of a machine.
     ///
     /// # Errors
-    /// The database fails.
+    /// Returns an error if the database fails.
     pub(crate) async fn read_log(app: &AppState, id: &str) -> Result<PageLog, ApiError> {
         let whole = console_log::format_log(&app.state.read_log(id).await?);
         let from = whole.len().saturating_sub(LOG_BYTES);

@@ -178,7 +178,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     }
 }
 
-/// Shows the differences between the machine's file and the installed allocation, whose effects depend on the open order. That the
+/// Shows the differences between the machine file and the installed allocation, whose effects depend on the open order. That the
 /// allocation is not on record matters only for an order.
 fn show_changes(row: &MachineRow) -> Markup {
     let MachineSummary { differences, allocation_unrecorded, order, .. } = &row.listed;
@@ -278,10 +278,10 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 strong { "Reinstall ordered" } ": image " (order.image) ", " (frame::show_time(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
-                @if order.change_promise { ", with the layout of the machine's file" }
+                @if order.change_promise { ", with the layout of the machine file" }
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
-                @if order.apply_allocation { ", with the allocation of the machine's file" }
+                @if order.apply_allocation { ", with the allocation of the machine file" }
                 @if order.begun { ". It has passed its point of no return" }
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."

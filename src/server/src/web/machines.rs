@@ -22,7 +22,7 @@ const FRESH_SECONDS: u64 = 30;
 /// Contents of a machine's row.
 pub(crate) struct MachineRow {
     pub listed: MachineSummary,
-    /// Id of the image in the machine's file.
+    /// Id of the image in the machine file.
     pub wanted: Option<String>,
     pub phase: DisplayPhase,
     /// Progress of a running operation, or the last event of a failed one.

@@ -139,9 +139,9 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
                 summary { "More options" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
-                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine's file, even if it wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
-                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine's file (hostname, keys, user data, …), instead of keeping the installed one" } }
+                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed one" } }
                 p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
             button { "Show plan" }
@@ -224,7 +224,7 @@ pub(crate) async fn post_reinstall(
         let outlook = preview_reinstall(&app, &base, &asked).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
-            let why = "nothing was ordered: the plan has changed since it was shown, or the machine's file. Go back and review it";
+            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file. Go back and review it";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)

@@ -138,7 +138,7 @@ fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
     let notes = find_differences(&file, &standing, &known).join("\n");
     assert!(notes.starts_with("4:7: the file differs from the installed allocation in user_data; "), "{notes}");
     let why = resolve_allocation(&file, &InstallState { order: order(false), ..standing.clone() }, &known).unwrap_err();
-    assert!(why.starts_with("4:7: ") && why.contains("in user_data, whose installed values cannot be kept"), "{why}");
+    assert!(why.starts_with("4:7: ") && why.contains("in user_data. The installed values cannot be kept"), "{why}");
     assert!(why.ends_with("`drophammer machine reinstall --apply-allocation`"), "{why}");
     // The image of the applied order is looked for next.
     let why = resolve_allocation(&file, &InstallState { order: order(true), ..standing }, &known).unwrap_err();

@@ -11,7 +11,7 @@ use store::{AllocationFields, InstalledAllocation};
 
 /// Field with the VPN's keys, the only secret among the fields that are passed on unchanged.
 const VPN: &str = "vpn";
-/// Field with the Kubernetes volumes. They are resources of their own, and always those of the file.
+/// Field with the Kubernetes volumes. They are resources of their own, and always come from the file.
 pub(crate) const VOLUMES: &str = "volumes";
 /// Field with the key of encrypted filesystems, some of which a reinstall preserves.
 pub(crate) const DISK_KEY: &str = "disk_key";
@@ -59,11 +59,11 @@ impl AllocationSpec {
         secrets.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// Returns the allocation with the recorded fields. Volumes and `disk_key` are those of the file, as are the OS definition and the other
+    /// Returns the allocation with the recorded fields. Volumes and `disk_key` come from the file, as do the OS definition and the other
     /// secrets unless they were not set.
     ///
     /// # Errors
-    /// A newer version has recorded a value that this version does not support.
+    /// Returns an error if a newer version has recorded a value that this version does not support.
     pub(crate) fn with_recorded_fields(&self, record: &InstalledAllocation) -> Result<AllocationSpec, String> {
         let fields = &record.plain;
         let spanned = |texts: Vec<String>| {

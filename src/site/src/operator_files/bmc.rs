@@ -22,7 +22,7 @@ pub(crate) struct RawBmc {
 /// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
 ///
 /// # Errors
-/// The node is not a mapping.
+/// Returns an error if the node is not a mapping.
 pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     let here = format_position(given.span().start());
     given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc must have a url, a username and a password"))
@@ -32,7 +32,7 @@ impl RawBmc {
     /// Validates the fields.
     ///
     /// # Errors
-    /// The URL is invalid, or username or password is missing. The message does not contain the password.
+    /// Returns an error if the URL is invalid, or username or password is missing. The message does not contain the password.
     pub(crate) fn validate(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
             return Err(format!(

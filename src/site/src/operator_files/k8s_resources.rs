@@ -22,7 +22,7 @@ pub(crate) fn find_problems(given: &Node) -> Vec<String> {
 /// classes that volumes refer to may be missing.
 ///
 /// # Errors
-/// All problems, one per line, with line and column in front. The messages name the resources.
+/// Returns all problems, one per line, with line and column in front. The messages name the resources.
 pub fn parse_resources(text: &str) -> Result<Value, String> {
     let document = parse_document_or_list(text)?;
     let resources: Vec<&Node> = match (&document, get_field(&document, "items")) {

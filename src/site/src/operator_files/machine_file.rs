@@ -54,7 +54,7 @@ pub fn default_consoles() -> Vec<String> {
 /// Parses and validates a machine file.
 ///
 /// # Errors
-/// All problems, one per line, with line and column in front.
+/// Returns all problems, one per line, with line and column in front.
 pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let node = parse_document(text)?;
     get_field(&node, "bmc").map_or(Ok(()), bmc::reject_scalar)?;
@@ -226,7 +226,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
 /// Checks that a serial number, WWN or path identifies a disk.
 ///
 /// # Errors
-/// The word is a placeholder that many disks report.
+/// Returns an error if the word is a placeholder that many disks report.
 fn check_disk_identifier(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {

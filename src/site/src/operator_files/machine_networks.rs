@@ -1,4 +1,4 @@
-//! `networks` of a machine's file: networks of metal-stack, each with a `networkid`, that an allocation request may select.
+//! `networks` of a machine file: networks of metal-stack, each with a `networkid`, that an allocation request may select.
 
 use super::yaml_node::{format_position, to_json};
 use marked_yaml::Node;
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Returns the networks as JSON.
 ///
 /// # Errors
-/// All problems, one per network, with line and column in front.
+/// Returns all problems, one per network, with line and column in front.
 pub(super) fn parse_networks(node: &Node) -> Result<Vec<Value>, Vec<String>> {
     let networks = match to_json(node) {
         Value::Null => return Ok(Vec::new()),

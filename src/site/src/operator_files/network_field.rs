@@ -29,7 +29,7 @@ pub(super) fn format_problem(name: &str, node: &Node, problem: &Diagnostic) -> S
 /// Encodes the configuration as the value of `drophammer.network=`.
 ///
 /// # Errors
-/// All problems of the configuration.
+/// Returns all problems of the configuration.
 pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<String>> {
     let wrong = find_problems(name, node);
     if !wrong.is_empty() {

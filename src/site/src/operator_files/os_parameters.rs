@@ -13,7 +13,7 @@ pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<Spanned
 /// Parses and validates a file in `os/`. Does not check whether the definitions exist.
 ///
 /// # Errors
-/// All problems, one per line, with line and column in front.
+/// Returns all problems, one per line, with line and column in front.
 pub(crate) fn parse_site_parameters(text: &str) -> Result<OsParametersFile, String> {
     let Node::Mapping(mapping) = parse_document(text)? else {
         return Err("1:1: the file must be a mapping from OS definitions to lists of KEY=VALUE and -KEY".to_owned());

@@ -36,7 +36,7 @@ pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
 /// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
 ///
 /// # Errors
-/// The node is not a mapping.
+/// Returns an error if the node is not a mapping.
 pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
@@ -51,7 +51,7 @@ impl RawPullSecret {
     /// Validates the credentials for the image at `url`.
     ///
     /// # Errors
-    /// The credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
+    /// Returns an error if the credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
     pub(crate) fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
         let RawPullSecret { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {

@@ -42,7 +42,7 @@ impl DefinitionCatalog {
     /// Combines a definition with the given parameters of an allocation, and with those for all machines.
     ///
     /// # Errors
-    /// The definition cannot be used, or a parameter is unknown.
+    /// Returns an error if the definition cannot be used, or a parameter is unknown.
     pub fn select_for_allocation(&self, os: &str, own: &[ParameterChange]) -> Result<SelectedDefinition, String> {
         let named = Spanned::new(Span::new_blank(), os.to_owned());
         self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
@@ -52,7 +52,7 @@ impl DefinitionCatalog {
     /// the definition does not exist or cannot be used: the parameters are then stored unchecked.
     ///
     /// # Errors
-    /// The variant does not exist, or a parameter is unknown.
+    /// Returns an error if the variant does not exist, or a parameter is unknown.
     pub fn select_for_site(&self, os: &OsSelector, new: &[ParameterChange]) -> Result<Vec<SelectedDefinition>, String> {
         let Some(Ok(definition)) = self.definitions.get(&os.name) else { return Ok(Vec::new()) };
         let new = with_spans(new);
@@ -74,7 +74,7 @@ impl DefinitionCatalog {
     /// the definition creates the system itself, the image has the name of the definition.
     ///
     /// # Errors
-    /// The definition cannot be used, or a parameter is unknown.
+    /// Returns an error if the definition cannot be used, or a parameter is unknown.
     pub(super) fn resolve(
         &self,
         named: &Spanned<String>,

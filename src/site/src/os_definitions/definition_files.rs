@@ -8,7 +8,9 @@ use std::path::Path;
 
 /// Maximum size of all files together, in bytes. Scripts and lists are small, and all of them are sent to the agent.
 const MOST_BYTES: u64 = 512 << 10;
+/// Maximum number of files of a definition.
 const MOST_FILES: usize = 200;
+/// Maximum depth of nested folders.
 const MOST_DEEP: usize = 4;
 
 /// Path, size, modification time and mode of each file. Changes whenever a file changes.
@@ -17,7 +19,7 @@ pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 /// Returns the stamp of a definition's folder.
 ///
 /// # Errors
-/// A file cannot be read, or a limit is exceeded.
+/// Returns an error if a file cannot be read, or a limit is exceeded.
 pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
     let mut stamp = FolderStamp::new();
     walk_files(folder, "", 0, &mut |path, is, _| {

@@ -100,7 +100,7 @@ impl SiteParameters {
                 && refused.insert(level)
             {
                 let os = chosen.selector();
-                let why = format!("the verify program of {os} refuses the parameters for all machines: {why}");
+                let why = format!("the verify program of {os} rejects the site-wide parameters: {why}");
                 problems.push(format_problem(path, &format_at_change(first, &why), false));
             }
         }

@@ -54,7 +54,7 @@ impl Desk {
         let allocation = parse_machine(&text).unwrap().allocation.unwrap();
         loop {
             let choice = self.definitions.choose_definition(&allocation).unwrap();
-            let DefinitionState::Waits = choice.settled else { return choice };
+            let DefinitionState::Verifying = choice.settled else { return choice };
             let done = self.done.recv_timeout(PATIENCE).unwrap();
             self.definitions.store_verdict(done);
         }
@@ -62,14 +62,14 @@ impl Desk {
 
     fn bad(&mut self, lines: &str) -> String {
         match self.choose(lines).settled {
-            DefinitionState::Bad(why) => why.replace(&format!("{}/", self.dir.path().display()), ""),
+            DefinitionState::Unusable(why) => why.replace(&format!("{}/", self.dir.path().display()), ""),
             other => panic!("{other:?}"),
         }
     }
 
     fn good(&mut self, lines: &str) -> (String, Vec<(String, String)>) {
         match self.choose(lines) {
-            DefinitionChoice { settled: DefinitionState::Good(chosen), image: Some(image), .. } => {
+            DefinitionChoice { settled: DefinitionState::Usable(chosen), image: Some(image), .. } => {
                 assert_eq!(image, "debian-12");
                 (chosen.selector().to_string(), chosen.parameters.into_iter().collect())
             }
@@ -152,7 +152,7 @@ fn parameters_for_all_machines_are_verified() {
         return;
     }
     assert_eq!(problems.len(), 1, "{problems:?}");
-    let why = "os/parameters.yaml:2:13: the verify program of web+large refuses the parameters for all machines: ";
+    let why = "os/parameters.yaml:2:13: the verify program of web+large rejects the site-wide parameters: ";
     assert!(problems[0].starts_with(why) && problems[0].contains("no sid"), "{problems:?}");
     // A refusal for the definition is reported once, although it concerns several variants.
     desk.write("parameters.yaml", "web: [track=sid]\nweb+large: []\n");
@@ -271,7 +271,7 @@ fn the_example_in_the_docs_is_a_definition() {
         text.lines().filter(|line| line.starts_with("  os")).collect::<Vec<_>>().join("\n")
     };
     parse_machine(of_machine).unwrap();
-    let DefinitionChoice { settled: DefinitionState::Good(chosen), image, note } = desk.choose(&lines(|text| text))
+    let DefinitionChoice { settled: DefinitionState::Usable(chosen), image, note } = desk.choose(&lines(|text| text))
     else {
         panic!("no")
     };

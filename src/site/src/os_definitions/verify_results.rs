@@ -23,7 +23,8 @@ pub struct VerifyResult {
 /// Runs `verify` for parameters that an operator is about to store. Nothing is stored in a cache.
 ///
 /// # Errors
-/// `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the machine runs it before it writes anything.
+/// Returns an error if `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the machine runs it before
+/// it writes anything.
 pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     if !chosen.has_verify() {
         return Ok(());
@@ -48,7 +49,7 @@ impl VerifyCache {
     /// Starts the thread. It calls `done` with each result, which must be passed to [`VerifyCache::store_result`].
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(done: impl Fn(VerifyResult) + Send + 'static) -> std::io::Result<VerifyCache> {
         let (queue, asked) = mpsc::channel::<(VerifyKey, SelectedDefinition)>();
         let answer = move || {

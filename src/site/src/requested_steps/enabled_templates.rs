@@ -12,7 +12,7 @@ use store::InstallState;
 /// Checks that every template that the machine's traits enable can run on the machine.
 ///
 /// # Errors
-/// All problems, one line each, with their positions in the machine's file.
+/// Returns all problems, one line each, with their positions in the machine file.
 pub fn check_enabled_templates(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -23,7 +23,7 @@ pub fn check_enabled_templates(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine's file
+/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine file
 /// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
     let problems =
@@ -59,7 +59,7 @@ pub(super) fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Ve
 /// Merges the template with the default steps, and returns its arrays.
 ///
 /// # Errors
-/// All problems of the template.
+/// Returns all problems of the template.
 fn check_template(machine: &MachineSpec, enabled: &RequestedTemplate) -> Result<Option<RequestedArrays>, Vec<String>> {
     let defaults = StepList::default().list().to_vec();
     let steps = merge_templates(&CATALOGUE, defaults, &[enabled.stored.template.template_steps()]);

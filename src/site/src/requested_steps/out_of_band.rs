@@ -18,7 +18,7 @@ pub struct OutOfBandTemplate {
 }
 
 impl OutOfBandTemplate {
-    /// Formats a problem of the template with the positions in the machine's file and in the template's.
+    /// Formats a problem of the template with the positions in the machine file and in the template's.
     pub fn format_problem(&self, message: &str) -> String {
         self.template.format_problem(Diagnostic::new("steps", message))
     }
@@ -70,7 +70,7 @@ fn explain_unsupported_controller(bmc: Option<&Bmc>) -> Option<&'static str> {
             "this step requires Redfish, but the management controller of the machine is addressed over IPMI: give its https:// address in `bmc:`",
         ),
         None => Some(
-            "this step requires Redfish, but the machine's file has no management controller: add `bmc:` with its https:// address",
+            "this step requires Redfish, but the machine file has no management controller: add `bmc:` with its https:// address",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Differences between the machine's file and what is installed.
+//! Differences between the machine file and what is installed.
 
 use super::{SiteObjects, find_layout, layout_id};
 use crate::effective_allocation::find_allocation_differences;
@@ -29,7 +29,7 @@ pub(crate) fn explain_broken_promise(
     ))
 }
 
-/// Returns notes about the differences between the machine's file and what is installed. What is installed takes precedence.
+/// Returns notes about the differences between the machine file and what is installed. What is installed takes precedence.
 pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
@@ -60,7 +60,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     notes
 }
 
-/// Returns a note about the fields of the machine's file that a reinstall would ignore, unless the file is applied.
+/// Returns a note about the fields of the machine file that a reinstall would ignore, unless the file is applied.
 fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     let all = find_allocation_differences(allocation, standing);
     let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
@@ -76,7 +76,7 @@ fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallSt
 
 /// Returns a note if the OS definition of the machine has another version than when the machine was installed.
 fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
-    let (os, DefinitionState::Good(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
+    let (os, DefinitionState::Usable(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
     let installed = standing.marker.as_ref()?.definition.as_ref()?;
     let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
     let (before, now) = (installed.os_version.as_deref(), chosen.os_version());

@@ -127,7 +127,7 @@ impl Migration {
     /// Returns the migration in which the certificates with these fingerprints are approved.
     ///
     /// # Errors
-    /// A fingerprint matches neither of the current certificates.
+    /// Returns an error if a fingerprint matches neither of the current certificates.
     pub(crate) fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
             return Err(format!("the migration is {}: its certificates are no longer used", self.state));

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by disk name.
 ///
 /// # Errors
-/// All problems of the assignment.
+/// Returns all problems of the assignment.
 pub fn map_disks(
     layout: &Layout,
     found: &[Found],

@@ -13,15 +13,18 @@ const B1: TokenHash = [11; 32];
 const B2: TokenHash = [12; 32];
 
 fn a_stands(boot: TokenHash) -> MigrationEvent {
-    MigrationEvent::Stands(MigrationSide::Send, end(boot), Some(Box::new(carried())))
+    MigrationEvent::Waiting(MigrationSide::Send, end(boot), Some(Box::new(carried())))
 }
 
 fn b_stands(boot: TokenHash) -> MigrationEvent {
-    MigrationEvent::Stands(MigrationSide::Receive, end(boot), None)
+    MigrationEvent::Waiting(MigrationSide::Receive, end(boot), None)
 }
 
 fn begins(boot: TokenHash) -> MigrationEvent {
-    MigrationEvent::Begins { start: start(boot, &ordered().disks), now: CurrentBoots { a: Some(A1), b: Some(boot) } }
+    MigrationEvent::StartRequested {
+        start: start(boot, &ordered().disks),
+        now: CurrentBoots { a: Some(A1), b: Some(boot) },
+    }
 }
 
 fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
@@ -36,11 +39,11 @@ fn succeeds_from(
     now: Option<TokenHash>,
 ) -> MigrationEvent {
     let received_from = from.map(|boot| migration::certificate_digest(&end(boot).certificate));
-    MigrationEvent::Succeeds { part, boot, received_from, now: CurrentBoots { a: now, b: Some(boot) } }
+    MigrationEvent::Succeeded { part, boot, received_from, now: CurrentBoots { a: now, b: Some(boot) } }
 }
 
 fn fails(part: MigrationSide, boot: TokenHash, untouched: bool) -> MigrationEvent {
-    MigrationEvent::Fails { part, boot, untouched, message: "why".to_owned() }
+    MigrationEvent::Failed { part, boot, untouched, message: "why".to_owned() }
 }
 
 fn after(words: &[MigrationEvent]) -> Migration {
@@ -56,8 +59,8 @@ fn in_state(state: MigrationState) -> Migration {
         MigrationState::Planned => drop(words.pop()),
         MigrationState::Copying => {}
         MigrationState::Booting => words.push(succeeds(MigrationSide::Receive, B1)),
-        MigrationState::Done => words.extend([succeeds(MigrationSide::Receive, B1), MigrationEvent::Finish]),
-        MigrationState::Cancelled => words.push(MigrationEvent::Cancel { off: false }),
+        MigrationState::Done => words.extend([succeeds(MigrationSide::Receive, B1), MigrationEvent::Finished]),
+        MigrationState::Cancelled => words.push(MigrationEvent::Cancelled { off: false }),
         MigrationState::Refused => words[2] = fails(MigrationSide::Receive, B1, true),
     }
     let is = after(&words);
@@ -68,16 +71,16 @@ fn in_state(state: MigrationState) -> Migration {
 /// The table of states, row by row: who may run the system, and by what each ends.
 #[test]
 fn the_table_of_states() {
-    use MigrationBoot::{AsEver, Disk, Ramdisk};
+    use MigrationBoot::{Disk, Ramdisk, Unaffected};
     use MigrationState::*;
     for (state, of_a, of_b, owner, is_open) in [
         (Ordered, Ramdisk, Ramdisk, MigrationSide::Send, true),
         (Planned, Ramdisk, Ramdisk, MigrationSide::Send, true),
         (Copying, Ramdisk, Ramdisk, MigrationSide::Send, true),
         (Booting, Ramdisk, Disk, MigrationSide::Receive, true),
-        (Done, AsEver, AsEver, MigrationSide::Receive, false),
-        (Cancelled, AsEver, AsEver, MigrationSide::Send, false),
-        (Refused, AsEver, AsEver, MigrationSide::Send, false),
+        (Done, Unaffected, Unaffected, MigrationSide::Receive, false),
+        (Cancelled, Unaffected, Unaffected, MigrationSide::Send, false),
+        (Refused, Unaffected, Unaffected, MigrationSide::Send, false),
     ] {
         let is = in_state(state);
         assert_eq!((is.boot_target(A), is.boot_target(B)), (of_a, of_b), "{state}");
@@ -87,20 +90,20 @@ fn the_table_of_states() {
     for (state, word, to) in [
         // Both have registered, or the operator cancels.
         (Ordered, a_stands(A1), Ordered),
-        (Ordered, MigrationEvent::Cancel { off: false }, Cancelled),
+        (Ordered, MigrationEvent::Cancelled { off: false }, Cancelled),
         (Ordered, fails(MigrationSide::Send, A1, true), Refused),
         // The point of no return, a refusal, or a cancellation.
         (Planned, begins(B1), Copying),
         (Planned, fails(MigrationSide::Receive, B1, true), Refused),
         (Planned, fails(MigrationSide::Send, A1, true), Refused),
-        (Planned, MigrationEvent::Cancel { off: false }, Cancelled),
+        (Planned, MigrationEvent::Cancelled { off: false }, Cancelled),
         // All is received, or the operator cancels.
         (Copying, succeeds(MigrationSide::Receive, B1), Booting),
-        (Copying, MigrationEvent::Cancel { off: false }, Cancelled),
+        (Copying, MigrationEvent::Cancelled { off: false }, Cancelled),
         // It has phoned home, or the operator says that it is bad.
         (Booting, MigrationEvent::PhonedHome(B1), Done),
-        (Booting, MigrationEvent::Finish, Done),
-        (Booting, MigrationEvent::Cancel { off: true }, Cancelled),
+        (Booting, MigrationEvent::Finished, Done),
+        (Booting, MigrationEvent::Cancelled { off: true }, Cancelled),
     ] {
         assert_eq!(ends(state, word.clone()), Ok(to), "{state} {word:?}");
     }
@@ -116,16 +119,16 @@ fn nothing_is_received_before_the_other_stands() {
     let stood = after(&[a_stands(A1)]);
     assert_eq!(
         (ordered().role_in(A, both), ordered().role_in(B, both)),
-        (MigrationRole::Sends, MigrationRole::Nothing)
+        (MigrationRole::Sender, MigrationRole::Waiting)
     );
-    assert_eq!((stood.role_in(B, both), stood.role_in(B, only_b)), (MigrationRole::Receives, MigrationRole::Nothing));
+    assert_eq!((stood.role_in(B, both), stood.role_in(B, only_b)), (MigrationRole::Receiver, MigrationRole::Waiting));
     for (state, of_a, of_b) in [
-        (Planned, MigrationRole::Sends, MigrationRole::Receives),
-        (Copying, MigrationRole::Sends, MigrationRole::Receives),
-        (Booting, MigrationRole::Nothing, MigrationRole::AsEver),
-        (Done, MigrationRole::AsEver, MigrationRole::AsEver),
-        (Cancelled, MigrationRole::AsEver, MigrationRole::AsEver),
-        (Refused, MigrationRole::AsEver, MigrationRole::AsEver),
+        (Planned, MigrationRole::Sender, MigrationRole::Receiver),
+        (Copying, MigrationRole::Sender, MigrationRole::Receiver),
+        (Booting, MigrationRole::Waiting, MigrationRole::Unaffected),
+        (Done, MigrationRole::Unaffected, MigrationRole::Unaffected),
+        (Cancelled, MigrationRole::Unaffected, MigrationRole::Unaffected),
+        (Refused, MigrationRole::Unaffected, MigrationRole::Unaffected),
     ] {
         let is = in_state(state);
         assert_eq!((is.role_in(A, both), is.role_in(B, both)), (of_a, of_b), "{state}");
@@ -168,7 +171,9 @@ fn the_table_of_cuts() {
     assert_eq!(again(&is, fails(MigrationSide::Receive, B2, true)).state, Copying, "the first boot has written");
     // B's power, between its report and its boot, or later: it boots from its disk, and nothing gives A its system back.
     let is = in_state(Booting);
-    for word in [a_stands(A2), b_stands(B2), MigrationEvent::Cancel { off: false }, succeeds(MigrationSide::Send, A2)] {
+    for word in
+        [a_stands(A2), b_stands(B2), MigrationEvent::Cancelled { off: false }, succeeds(MigrationSide::Send, A2)]
+    {
         assert!(is.apply_event(&word).is_err(), "{word:?}");
     }
     for word in
@@ -179,7 +184,7 @@ fn the_table_of_cuts() {
     // The server, between B's report and its answer: a repeated report is no news.
     assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)), is);
     assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
-    // A and B at once.
+    // A and B together.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
     // A's power, when B has received all of its first boot: whatever it has been since, B receives anew.
@@ -203,7 +208,7 @@ fn the_table_of_cuts() {
         in_state(Booting)
     );
     // A's disk cannot be read: the words are kept, and nothing else changes. They go when that is over.
-    let says = |boot, words: &str| MigrationEvent::Says(MigrationSide::Send, boot, words.to_owned());
+    let says = |boot, words: &str| MigrationEvent::ProblemReported(MigrationSide::Send, boot, words.to_owned());
     let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
     assert_eq!(is, Migration { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
     assert_eq!(again(&is, says(A2, "another boot")), is);
@@ -218,7 +223,7 @@ fn the_table_of_cuts() {
 fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
     let is = in_state(MigrationState::Planned);
     let with = |boot, disks: &[RecordedDisk], now| {
-        is.apply_event(&MigrationEvent::Begins { start: start(boot, disks), now }).map(|is| is.state)
+        is.apply_event(&MigrationEvent::StartRequested { start: start(boot, disks), now }).map(|is| is.state)
     };
     let disks = ordered().disks;
     let both = CurrentBoots { a: Some(A1), b: Some(B1) };
@@ -244,11 +249,11 @@ fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not
     };
     assert!(
         ordered()
-            .apply_event(&MigrationEvent::Stands(MigrationSide::Send, end(A1), Some(Box::new(other))))
+            .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1), Some(Box::new(other))))
             .unwrap_err()
             .contains("\"a0\"")
     );
-    assert!(ordered().apply_event(&MigrationEvent::Stands(MigrationSide::Send, end(A1), None)).is_err());
+    assert!(ordered().apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1), None)).is_err());
     assert!(ordered().apply_event(&b_stands(B1)).is_err());
 }
 

@@ -9,16 +9,16 @@ impl Migration {
     /// Returns the migration after an event. It is unchanged if the event has no effect.
     ///
     /// # Errors
-    /// The reason why the event is rejected. The machine that sent it must not continue.
+    /// Returns the reason why the event is rejected. The machine that sent it must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
-            MigrationEvent::Stands(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
-            MigrationEvent::Says(part, boot, words) => Ok(self.set_problem(*part, *boot, words)),
-            MigrationEvent::Begins { start, now } => self.start_copy(start, *now),
-            MigrationEvent::Succeeds { part, boot, received_from, now } => {
+            MigrationEvent::Waiting(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
+            MigrationEvent::ProblemReported(part, boot, words) => Ok(self.set_problem(*part, *boot, words)),
+            MigrationEvent::StartRequested { start, now } => self.start_copy(start, *now),
+            MigrationEvent::Succeeded { part, boot, received_from, now } => {
                 self.complete_copy((*part, *boot), received_from.as_deref(), *now)
             }
-            MigrationEvent::Fails { part, boot, untouched, message } => {
+            MigrationEvent::Failed { part, boot, untouched, message } => {
                 Ok(self.record_failure(*part, *boot, *untouched, message))
             }
             MigrationEvent::PhonedHome(boot) => {
@@ -29,13 +29,13 @@ impl Migration {
                     self.clone()
                 })
             }
-            MigrationEvent::Finish => match self.state {
+            MigrationEvent::Finished => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
                 state => Err(format!("the migration is {state}: only a migration that is booting can be finished")),
             },
-            MigrationEvent::Cancel { off } => self.cancel(*off),
-            MigrationEvent::Approves { fingerprints, now } => self.approve_certificates(fingerprints, *now),
+            MigrationEvent::Cancelled { off } => self.cancel(*off),
+            MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
         }
     }
 
@@ -179,7 +179,8 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // The target has written without permission. No boot may report that everything was received before a boot has started.
+            // The target has written without permission. It must pass the point of no return before it may report that everything was
+            // received.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.begun = Some(StartedCopy {

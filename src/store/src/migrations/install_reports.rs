@@ -15,7 +15,7 @@ impl ServerState {
     /// error is the reason why a reported success is rejected.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn handle_migration_report(
         &self,
         machine: &str,
@@ -43,7 +43,7 @@ pub fn handle_report(
     let message = format!("{step}{}", report.message);
     let word = match report.success {
         true => success_event(transaction, &is, part, boot, report)?,
-        false => MigrationEvent::Fails { part, boot, untouched: report.untouched, message },
+        false => MigrationEvent::Failed { part, boot, untouched: report.untouched, message },
     };
     let heard = apply_event(transaction, &is, &word)?;
     if let Ok(MigrationUpdate { is: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
@@ -67,7 +67,7 @@ fn success_event(
     report: &InstallReport,
 ) -> rusqlite::Result<MigrationEvent> {
     let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
-    Ok(MigrationEvent::Succeeds { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
+    Ok(MigrationEvent::Succeeded { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
 }
 
 /// Handles a report of a machine whose migration has ended. A repeated success of the boot that received the system is acknowledged. Other

@@ -35,7 +35,7 @@ impl ServerState {
     /// is not stored.
     ///
     /// # Errors
-    /// The database cannot be read or written.
+    /// Returns an error if the database cannot be read or written.
     pub async fn handle_report(
         &self,
         machine: &str,
@@ -90,7 +90,7 @@ fn record_effect(
         params![machine, allocation, now()],
     )?;
     let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
-    let is_recorded = effect != Some(SuccessEffect::Nothing);
+    let is_recorded = effect != Some(SuccessEffect::NoEffect);
     let mut reported = ReportOutcome { order: order.clone().filter(|_| is_recorded), ..ReportOutcome::default() };
     // An unconfirmed machine boots its installed system, whatever is ordered.
     let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
@@ -116,15 +116,15 @@ fn record_success(
 ) -> rusqlite::Result<()> {
     let is_moved = before.barred || migration_records::explain_block(transaction, machine)?.is_some();
     match effect {
-        SuccessEffect::Completes(order) => complete_order(transaction, machine, allocation, &order, report),
-        SuccessEffect::Nothing => Ok(()),
-        SuccessEffect::Installs | SuccessEffect::Adopts if before.elsewhere.is_some() || is_moved => Ok(()),
-        SuccessEffect::Installs => {
+        SuccessEffect::Order(order) => complete_order(transaction, machine, allocation, &order, report),
+        SuccessEffect::NoEffect => Ok(()),
+        SuccessEffect::Installation | SuccessEffect::Adoption if before.elsewhere.is_some() || is_moved => Ok(()),
+        SuccessEffect::Installation => {
             record_installed(transaction, machine, allocation, report, None)?;
             complete_record(transaction, machine, allocation)?;
             end_adoption(transaction, machine, allocation)
         }
-        SuccessEffect::Adopts => record_installed(transaction, machine, allocation, report, None),
+        SuccessEffect::Adoption => record_installed(transaction, machine, allocation, report, None),
     }
 }
 
@@ -145,7 +145,7 @@ fn confirm_by_report(
 }
 
 /// Returns the reported marker if it names this allocation, and the server has no record of its installation. That is the case if the
-/// report is a failure, or if the machine needs confirmation and the recorded marker is another one.
+/// report is a failure, or if the machine needs confirmation and the recorded marker differs from it.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,

@@ -1,4 +1,5 @@
-//! Which boots receive their installation, and when the steps of a management controller start, continue and end.
+//! Boots to which the installation is served, and the start, continuation and end of the steps of a management
+//! controller.
 
 use super::*;
 use crate::next_boot::decide_boot;

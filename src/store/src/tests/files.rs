@@ -56,7 +56,7 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
     ));
     let refused = wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
     assert_eq!(refused.unproven, Some(UnprovenReason::NotBegun));
-    assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Yes(..)));
+    assert!(matches!(wait(state.start_order("m", "a", &order.id, start())), OrderStart::Permitted(..)));
     wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
     let now = standing(&state, "m");
     assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));

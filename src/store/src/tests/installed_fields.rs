@@ -1,4 +1,4 @@
-//! Which record of an allocation's fields is that of the installation.
+//! Selection of the record of an allocation's fields that belongs to the installation.
 
 use super::*;
 use crate::{AllocationFields, InstalledAllocation};
@@ -31,7 +31,7 @@ fn install_with(state: &ServerState, fields: &InstalledAllocation) {
     serve(state, "", fields);
     register(state, "m", true);
     let boot = AttemptStart { by: [7; 32], ..start() };
-    assert!(matches!(wait(state.start_first_install("m", "a", boot)), FirstStartOutcome::Yes(_)));
+    assert!(matches!(wait(state.start_first_install("m", "a", boot)), FirstStartOutcome::Permitted(_)));
     wait(state.handle_report("m", "a", [7; 32], &report(true, "")));
     register(state, "m", false);
 }
@@ -68,7 +68,7 @@ fn only_a_completed_order_changes_the_installed_fields() {
 
     let failed = order(&state, true);
     serve(&state, &failed, &fields("h3", "u"));
-    assert!(matches!(wait(state.start_order("m", "a", &failed, start())), OrderStart::Yes(..)));
+    assert!(matches!(wait(state.start_order("m", "a", &failed, start())), OrderStart::Permitted(..)));
     let failure = InstallReport { untouched: true, ..report(false, &failed) };
     wait(state.handle_report("m", "a", BOOT, &failure));
     assert_eq!((installed_hostname(&state).as_deref(), is_kept()), (Some("h1"), true));
@@ -76,7 +76,7 @@ fn only_a_completed_order_changes_the_installed_fields() {
     assert!(!order(&state, true).is_empty());
     let done = order(&state, true);
     serve(&state, &done, &fields("h4", "u"));
-    assert!(matches!(wait(state.start_order("m", "a", &done, start())), OrderStart::Yes(..)));
+    assert!(matches!(wait(state.start_order("m", "a", &done, start())), OrderStart::Permitted(..)));
     wait(state.handle_report("m", "a", BOOT, &report(true, &done)));
     assert_eq!((installed_hostname(&state).as_deref(), is_kept()), (Some("h4"), true));
 }
@@ -109,7 +109,7 @@ fn an_adopted_installation_has_no_record() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     serve(&state, "", &fields("h", "u"));
-    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Yes);
+    assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
     wait(state.handle_report("m", "a", BOOT, &InstallReport { marker: Some(marker), ..report(true, "") }));

@@ -161,7 +161,7 @@ fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, d
         run: None,
     };
     let stopped = crate::protocol::send::send_disk(&mut link, &source, &hello).unwrap_err();
-    assert!(matches!(stopped, ConnectionEnd::Again(_)), "{stopped:?}");
+    assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
 }
 
 /// Its own system ran between the two boots of the machine that sends, and has written: before the place where the copy was cut, and onto
@@ -358,11 +358,11 @@ fn a_silence_is_said_once_and_ends_after_its_time() {
     let after = |silence: &mut ControlSilence, seconds| silence.note_silence_at(began + Duration::from_secs(seconds));
     assert_eq!(
         [0, 3, 599, 600].map(|at| after(&mut silence, at)),
-        [SilenceState::Begins, SilenceState::Lasts, SilenceState::Lasts, SilenceState::Ends]
+        [SilenceState::Started, SilenceState::Continued, SilenceState::Continued, SilenceState::TimedOut]
     );
     silence.is_broken();
     assert_eq!(
         [601, 1200, 1201].map(|at| after(&mut silence, at)),
-        [SilenceState::Begins, SilenceState::Lasts, SilenceState::Ends]
+        [SilenceState::Started, SilenceState::Continued, SilenceState::TimedOut]
     );
 }

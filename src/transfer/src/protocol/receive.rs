@@ -50,18 +50,18 @@ pub(crate) fn receive_disk(
         Ok(disk) => {
             let number = match disk.make_current(link.shutdown_handle()?, hello.run.as_ref().map(|run| run.id)) {
                 Ok(number) => number,
-                Err(ConnectionRejection::Cut(why)) => return Err(ConnectionEnd::Again(io::Error::other(why))),
+                Err(ConnectionRejection::Cut(why)) => return Err(ConnectionEnd::Interrupted(io::Error::other(why))),
                 Err(ConnectionRejection::Refused(why)) => {
                     frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
                     link.close_gracefully(LAST_WORDS);
-                    return Err(ConnectionEnd::Again(io::Error::other(why)));
+                    return Err(ConnectionEnd::Interrupted(io::Error::other(why)));
                 }
             };
             let mut state = lock_mutex(&disk.state);
             // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
-                return Err(ConnectionEnd::Again(io::Error::other(
-                    "this connection was superseded by another one, or the receiver has ended",
+                return Err(ConnectionEnd::Interrupted(io::Error::other(
+                    "this connection was superseded by another connection, or the receiver has finished",
                 )));
             }
             let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };
@@ -193,7 +193,7 @@ fn read_pieces(
                 *position = piece.range().end;
                 shared.placed.store(*position, Ordering::Relaxed);
                 sum.add_piece(&piece);
-                // This cannot fail, because the workers end only after this loop.
+                // This cannot fail, because the workers exit only after this loop.
                 let _ = jobs.send((piece, bytes));
             }
             ProtocolFrame::Offered(offers) => {

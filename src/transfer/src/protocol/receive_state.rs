@@ -39,9 +39,9 @@ pub(crate) struct ReceivedDisk {
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum WaitState {
     #[default]
-    Lasts,
+    Running,
     /// All disks are complete.
-    Whole,
+    Complete,
     Failed,
 }
 
@@ -144,7 +144,7 @@ impl ReceivedDisk {
     /// Receives the whole disk in one connection, as Ganeti sends it.
     ///
     /// # Errors
-    /// Fails if `take` fails, another connection transfers the disk, or the receiver has ended.
+    /// Fails if `take` fails, another connection transfers the disk, or the receiver has finished.
     pub(crate) fn receive_at_once(
         &self,
         from: &PeerCertificate,
@@ -152,8 +152,8 @@ impl ReceivedDisk {
     ) -> io::Result<u64> {
         let mut state =
             self.state.try_lock().map_err(|_| io::Error::other("another connection already transfers this disk"))?;
-        if lock_mutex(&self.current).wait != WaitState::Lasts {
-            return Err(io::Error::other("the receiver has ended"));
+        if lock_mutex(&self.current).wait != WaitState::Running {
+            return Err(io::Error::other("the receiver has finished"));
         }
         let taken = take(state.open_dest()?)?;
         state.from = Some(TransferSender { certificate: from.clone(), run: None });
@@ -186,15 +186,17 @@ impl ReceivedDisk {
     /// longer uses the previous one. Returns the number of the new connection.
     ///
     /// # Errors
-    /// Fails if the connection belongs to an earlier run, or the receiver has ended.
+    /// Fails if the connection belongs to an earlier run, or the receiver has finished.
     pub(crate) fn make_current(&self, cutter: ShutdownHandle, run: Option<Uuid>) -> Result<u64, ConnectionRejection> {
         let mut current = lock_mutex(&self.current);
         match current.wait {
-            WaitState::Lasts => {}
-            WaitState::Whole => {
-                return Err(ConnectionRejection::Refused("the receiver has ended: all disks are complete".to_owned()));
+            WaitState::Running => {}
+            WaitState::Complete => {
+                return Err(ConnectionRejection::Refused(
+                    "the receiver has finished: all disks are complete".to_owned(),
+                ));
             }
-            WaitState::Failed => return Err(ConnectionRejection::Cut("the receiver has ended".to_owned())),
+            WaitState::Failed => return Err(ConnectionRejection::Cut("the receiver has finished".to_owned())),
         }
         if run.is_some_and(|run| current.earlier.contains(&run)) {
             let name = &self.name;
@@ -220,7 +222,7 @@ impl ReceivedDisk {
     /// Returns whether connection `number` is still the current one, and the receiver has not ended.
     pub(crate) fn is_current(&self, number: u64) -> bool {
         let current = lock_mutex(&self.current);
-        current.number == number && current.wait == WaitState::Lasts
+        current.number == number && current.wait == WaitState::Running
     }
 
     /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified in between, so data
@@ -264,12 +266,12 @@ impl ReceivedDisk {
 /// Stops accepting connections if all disks are complete. Returns whether all are complete.
 pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     // The locks of all connections are held while the states are examined with `try_lock`, because a thread that has locked a state may
-    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Whole` before it writes. No other code holds two
-    // of these locks.
+    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Complete` before it writes. No other code holds
+    // two of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();
     let whole = are_complete(disks, from);
     if whole {
-        all.iter_mut().for_each(|current| current.wait = WaitState::Whole);
+        all.iter_mut().for_each(|current| current.wait = WaitState::Complete);
     }
     whole
 }

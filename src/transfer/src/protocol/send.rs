@@ -25,7 +25,7 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Number of segments whose pieces are offered at once to a receiver that may already have them. It is smaller than the number of buffers,
+/// Number of segments whose pieces are offered together to a receiver that may already have them. It is smaller than the number of buffers,
 /// so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
@@ -236,7 +236,7 @@ impl SendShared<'_> {
     }
 }
 
-/// Returns the compressed bytes if they are at least an eighth smaller, so that decompression is worthwhile.
+/// Returns the compressed bytes if they are at least an eighth smaller, so decompression is worthwhile.
 fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Option<(PieceEncoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }

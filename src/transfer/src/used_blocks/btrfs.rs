@@ -15,7 +15,7 @@ const SUPERBLOCK_BYTES: u64 = 4096;
 const COPIES: [u64; 2] = [64 << 20, 256 << 30];
 const MAGIC: &[u8] = b"_BHRfS_M";
 
-/// Offsets in the superblock.
+// Offsets in the superblock.
 const MAGIC_AT: usize = 0x40;
 const GENERATION: usize = 0x48;
 const ROOT: usize = 0x50;
@@ -42,11 +42,13 @@ const KNOWN_INCOMPAT: u64 = 0xfff | 0x1_0000;
 /// them changes the location of extents.
 const KNOWN_COMPAT_RO: u64 = 0xf;
 
-/// Item types, and block group profiles.
+// Item types.
 const ROOT_ITEM: u8 = 132;
 const EXTENT_ITEM: u8 = 168;
 const METADATA_ITEM: u8 = 169;
 const CHUNK_ITEM: u8 = 228;
+
+// Block group profiles.
 const RAID0: u64 = 1 << 3;
 const RAID10: u64 = 1 << 6;
 const PARITY: u64 = 1 << 7 | 1 << 8;
@@ -59,11 +61,14 @@ const POINTER: usize = 33;
 const CHUNK_HEAD: usize = 48;
 const STRIPE: usize = 32;
 
-/// Tree ids, and offsets in a root item.
+// Tree ids.
 const ROOT_TREE: u64 = 1;
 const EXTENT_TREE: u64 = 2;
 const CHUNK_TREE: u64 = 3;
+
+/// Offset of the address of a tree in its root item.
 const TREE_AT: usize = 176;
+/// Offset of the level of a tree in its root item.
 const TREE_LEVEL: usize = 238;
 
 /// Maximum number of tree levels (BTRFS_MAX_LEVEL).

@@ -1,7 +1,7 @@
 //! Detects signatures of unsupported contents. If a device has such a signature in addition to that of a supported filesystem, it is
 //! unknown which one is stale. For example, a swap signature survives the creation of an array.
 //!
-//! Offsets and bytes are those of libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
+//! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
 use super::disk_view::{DiskView, ReadIntegers};
 

@@ -1,7 +1,7 @@
 //! Sandboxed process (the worker) that reads filesystems, and its parent, which reads the disk on the worker's request. The worker has
 //! access only to a socket: it has no descriptor of the disk, no files, and no network.
 //!
-//! If the worker ends before its answer is complete, the whole disk is treated as used.
+//! If the worker exits before its answer is complete, the whole disk is treated as used.
 
 mod protocol;
 mod sandboxed;
@@ -59,7 +59,7 @@ fn start_worker() -> io::Result<(WorkerProcess, UnixStream)> {
 /// Sends the request and serves reads until the worker has sent its last range.
 ///
 /// # Errors
-/// Fails if the worker ends early, exceeds the timeout, or violates the protocol.
+/// Fails if the worker exits early, exceeds the timeout, or violates the protocol.
 fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Instant) -> io::Result<UsedBlocks> {
     let (mut reads, mut bytes, mut found) = (0, 0, Vec::new());
     let mut piece = Vec::new();
@@ -132,7 +132,7 @@ fn timeout_error() -> io::Error {
 fn map_timeout<T>(done: io::Result<T>) -> io::Result<T> {
     done.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => timeout_error(),
-        // The worker ended before it received a message.
+        // The worker exited before it received a message.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
         _ => error,
     })

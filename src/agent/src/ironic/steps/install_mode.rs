@@ -28,8 +28,8 @@ pub(crate) fn decide_install_mode(
         (RequestedMode::Reinstall { .. }, Some(_)) if newest.is_none() => {
             let found: Vec<&str> = ours.iter().map(|marker| marker.image.as_str()).collect();
             let message = format!(
-                "the disks contain several installations of this node ({}), and none lists the others as replaced; erase those that are \
-                 not needed",
+                "the disks contain several installations of this node ({}), and it is unknown which one is the newest; erase the \
+                 installations that are not needed",
                 found.join(", ")
             );
             Err(step_refusal(&message))
@@ -41,7 +41,7 @@ pub(crate) fn decide_install_mode(
         }
         (RequestedMode::Unsaid, Some(marker)) if keeps => {
             let message = format!(
-                "an installation of this node is on its disks ({}, {}), and the layout preserves disks; use mode: reinstall to preserve \
+                "the disks contain an installation of this node ({}, {}), and the layout preserves disks; use mode: reinstall to preserve \
                  them, or mode: install to erase them",
                 marker.image, marker.time
             );

@@ -258,7 +258,7 @@ fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
 
 #[test]
 fn settings_make_hands() {
-    // Checks only that the executor can be created. Its operations are those of the session, and are tested there.
+    // Checks only that the executor can be created. Its operations belong to the session, and are tested there.
     let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
     drop(super::super::executor::MachineExecutor::new(&settings));
 }

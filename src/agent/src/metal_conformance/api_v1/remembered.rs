@@ -15,7 +15,7 @@ fn judge_first_installed_by_another_agent() {
     let (control, _) = first.boots();
     assert!(control.machine_pool().unwrap().is_allocated(true).unwrap());
     let found = control.fetch_machine().unwrap().allocation.unwrap();
-    let owner = PoolAllocation::Somebody { allocation: &found.id, reinstall: false, installed: found.succeeded };
+    let owner = PoolAllocation::Allocated { allocation: &found.id, reinstall: false, installed: found.succeeded };
     let subject = PlanSubject { machine: MACHINE.into(), image: "nothing".into(), ..PlanSubject::default() };
     let refusal = plan::plan_emptying(&machine(), owner, &[], subject).unwrap_err().to_string();
     println!("{refusal}");
@@ -44,7 +44,8 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
 }
 
-/// Each registration overwrites the control plane's list of disks, so the machine stores the list of all disks of earlier boots itself.
+/// Each registration overwrites the control plane's list of disks, so the machine itself stores the list of all disks that were ever
+/// present.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_disks_of_earlier_boots() {

@@ -75,7 +75,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     containers.iter().for_each(|container| storage::luks::create_container(container).unwrap());
     let name = "vault".to_owned();
     lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
-    // Both disks have a part of the group, so that it lies on both.
+    // Both disks contain a physical volume of the group, so it is on both.
     let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
     let volume = CreateVolume {
         name: "srv".to_owned(),
@@ -190,7 +190,7 @@ fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
     assert_eq!(fingerprints(disks.all()), before);
 }
 
-/// The container of a filesystem may lie on a logical volume.
+/// The container of a filesystem may be on a logical volume.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {

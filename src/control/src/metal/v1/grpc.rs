@@ -163,7 +163,7 @@ impl GrpcClient {
     async fn open_connection(&self, method: &str) -> Result<SendRequest<Bytes>, GrpcFailure> {
         let stream =
             TcpStream::connect(&self.address).await.map_err(|error| self.connection_failure(method, &error))?;
-        // Messages are small and written at once.
+        // Messages are small and written immediately.
         let _ = stream.set_nodelay(true);
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {

@@ -43,10 +43,10 @@ impl MetalApiV1 {
             Ok(answer) => AttemptResult::Done(answer),
             Err(failure @ RestFailure::Signature(_)) => {
                 self.renew_connections();
-                AttemptResult::Again(failure.into_error())
+                AttemptResult::Transient(failure.into_error())
             }
-            Err(RestFailure::Passing(error)) => AttemptResult::Again(error),
-            Err(RestFailure::Missing(error) | RestFailure::Lasting(error)) => AttemptResult::Never(error),
+            Err(RestFailure::Passing(error)) => AttemptResult::Transient(error),
+            Err(RestFailure::Missing(error) | RestFailure::Lasting(error)) => AttemptResult::Permanent(error),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages of API v1. The field numbers are those of metal-stack's interface; no code is generated from its `.proto` files.
+//! Messages of API v1. The field numbers match metal-stack's interface; no code is generated from its `.proto` files.
 
 use super::protobuf::{self, ProtobufMessage};
 use crate::metal::bmc_record::BmcRecord;
@@ -80,7 +80,7 @@ pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf::read_texts(answer, 2).unwrap_or_default()
 }
 
-/// Returns the report of a success; the server ignores a report of a failure. Paths are those of the installed system.
+/// Returns the report of a success; the server ignores a report of a failure. Paths are relative to the root of the installed system.
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,

@@ -1,7 +1,7 @@
 //! Minimal Protocol Buffers (<https://protobuf.dev/programming-guides/encoding/>) for API v1: messages whose fields are strings, numbers,
 //! and other messages. Zero and empty values are omitted, as in proto3.
 
-/// Wire types of a field's tag.
+// Wire types of a field's tag.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const BYTES: u64 = 2;

@@ -44,7 +44,7 @@ fn plane(answers: &[&str]) -> Server {
     Server::script(&answers)
 }
 
-/// Response of metal-api for an installed machine: `succeeded` stays false, `boot_info` is that of the last report.
+/// Response of metal-api for an installed machine: `succeeded` stays false, `boot_info` comes from the last report.
 const INSTALLED: &str = r#""allocationuuid": "a", "reinstall": false, "succeeded": false, "boot_info": {"image_id": "i", "primary_disk": "",
     "os_partition": "", "initrd": "/tmp/initrd", "cmdline": "ro", "kernel": "/tmp/kernel", "bootloaderid": "metal-debian"}"#;
 

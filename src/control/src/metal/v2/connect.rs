@@ -15,8 +15,9 @@ use std::time::Duration;
 /// Maximum size of a message, in bytes. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
-/// Flags of an envelope: [`COMPRESSED`] marks a compressed message, [`END`] the last message of a stream.
+/// Flag of an envelope with a compressed message.
 const COMPRESSED: u8 = 1;
+/// Flag of the envelope with the last message of a stream.
 const END: u8 = 2;
 
 /// Maximum length of a server's error message, in characters.

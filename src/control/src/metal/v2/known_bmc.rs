@@ -20,7 +20,7 @@ impl MetalApiV2 {
             match client.call_unary("GetBMC", &self.machine_id_message(), ANSWER) {
                 Ok(answer) => match parse_record(&answer) {
                     Ok(record) => AttemptResult::Done(KnownBmc::Record(Box::new(record))),
-                    Err(why) => AttemptResult::Never(Error::new(Phase::Control, format!("GetBMC: {why}"))),
+                    Err(why) => AttemptResult::Permanent(Error::new(Phase::Control, format!("GetBMC: {why}"))),
                 },
                 Err(ConnectFailure::Denied(error) | ConnectFailure::Unknown(error)) => {
                     AttemptResult::Done(KnownBmc::Unreadable(error.to_string()))
@@ -28,10 +28,10 @@ impl MetalApiV2 {
                 Err(ConnectFailure::Missing(_)) => AttemptResult::Done(KnownBmc::Unregistered),
                 Err(failure @ (ConnectFailure::Certificate(_) | ConnectFailure::Token(_))) => {
                     self.renew_client();
-                    AttemptResult::Again(failure.into_error())
+                    AttemptResult::Transient(failure.into_error())
                 }
-                Err(ConnectFailure::Passing(error)) => AttemptResult::Again(error),
-                Err(ConnectFailure::Lasting(error)) => AttemptResult::Never(error),
+                Err(ConnectFailure::Passing(error)) => AttemptResult::Transient(error),
+                Err(ConnectFailure::Lasting(error)) => AttemptResult::Permanent(error),
             }
         })
     }

@@ -19,7 +19,7 @@ enum CanonicalizedFile {
     /// Edited in place: comments, order and line ends are preserved.
     Edited(String),
     /// Regenerated from the layout, since the differences cannot be edited in place.
-    Anew(String),
+    Regenerated(String),
     NotValid(Vec<Diagnostic>),
     /// The file contains several layouts, at least one of which cannot be edited in place.
     ByHand,
@@ -38,7 +38,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match canonicalize(file)? {
-        CanonicalizedFile::Canonical(text) | CanonicalizedFile::Edited(text) | CanonicalizedFile::Anew(text) => {
+        CanonicalizedFile::Canonical(text) | CanonicalizedFile::Edited(text) | CanonicalizedFile::Regenerated(text) => {
             (text, CommandOutcome::Good)
         }
         CanonicalizedFile::NotValid(problems) => (problem_lines(&file.path, &problems), CommandOutcome::Refused),
@@ -58,7 +58,7 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
             replace_file(&file.path, &text)?;
             (format!("{name}: rewritten in the canonical spelling\n"), true)
         }
-        CanonicalizedFile::Anew(text) => {
+        CanonicalizedFile::Regenerated(text) => {
             replace_file(&file.path, &text)?;
             (format!("{name}: regenerated in the canonical form, without its comments\n"), true)
         }
@@ -98,8 +98,8 @@ fn canonicalize(file: &TextFile) -> Result<CanonicalizedFile> {
     let all: Vec<&ParsedLayout> = layouts.iter().collect();
     Ok(match (layout::respell_canonically(text, &all), &layouts[..]) {
         (Some(text), _) => CanonicalizedFile::Edited(text),
-        (None, [one]) if is_json(&file.path) => CanonicalizedFile::Anew(to_json(&one.layout)? + "\n"),
-        (None, [one]) => CanonicalizedFile::Anew(canonical_yaml(&one.layout)),
+        (None, [one]) if is_json(&file.path) => CanonicalizedFile::Regenerated(to_json(&one.layout)? + "\n"),
+        (None, [one]) => CanonicalizedFile::Regenerated(canonical_yaml(&one.layout)),
         (None, _) => CanonicalizedFile::ByHand,
     })
 }

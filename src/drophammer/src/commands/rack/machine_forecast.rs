@@ -26,10 +26,10 @@ pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) ->
         (row.clone(), None)
     };
     let machine = match seen.outlook {
-        MachineForecast::Nothing(why) => return ends(RackOutcome::Nothing, why),
+        MachineForecast::NoAction(why) => return ends(RackOutcome::Nothing, why),
         MachineForecast::Refused(why) => return ends(RackOutcome::Refused, why),
         MachineForecast::Unknown(why) => return ends(RackOutcome::Unknown, why),
-        MachineForecast::Told(machine) => *machine,
+        MachineForecast::Assigned(machine) => *machine,
     };
     let Some(allocation) = machine.allocation.clone() else {
         return ends(RackOutcome::Nothing, "the machine does not have an allocation".to_owned());

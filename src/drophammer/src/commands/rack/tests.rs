@@ -62,7 +62,11 @@ fn told(ordered: bool) -> MachineForecast {
         ..Allocation::default()
     };
     let id = "4c4c4544-0051-3010-8031-b2c04f333633".to_owned();
-    MachineForecast::Told(Box::new(AssignedMachine { id, allocation: Some(allocation), ..AssignedMachine::default() }))
+    MachineForecast::Assigned(Box::new(AssignedMachine {
+        id,
+        allocation: Some(allocation),
+        ..AssignedMachine::default()
+    }))
 }
 
 fn registered(inventory: Inventory, outdated: bool) -> Option<RegisteredInventory> {
@@ -79,7 +83,7 @@ fn what_becomes_of_a_machine() {
     let mut blank = both();
     blank.disks.iter_mut().for_each(|disk| disk.blank = true);
     let cases = [
-        (MachineForecast::Nothing("why".to_owned()), None, RackOutcome::Nothing, 0),
+        (MachineForecast::NoAction("why".to_owned()), None, RackOutcome::Nothing, 0),
         (MachineForecast::Refused("one\ntwo".to_owned()), None, RackOutcome::Refused, 0),
         (MachineForecast::Unknown("why".to_owned()), None, RackOutcome::Unknown, 0),
         (told(false), None, RackOutcome::Unknown, 0),
@@ -118,21 +122,21 @@ fn arrays_that_did_not_run_are_foreseen() {
     let inventory = read_inventory(&path.join("inventories/raid-lvm.json")).unwrap();
     let text = std::fs::read_to_string(path.join("layouts/storage.yaml")).unwrap();
     let layout = model::layout::read_yaml(&text).unwrap().layout;
-    let MachineForecast::Told(mut machine) = told(true) else { panic!() };
+    let MachineForecast::Assigned(mut machine) = told(true) else { panic!() };
     machine.allocation.as_mut().unwrap().filesystemlayout = serde_json::to_value(layout).unwrap();
     let mut at_rest = inventory;
     at_rest.stacked.clear();
     at_rest.filesystems.clear();
     at_rest.arrays.iter_mut().for_each(|array| array.running = None);
     at_rest.groups.iter_mut().flat_map(|group| &mut group.volumes).for_each(|volume| volume.running = None);
-    let row = row("one", MachineForecast::Told(machine), registered(at_rest, false));
+    let row = row("one", MachineForecast::Assigned(machine), registered(at_rest, false));
     assert!(row.foreseen && row.outcome == RackOutcome::Erases, "{row:?}");
     assert!(row.reasons[0].contains("were not active when it registered"), "{row:?}");
 }
 
 #[test]
 fn a_pipeline_stops_where_somebody_must_look() {
-    let one = |outcome| RackRow { outcome, ..row("one", MachineForecast::Nothing("why".to_owned()), None) };
+    let one = |outcome| RackRow { outcome, ..row("one", MachineForecast::NoAction("why".to_owned()), None) };
     for (outcomes, problems, expected) in [
         (vec![], 0, CommandOutcome::Good),
         (vec![RackOutcome::Nothing, RackOutcome::Installs], 0, CommandOutcome::Good),
@@ -150,7 +154,7 @@ fn a_pipeline_stops_where_somebody_must_look() {
 
 #[test]
 fn the_table_in_the_docs_is_the_one_that_is_printed() {
-    let runs = MachineForecast::Nothing("installed with debian-12; no reinstall is ordered".to_owned());
+    let runs = MachineForecast::NoAction("installed with debian-12; no reinstall is ordered".to_owned());
     let rows = [
         RackRow {
             foreseen: false,

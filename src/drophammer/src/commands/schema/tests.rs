@@ -111,7 +111,7 @@ fn uses_deprecated(document: &Value) -> bool {
     !jsonschema::draft202012::new(&strict).unwrap().is_valid(document)
 }
 
-/// What is wrong in their shape; the others break rules that look at several fields at once.
+/// What is wrong in their shape; the others break rules that look at several fields together.
 #[test]
 fn bad_layouts_are_refused_where_the_shape_is_wrong() {
     let validator = validator(SchemaDocument::Layout);

@@ -159,7 +159,7 @@ impl OciDescriptor {
 /// Checks whether an image is for this machine, by its configuration. An image that does not declare its platform is accepted.
 ///
 /// # Errors
-/// Returns an error that names the image's platform if it is another one.
+/// Returns an error that names the image's platform if it is not the requested one.
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {

@@ -29,7 +29,8 @@ impl ImageReference {
         Some(parse_reference(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
     }
 
-    /// Returns the digest or, without one, the tag, with which the manifest is requested from the registry.
+    /// Returns the digest or, if the reference has no digest, the tag, with which the manifest is requested from the
+    /// registry.
     pub(crate) fn manifest_name(&self) -> String {
         self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
     }

@@ -16,8 +16,8 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`: the index, if there is one, or the manifest for this
-/// machine. Returns `None` if no keys are configured.
+/// Verifies that a trusted key has signed one of the `digests`: the index, if the image has an index, or the manifest
+/// for this machine. Returns `None` if no keys are configured.
 ///
 /// # Errors
 /// Returns an error if keys are configured, but the image has no valid signature by a trusted key, or the signature is
@@ -58,7 +58,7 @@ pub fn verify_signature(
     let (repository, tag) =
         (registry.reference.without_tag(), digests.first().map(|digest| cosign::signature_tag(digest)));
     Err(reject(format!(
-        "the image {url} is not signed: it has no {} in its repository, and only images signed by {ids} are \
+        "the image {url} is not signed: its repository does not contain {}, and only images signed by {ids} are \
          allowed; sign it with: cosign sign --key cosign.key {repository}@{digest}",
         tag.unwrap_or_default()
     )))

@@ -62,7 +62,7 @@ pub(crate) fn answer_challenge(
              there. If {host} is right, add `token_service: {host}` to the pull_secret, or \"token_service\" to the \
              registry's entry in config.json"
         );
-        return Err(fail(&format!("names the token service {}, {why}", realm.url)));
+        return Err(fail(&format!("refers to the token service {}, {why}", realm.url)));
     }
     // A server that receives a secret must not redirect it to another host.
     let client = http::new_login_client()?;

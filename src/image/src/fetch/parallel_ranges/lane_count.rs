@@ -95,7 +95,7 @@ impl LaneChooser {
 }
 
 fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
-    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} ranges at once") };
+    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel ranges") };
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
         tracing::info!("image: the network limits {was} to {rate:.1} MB/s; trying {is}");

@@ -5,9 +5,9 @@ use crate::foreign_format::ForeignFormat;
 use common::encoding::join_hex;
 use std::{fmt, io};
 
-/// Maximum length of the magic numbers of compression formats, in bytes. A tar is recognized by its first header,
-/// [`START_BYTES`] bytes.
+/// Maximum length of the magic numbers of compression formats, in bytes.
 pub(crate) const MAGIC_BYTES: usize = 6;
+/// Length of the first header of a tar, by which a tar is recognized, in bytes.
 pub(crate) const START_BYTES: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

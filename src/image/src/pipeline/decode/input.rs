@@ -169,7 +169,7 @@ impl BufRead for CompressedInput {
     fn consume(&mut self, amount: usize) {
         let Some(chunk) = self.ahead.front_mut() else { return };
         self.position += chunk.split_to(amount).len() as u64;
-        // Release the buffer at once: the download may need it.
+        // Release the buffer immediately: the download may need it.
         if chunk.is_empty() {
             self.ahead.pop_front();
         }

@@ -16,9 +16,9 @@ pub(crate) enum DecodedItem {
     Content(BufferChunk),
     /// Start of an lz4 frame, with the counter for its content. The buffer is an empty one; it limits the number of
     /// pending frames and is released when this item is sent.
-    Begins(ContentSum, WritableBuffer),
+    FrameStart(ContentSum, WritableBuffer),
     /// End of an lz4 frame, with its declared length and checksum, and its offset in the compressed stream.
-    Ends(ContentTrailer, u64),
+    FrameEnd(ContentTrailer, u64),
     End(io::Result<()>),
 }
 
@@ -96,12 +96,12 @@ impl PendingItems {
                 }
                 return;
             }
-            DecodedItem::Begins(sum, turn) => {
+            DecodedItem::FrameStart(sum, turn) => {
                 drop(turn);
                 self.sum = Some(sum);
                 return;
             }
-            DecodedItem::Ends(promise, position) => {
+            DecodedItem::FrameEnd(promise, position) => {
                 let checked = self.sum.take().map_or(Ok(()), |sum| sum.check(&promise));
                 let Err(fault) = checked else { return };
                 Err(fault.into_io_error(CompressionFormat::Lz4, position))

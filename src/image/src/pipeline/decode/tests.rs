@@ -17,7 +17,7 @@ const FORMATS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub threads: usize,
-    /// Of each fetched buffer, and of those of the pool.
+    /// Size of the fetched buffers, and of the buffers in the pool.
     pub buffer_bytes: usize,
     pub plain: PayloadKind,
 }

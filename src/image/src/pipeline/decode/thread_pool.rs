@@ -35,9 +35,10 @@ const MOST_PARTS: usize = 256;
 /// frames without content, because they take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
-/// Maximum number of fetched buffers that the task being assembled holds. The task and the frame being scanned may
-/// together hold twice as many ([`MOST_HELD`]), so that the download always has a free buffer.
+/// Maximum number of fetched buffers that the task being assembled holds.
 const HELD: usize = 7;
+/// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. The
+/// download always has a free buffer.
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.
 const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
@@ -210,7 +211,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads, so that splitting the stream is worthwhile.
+    /// Returns whether there are several threads, so splitting the stream is worthwhile.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
@@ -322,7 +323,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         // Queue the task being assembled first. All slots may be taken by frames that can be sent only after this task.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
-        self.send_in_order(input, DecodedItem::Begins(sum, turn))
+        self.send_in_order(input, DecodedItem::FrameStart(sum, turn))
     }
 
     /// Sends an item after all output of earlier parts of the stream.

@@ -12,7 +12,7 @@ struct Said(Vec<u8>);
 
 impl Said {
     fn begun() -> Said {
-        Said::default().frame(MemberFrame::Begins, &[])
+        Said::default().frame(MemberFrame::Accepted, &[])
     }
 
     fn frame(mut self, frame: MemberFrame, bytes: &[u8]) -> Said {
@@ -66,7 +66,7 @@ fn file(size: u64) -> MemberKind {
 fn members_come_with_their_content() {
     let said =
         Said::begun().member(file(5), 512, 1).frame(MemberFrame::Content, b"abc").frame(MemberFrame::Content, b"de");
-    let said = said.frame(MemberFrame::Says, b"by the way").member(MemberKind::Fifo, 1536, 2).last(2560, 3);
+    let said = said.frame(MemberFrame::LogMessage, b"by the way").member(MemberKind::Fifo, 1536, 2).last(2560, 3);
     assert_eq!(said.read().unwrap(), (b"abcde".to_vec(), 2560, 3));
     let mut members = said.heard();
     members.next_member(&|| 9).unwrap();
@@ -80,7 +80,10 @@ fn members_come_with_their_content() {
 fn what_it_asks_is_answered_at_its_place() {
     let answers = Rc::new(RefCell::new(Vec::new()));
     let told = answers.clone();
-    let said = Said::begun().frame(MemberFrame::Asks, &[]).member(file(1), 512, 1).frame(MemberFrame::Asks, &[]);
+    let said = Said::begun()
+        .frame(MemberFrame::LimitRequest, &[])
+        .member(file(1), 512, 1)
+        .frame(MemberFrame::LimitRequest, &[]);
     let said = said.frame(MemberFrame::Content, b"x").last(1024, 2);
     let mut members = MemberReceiver::new(reader(&said.0, 3), Box::new(move |answer| told.borrow_mut().push(answer)));
     members.set_limit(5000);
@@ -96,7 +99,7 @@ fn lies_are_found_out() {
     let content = |said: Said, bytes: &[u8]| said.frame(MemberFrame::Content, bytes);
     let lies = [
         Said::default().member(file(0), 512, 1),
-        begun().frame(MemberFrame::Begins, &[]),
+        begun().frame(MemberFrame::Accepted, &[]),
         begun().frame(MemberFrame::Refused, b"late"),
         content(begun(), b"of nobody"),
         content(begun().member(file(3), 512, 1), b"more"),
@@ -108,8 +111,8 @@ fn lies_are_found_out() {
         content(begun().member(file(3), 512, 1), b"abc").member(file(0), 1026, 2),
         begun().member(file(0), 512, 1).last(511, 1),
         begun().member(file(0), 512, 1).last(512, 0),
-        begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::Says, b"after the end"),
-        // The worker ends early.
+        begun().member(file(0), 512, 1).last(1024, 2).frame(MemberFrame::LogMessage, b"after the end"),
+        // The worker exits early.
         begun(),
         begun().member(file(3), 512, 1),
         Said(begun().0[..3].to_vec()),

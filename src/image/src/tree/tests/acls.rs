@@ -76,7 +76,7 @@ fn loop_nothing_inherits_an_acl_that_the_image_does_not_give_it() {
             [0o644, 0o666, 0o755]
         );
         assert_eq!(xattr::get(root.join("team/own"), ACCESS).unwrap(), Some(acl_of(5, 6)));
-        // Merged files inherit the ACLs that the owner of the directory has set; their mode is that of the image.
+        // Merged files inherit the ACLs that the owner of the directory has set; their mode comes from the image.
         if !merged.is_empty() {
             for (path, names) in [("file", "access"), ("directory", "access default"), ("implied", "access default")] {
                 let line = format!("kept/shared/{path}: {names}");

@@ -242,7 +242,7 @@ fn contradictions_are_refused() {
     assert_eq!(accepted, Vec::<&str>::new());
 }
 
-/// Each contradiction is one: two readers differ, or one refuses what another one accepts.
+/// Each contradiction is one: two readers differ, or one reader refuses what another reader accepts.
 #[test]
 fn other_readers_disagree_about_contradictions() {
     let mut judges = Judges::start();

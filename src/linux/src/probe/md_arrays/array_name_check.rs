@@ -26,7 +26,7 @@ pub(crate) fn require_plain_names(device: &Path) -> Result<(), String> {
         let name = read_name(&file, offset).unwrap_or_default();
         if name.iter().any(u8::is_ascii_control) {
             return Err(format!(
-                "the array name in the superblock, \"{}\", contains control characters, so that mdadm's output is \
+                "the array name in the superblock, \"{}\", contains control characters, so mdadm's output is \
                  ambiguous; `mdadm --zero-superblock {}` removes the superblock",
                 name.escape_ascii(),
                 device.display()

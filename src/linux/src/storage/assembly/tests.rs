@@ -61,7 +61,7 @@ fn tried(line: &str) {
     let _ = ToolCommand::new("sh").args(["-c", line]).run();
 }
 
-/// Takes everything down that runs, several times as one lies on the other.
+/// Takes everything down that runs, several times as one is on top of the other.
 fn stop_all() {
     for _ in 0..4 {
         tried("dmsetup remove_all; for md in /sys/block/md*; do mdadm -q --stop /dev/${md##*/}; done");

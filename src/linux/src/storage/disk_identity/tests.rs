@@ -129,7 +129,7 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
     for device in [other.path(), &other.partition(1)] {
         let error = held.verify_underlying_disks(device).unwrap_err().to_string();
         let name = other.path().kernel_name();
-        assert_eq!(error, format!("{device} lies on {name}, which is not a disk of the plan; it was not changed"));
+        assert_eq!(error, format!("{device} is on {name}, which is not a disk of the plan; it was not changed"));
     }
     assert!(held.verify_underlying_disks(&"/dev/no-such-disk".into()).is_err());
 }

@@ -41,8 +41,8 @@ impl AtaDisk for HdparmDisk<'_> {
 /// Erases the disk and returns the result reported by it.
 ///
 /// # Errors
-/// The disk does not support the method at present, refuses, or would not finish in time. [`EraseFailure::Final`] if the
-/// password remains set.
+/// Returns an error if the disk does not support the method at present, refuses, or would not finish in time.
+/// [`EraseFailure::Final`] if the password remains set.
 pub(super) fn erase_sata(
     device: &DevicePath,
     method: EraseMethod,

@@ -16,8 +16,8 @@ const STATUS_BYTES: usize = 32;
 /// Value by which the controller indicates that it does not provide an estimate.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work
-/// after a failed sanitize.
+// Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after
+// a failed sanitize.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
@@ -31,7 +31,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Erases the namespace and returns the result reported by the controller.
 ///
 /// # Errors
-/// The method is no longer supported for this namespace, the controller refuses, or the deadline is exceeded.
+/// Returns an error if the method is no longer supported for this namespace, the controller refuses, or the deadline is
+/// exceeded.
 pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDeadline) -> Result<String, String> {
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
     // Queried again: another namespace may have been created since the inventory.

@@ -16,7 +16,7 @@ pub(super) const PIECE_BYTES: u64 = 4096;
 /// Reads samples from the whole disk, including both ends: all must be zero.
 ///
 /// # Errors
-/// Message with the offset that is not zero.
+/// Returns a message with the offset that is not zero.
 pub(crate) fn verify_zeros(file: &File, size: u64) -> Result<String, String> {
     block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
     verify_samples(file, size)
@@ -62,7 +62,7 @@ impl ContentSamples {
     /// Verifies that no sample still has its old content.
     ///
     /// # Errors
-    /// Message with the offset of an unchanged sample.
+    /// Returns a message with the offset of an unchanged sample.
     pub(crate) fn verify_overwritten(&self, file: &File) -> Result<String, String> {
         block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
         self.verify_changed(file)

@@ -28,8 +28,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// Zeroes these ranges and verifies them by reading from the device.
 ///
 /// # Errors
-/// A range ends beyond the device (nothing is written then), a write fails, or the device does not return zeros
-/// afterwards (the error contains the offset).
+/// Returns an error if a range ends beyond the device (nothing is written then), a write fails, or the device does not
+/// return zeros afterwards (the error contains the offset).
 pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check_ranges(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
@@ -65,7 +65,7 @@ fn find_remaining_data(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u
 /// Checks that these ranges are within the device.
 ///
 /// # Errors
-/// A range ends beyond the device.
+/// Returns an error if a range ends beyond the device.
 pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
@@ -80,7 +80,7 @@ pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
 /// Discards the whole disk.
 ///
 /// # Errors
-/// The disk does not support it, or the deadline is exceeded.
+/// Returns an error if the disk does not support it, or the deadline is exceeded.
 pub(super) fn discard_disk(file: &File, size: u64, deadline: EraseDeadline) -> Result<(), String> {
     process_chunks(size, DISCARD_CHUNK_BYTES, deadline, |start, length| {
         block_device::discard_range(file, start, length)
@@ -90,7 +90,7 @@ pub(super) fn discard_disk(file: &File, size: u64, deadline: EraseDeadline) -> R
 /// Writes zeros to the whole disk.
 ///
 /// # Errors
-/// A write fails, or the deadline is exceeded.
+/// Returns an error if a write fails, or the deadline is exceeded.
 pub(super) fn zero_disk(file: &File, device: &DevicePath, size: u64, deadline: EraseDeadline) -> Result<(), String> {
     let began = Instant::now();
     let mut told = began;

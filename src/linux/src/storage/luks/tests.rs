@@ -21,7 +21,7 @@ fn what_is_missing_is_named_at_once_and_no_key_is_said() {
         check_requirements(&[typed])
             .unwrap_err()
             .to_string()
-            .contains("/dev/sdc is encrypted with key: prompt, and the passphrase was not requested")
+            .contains("/dev/sdc is encrypted with key: prompt, but the agent requests passphrases only at the console")
     );
     for source in [KeySource::Server, KeySource::Tpm2] {
         let told_before = LuksContainer { source, withheld: true, ..container("/dev/sdc", "") };

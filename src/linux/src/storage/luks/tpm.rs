@@ -60,7 +60,7 @@ pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
 /// temporary, and preserved if it is the container's second key.
 ///
 /// # Errors
-/// systemd-cryptenroll fails.
+/// Returns an error if systemd-cryptenroll fails.
 pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Result<()> {
     let LuksContainer { device, uuid, .. } = container;
     let path = Path::new(MEMORY).join(format!("luks-{uuid}.key"));
@@ -78,7 +78,7 @@ pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Resul
 /// Opens the container with the key that this machine's TPM unseals.
 ///
 /// # Errors
-/// There is no TPM, or it is not the one that sealed the key.
+/// Returns an error if there is no TPM, or it is not the one that sealed the key.
 pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
     if let Some(why) = find_missing_requirements().into_iter().next() {
         return Err(Error::new(Phase::Storage, format!("open {}: {why}", container.device)));

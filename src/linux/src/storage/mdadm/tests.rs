@@ -304,7 +304,7 @@ fn vm_raid_is_made_with_a_member_missing() {
     ];
     for (level, members) in cases {
         for metadata in ["1.2", "0.90"] {
-            // Others lie on disks that earlier tests have used.
+            // Others are on disks that earlier tests have used.
             let uuid = Uuid::new_v4();
             let array = CreateArray { uuid, ..array("/dev/md/half", level, metadata, &words(members), 0, "") };
             create_array(&array).unwrap_or_else(|error| panic!("{members}: {error}"));

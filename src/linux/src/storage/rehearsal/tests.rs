@@ -64,7 +64,7 @@ fn cut_off(device: &DevicePath, make: &str, format: FilesystemFormat) {
     let mut mounts = MountStack::new(POINT);
     mounts.mount_filesystem(&MountFilesystem { path: "/".to_owned(), ..mounting(device, format, &[]) }).unwrap();
     for number in 0..40 {
-        // The directories are far apart on the disk, so that the journal contains many blocks.
+        // The directories are far apart on the disk, so the journal contains many blocks.
         let directory = Path::new(POINT).join(format!("directory-{number}"));
         fs::create_dir(&directory).unwrap();
         let path = directory.join("file");

@@ -46,10 +46,11 @@ const WORDS: [&str; 36] = [
 const REPEATED: usize = 4;
 /// Minimum length of an ascending or descending sequence that is a placeholder.
 const SEQUENCE: usize = 5;
-/// Limits for a text that is a placeholder because it repeats a block: [`BLOCK`] is the maximum length of the block, [`BLOCKS`] the minimum
-/// number of repetitions, and [`BLOCKS_LENGTH`] the minimum length of the text.
+/// Maximum length of the block in a text that is a placeholder because it repeats a block.
 const BLOCK: usize = 4;
+/// Minimum number of repetitions of the block.
 const BLOCKS: usize = 3;
+/// Minimum length of the text that repeats the block.
 const BLOCKS_LENGTH: usize = 8;
 /// Minimum length of a world wide name that is a placeholder if exactly one digit is nonzero.
 const WWN_LENGTH: usize = 8;

@@ -8,7 +8,7 @@ const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uu
 /// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
 
-/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so that several disks may share it.
+/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so several disks may share it.
 pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {

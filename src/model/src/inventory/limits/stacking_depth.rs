@@ -4,7 +4,7 @@ use crate::device::KernelName;
 use crate::inventory::{DeviceUse, DiskPartition, DiskTable, Inventory};
 use std::collections::BTreeMap;
 
-/// Graph of the devices and the devices that lie on them.
+/// Graph of devices and the devices on top of them.
 #[derive(Default)]
 struct StackingLevels {
     numbers: BTreeMap<KernelName, usize>,
@@ -29,7 +29,7 @@ impl StackingLevels {
         number
     }
 
-    /// Records that `upper` lies on `lower`. The link is ignored if `upper` is a disk, since a disk never lies on another device.
+    /// Records that `upper` is on top of `lower`. The link is ignored if `upper` is a disk, since a disk is never on top of another device.
     fn add_link(&mut self, lower: usize, upper: usize) {
         if !self.disks[upper] {
             self.above[lower].push(upper);
@@ -80,8 +80,8 @@ pub(crate) fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Op
 }
 
 impl StackingLevels {
-    /// Determines the level of each device, starting with devices that lie on no other device. Devices in a cycle, and devices on top of a
-    /// cycle, never get a level.
+    /// Determines the level of each device, starting with devices that are not on top of another device. Devices in a cycle, and devices on
+    /// top of a cycle, never get a level.
     fn check_levels(mut self, maximum: usize) -> Option<String> {
         let mut level = vec![1; self.names.len()];
         let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();
@@ -100,7 +100,7 @@ impl StackingLevels {
             let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
             let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
             return Some(format!(
-                "the inventory is inconsistent: {name} lies on itself, or on a device that does; read the inventory again on the machine"
+                "the inventory is inconsistent: {name} is part of a cycle of stacked devices, or on top of one; read the inventory again on the machine"
             ));
         }
         let highest = level.into_iter().max().unwrap_or_default();

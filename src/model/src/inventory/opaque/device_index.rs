@@ -91,7 +91,7 @@ impl<'a> DeviceIndex<'a> {
         }
     }
 
-    /// Returns whether a device of this type lies on the device. Devices of size zero, such as inactive arrays, are ignored.
+    /// Returns whether a device of this type is on top of the device. Devices of size zero, such as inactive arrays, are ignored.
     pub(crate) fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();

@@ -18,7 +18,7 @@ pub(super) enum OptionPolicy {
     /// Allowed for these levels, with these values.
     Free(LevelFilter, ValueSyntax),
     /// Not allowed, for this reason.
-    Ours(&'static str),
+    Reserved(&'static str),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,14 +49,14 @@ pub(super) struct MdadmArgument<'a> {
 }
 
 use LevelFilter::{All, Not};
-use OptionPolicy::{Free, Metadata, Ours};
+use OptionPolicy::{Free, Metadata, Reserved};
 use RaidLevel::{Raid0, Raid1};
 
-const MEMBERS: OptionPolicy = Ours("it is derived from devices and spares");
-const SPARES: OptionPolicy = Ours("set spares in the layout instead");
-const RUN: OptionPolicy = Ours("it is always set");
-const FORCE: OptionPolicy = Ours("it would disable mdadm's safety checks");
-const OUTSIDE: OptionPolicy = Ours("it uses a device or file that is not in the layout");
+const MEMBERS: OptionPolicy = Reserved("it is derived from devices and spares");
+const SPARES: OptionPolicy = Reserved("set spares in the layout instead");
+const RUN: OptionPolicy = Reserved("it is always set");
+const FORCE: OptionPolicy = Reserved("it would disable mdadm's safety checks");
+const OUTSIDE: OptionPolicy = Reserved("it uses a device or file that is not in the layout");
 
 const fn value_option(long: &'static str, short: Option<char>, meaning: OptionPolicy) -> MdadmOption {
     MdadmOption { long, short, has_value: true, meaning }
@@ -68,22 +68,22 @@ const fn flag_option(long: &'static str, short: Option<char>, meaning: OptionPol
 
 const OPTIONS: [MdadmOption; 27] = [
     value_option("metadata", Some('e'), Metadata),
-    value_option("level", Some('l'), Ours("set level in the layout instead")),
+    value_option("level", Some('l'), Reserved("set level in the layout instead")),
     value_option("raid-devices", Some('n'), MEMBERS),
     value_option("raid-disks", None, MEMBERS),
     value_option("spare-devices", Some('x'), SPARES),
     value_option("spare-disks", None, SPARES),
-    value_option("uuid", Some('u'), Ours("the plan generates the UUID")),
-    value_option("name", Some('N'), Ours("the name is derived from arrayname")),
+    value_option("uuid", Some('u'), Reserved("the plan generates the UUID")),
+    value_option("name", Some('N'), Reserved("the name is derived from arrayname")),
     value_option(
         "homehost",
         None,
-        Ours("every array has the home host any, so that its name does not depend on the hostname"),
+        Reserved("every array has the home host any, so that its name does not depend on the hostname"),
     ),
     flag_option("run", Some('R'), RUN),
     flag_option("force", Some('f'), FORCE),
-    flag_option("create", Some('C'), Ours("arrays are always created")),
-    flag_option("readonly", Some('o'), Ours("the array must be writable")),
+    flag_option("create", Some('C'), Reserved("arrays are always created")),
+    flag_option("readonly", Some('o'), Reserved("the array must be writable")),
     value_option("write-journal", None, OUTSIDE),
     value_option("config", None, OUTSIDE),
     value_option("chunk", Some('c'), Free(Not(Raid1), ValueSyntax::Size)),
@@ -105,7 +105,7 @@ impl MdadmArgument<'_> {
     pub(crate) fn check_for_array(&self, raid: &ArraySpec) -> Option<String> {
         let long = self.known.long;
         let (levels, values) = match self.known.meaning {
-            Ours(why) => return Some(format!("the create option --{long} is not allowed: {why}")),
+            Reserved(why) => return Some(format!("the create option --{long} is not allowed: {why}")),
             Free(levels, values) => (levels, values),
             Metadata => return None,
         };

@@ -10,9 +10,9 @@ const TRANSPORTS: [&str; 9] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
 /// Hints that exclude NVMe disks if they are combined with `tran: nvme`.
 const NOT_OF_NVME: [(&str, &str); 3] = [
-    ("vendor", "NVMe disks have no vendor, so that no disk matches together with tran: nvme"),
-    ("hctl", "NVMe disks have no SCSI address, so that no disk matches together with tran: nvme"),
-    ("rotational", "NVMe disks do not rotate, so that no disk matches together with tran: nvme"),
+    ("vendor", "no disk matches this hint and tran: nvme, because NVMe disks have no vendor"),
+    ("hctl", "no disk matches this hint and tran: nvme, because NVMe disks have no SCSI address"),
+    ("rotational", "no disk matches this hint and tran: nvme, because NVMe disks do not rotate"),
 ];
 /// Size in GiB that no disk has so far: 100 TiB. A size that was written in MiB usually exceeds it.
 const HUGE_GIB: u64 = 100 << 10;

@@ -5,7 +5,7 @@ use super::expression::{ComparisonOperator, HintCondition, TextCondition};
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use std::fmt;
 
-/// A hint whose value is a placeholder, so that it selects no disk.
+/// A hint whose value is a placeholder, so it selects no disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderHint {
     pub hint: String,
@@ -22,7 +22,7 @@ impl fmt::Display for PlaceholderHint {
     }
 }
 
-/// Returns the first hint all of whose values are placeholders, so that no disk can match it; `None` if there is no such hint.
+/// Returns the first hint all of whose values are placeholders, so no disk can match it; `None` if there is no such hint.
 pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
         let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return None };

@@ -18,11 +18,11 @@ pub(crate) struct MkfsOption {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OptionArity {
-    Nothing,
+    NoValue,
     /// Required value, directly after the option or in the next word.
     Value,
     /// Optional value, only after `=`.
-    Perhaps,
+    OptionalValue,
 }
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ pub(crate) enum OptionRule {
     Parts(&'static [(&'static str, &'static str)]),
 }
 
-use OptionArity::{Nothing, Perhaps, Value};
+use OptionArity::{NoValue, OptionalValue, Value};
 use OptionRule::{Free, Parts, Refused};
 
 pub(crate) const DEVICE: &str = "it uses a device that is not in the layout";
@@ -48,7 +48,7 @@ const JOURNAL_DEVICE: &str = "it would create a journal for another filesystem";
 
 /// Returns an allowed short option without a value.
 const fn flag_option(letter: char) -> MkfsOption {
-    MkfsOption { letter: Some(letter), long: "", takes: Nothing, rule: Free }
+    MkfsOption { letter: Some(letter), long: "", takes: NoValue, rule: Free }
 }
 
 /// Returns an allowed short option with a value.
@@ -142,7 +142,7 @@ static XFS: MkfsTool = MkfsTool {
         value_option('r').with_rule(Parts(&[("rtdev", DEVICE), ("name", DEVICE), ("file", FILE)])),
         value_option('s'),
         flag_option('V').with_rule(Refused(NO_FILESYSTEM)),
-        long_only_option("unsupported", Nothing),
+        long_only_option("unsupported", NoValue),
     ],
 };
 
@@ -155,23 +155,23 @@ static BTRFS: MkfsTool = MkfsTool {
         long_only_option("csum", Value),
         long_option('d', "data", Value),
         long_only_option("device-uuid", Value).with_rule(Refused(UUID)),
-        long_option('f', "force", Nothing),
-        long_only_option("help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
-        long_option('K', "nodiscard", Nothing),
+        long_option('f', "force", NoValue),
+        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('K', "nodiscard", NoValue),
         long_option('l', "leafsize", Value),
         long_option('L', "label", Value),
         long_option('m', "metadata", Value),
-        long_option('M', "mixed", Nothing),
+        long_option('M', "mixed", NoValue),
         long_option('n', "nodesize", Value),
         long_option('O', "features", Value),
-        long_option('q', "quiet", Nothing),
+        long_option('q', "quiet", NoValue),
         long_option('r', "rootdir", Value).with_rule(Refused(FILE)),
         long_option('R', "runtime-features", Value),
         long_option('s', "sectorsize", Value),
-        long_only_option("shrink", Nothing),
+        long_only_option("shrink", NoValue),
         long_option('U', "uuid", Value).with_rule(Refused(UUID)),
-        long_option('v', "verbose", Nothing),
-        long_option('V', "version", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('v', "verbose", NoValue),
+        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM)),
     ],
 };
 
@@ -200,9 +200,9 @@ static FAT: MkfsTool = MkfsTool {
         value_option('S'),
         flag_option('v'),
         long_only_option("codepage", Value),
-        long_only_option("help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
-        long_only_option("invariant", Nothing),
-        long_only_option("mbr", Perhaps),
+        long_only_option("help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("invariant", NoValue),
+        long_only_option("mbr", OptionalValue),
         long_only_option("offset", Value).with_rule(Refused(ELSEWHERE)),
         long_only_option("variant", Value),
     ],
@@ -211,20 +211,20 @@ static FAT: MkfsTool = MkfsTool {
 static SWAP: MkfsTool = MkfsTool {
     name: "mkswap",
     options: &[
-        long_option('c', "check", Nothing),
+        long_option('c', "check", NoValue),
         long_option('e', "endianness", Value),
-        long_option('f', "force", Nothing),
-        long_option('F', "file", Nothing).with_rule(Refused(FILE)),
-        long_option('h', "help", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_option('f', "force", NoValue),
+        long_option('F', "file", NoValue).with_rule(Refused(FILE)),
+        long_option('h', "help", NoValue).with_rule(Refused(NO_FILESYSTEM)),
         long_option('L', "label", Value),
-        long_only_option("lock", Perhaps),
+        long_only_option("lock", OptionalValue),
         long_option('o', "offset", Value).with_rule(Refused(ELSEWHERE)),
         long_option('p', "pagesize", Value),
-        long_option('q', "quiet", Nothing),
+        long_option('q', "quiet", NoValue),
         long_option('s', "size", Value),
         long_option('U', "uuid", Value).with_rule(Refused(UUID)),
         long_option('v', "swapversion", Value),
-        long_only_option("verbose", Nothing),
-        long_option('V', "version", Nothing).with_rule(Refused(NO_FILESYSTEM)),
+        long_only_option("verbose", NoValue),
+        long_option('V', "version", NoValue).with_rule(Refused(NO_FILESYSTEM)),
     ],
 };

@@ -124,7 +124,10 @@ fn layouts_that_are_never_chosen_collide_with_nothing() {
     assert_eq!((set.find_collisions(), set.find_duplicates()), (vec![], vec![]));
     assert_eq!(set.select("c1", "debian-7").unwrap().id, "real");
     let said = set.select("c1", "suse-7").unwrap_err();
-    assert_eq!(said.nearest[0], "by-name (by-name.yaml) accepts no image: it is only used if an allocation names it");
+    assert_eq!(
+        said.nearest[0],
+        "by-name (by-name.yaml) accepts no image: it is only used if an allocation specifies it"
+    );
 }
 
 #[test]

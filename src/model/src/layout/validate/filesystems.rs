@@ -3,8 +3,9 @@
 use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::layout::{FilesystemFormat, FilesystemSpec};
 
-/// PATH_MAX and NAME_MAX of the kernel, without the closing NUL.
+/// PATH_MAX of the kernel, without the closing NUL.
 const MAX_PATH_BYTES: usize = 4095;
+/// NAME_MAX of the kernel.
 const MAX_NAME_BYTES: usize = 255;
 /// Label that a vfat without a label contains.
 const VFAT_WITHOUT_LABEL: &str = "NO NAME";

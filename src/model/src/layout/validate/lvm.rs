@@ -16,7 +16,7 @@ const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
-/// Names of files and directories that already exist below /dev, so that no group can have such a name.
+/// Names of files and directories that already exist below /dev, so no group can have such a name.
 const TAKEN: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",

@@ -9,11 +9,13 @@ use crate::layout::{
 };
 use std::collections::BTreeMap;
 
-/// LVM's defaults: [`METADATA_MIB`] of metadata at the start of each physical volume, and extents of [`EXTENT_MIB`].
+/// LVM's default size of the metadata at the start of each physical volume, in MiB.
 const METADATA_MIB: u64 = 1;
+/// LVM's default size of an extent, in MiB.
 const EXTENT_MIB: u64 = 4;
 /// Size of the headers and key slots of a LUKS container in MiB, as the plan creates it.
 const LUKS_MIB: u64 = 16;
+/// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 /// Minimum size of a filesystem that mkfs.xfs of xfsprogs 5.19 and later creates, in MiB.
 pub const MIN_XFS_MIB: u64 = 300;

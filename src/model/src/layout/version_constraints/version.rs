@@ -96,7 +96,7 @@ impl<'a> ImageId<'a> {
     /// Parses an image id.
     ///
     /// # Errors
-    /// Fails if no layout can be selected for an image with this id. The message is mostly that of metal-api.
+    /// Fails if no layout can be selected for an image with this id. The message mostly matches metal-api's.
     pub fn parse(id: &'a str) -> Result<ImageId<'a>, String> {
         let (os, version) = id
             .rsplit_once('-')

@@ -1,4 +1,4 @@
-//! What lies on what, in small machines, and the same answers as a search through the whole inventory gives.
+//! Stacks of devices in small machines, and the same answers as a search through the whole inventory gives.
 
 use super::*;
 use crate::inventory::StackedDeviceKind;
@@ -35,7 +35,7 @@ fn both_sides_say_who_lies_on_whom() {
     let stack = DeviceStack::new(&inventory);
     let disks = |name: &str| stack.disks_below(&name.into()).iter().map(KernelName::to_string).collect::<Vec<_>>();
     assert_eq!(disks("md9"), ["sda", "sdb", "sdx"]);
-    assert_eq!(disks("sda"), ["sda"], "a disk lies on nothing");
+    assert_eq!(disks("sda"), ["sda"], "a disk is not on top of anything");
     assert_eq!(disks("nobody"), ["nobody"]);
 }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
-    /// Number of the component of each node. If a component leads to another one, the other one has the smaller number.
+    /// Number of the component of each node. If a component leads to another component, the other component has the smaller number.
     component: Vec<usize>,
     /// Nodes sorted by the numbers of their components.
     order: Vec<usize>,
@@ -241,7 +241,7 @@ pub(crate) struct DistinctNodes {
 
 impl DistinctNodes {
     /// Returns whether the node is distinct from all previously added nodes, and adds it if so. Two nodes are distinct if they have no
-    /// common holder and neither of them lies on the other.
+    /// common holder and neither of them is on top of the other.
     pub(crate) fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));

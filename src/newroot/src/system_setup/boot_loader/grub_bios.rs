@@ -12,9 +12,11 @@ use std::time::Duration;
 
 pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
 
-/// Tool that writes boot.img and core.img to a disk. The complete grub-install takes eight times as long.
+/// Names of the tool that writes boot.img and core.img to a disk. The complete grub-install takes eight times as long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
+/// Path of this tool in systems that do not have it in PATH.
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
+/// Names of the complete installer.
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
@@ -39,7 +41,7 @@ pub(crate) fn reinstall_grub_bios(start: &LoaderContext) -> Result<()> {
 fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     let LoaderContext { root, wants, run, .. } = start;
     if wants.disks.is_empty() {
-        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem does not lie on a disk"));
+        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem does not on a disk"));
     }
     let home = GrubDirectory::locate(start);
     if with_menu {

@@ -17,9 +17,9 @@ const SECTOR: usize = 512;
 /// specification 5.2.1).
 const CODE_BYTES: usize = 440;
 
-/// Offsets in boot.img of the first sector number of core.img, and of a jump over the check of the drive number from
-/// the BIOS (GRUB 2.12, include/grub/i386/pc/boot.h).
+/// Offset in boot.img of the first sector number of core.img (GRUB 2.12, include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
+/// Offset in boot.img of a jump over the check of the drive number from the BIOS.
 const DRIVE_CHECK: usize = 0x66;
 const NO_OPERATION: u8 = 0x90;
 
@@ -36,7 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// contains only disks that are recreated.
 ///
 /// # Errors
-/// The images are invalid, do not fit, or cannot be written.
+/// Returns an error if the images are invalid, do not fit, or cannot be written.
 pub(crate) fn write_to_gap(
     start: &LoaderContext,
     directory: &str,

@@ -83,7 +83,7 @@ impl GrubDirectory<'_> {
 /// missing.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
     command_line::persist_for_grub(start.root, start.own)?;
     command_line::persist_for_kernel_install(start.root, start.line)?;

@@ -271,13 +271,13 @@ fn what_cannot_boot_says_what_was_looked_at() {
             "does not contain an init program and cannot boot: searched /sbin/init, /usr/lib/systemd/systemd,",
         ),
         (vec![BASE[0]], uefi(), "does not contain a kernel and cannot boot: searched /boot/loader/entries/*.conf,"),
-        (BASE.to_vec(), wants(), "boots by UEFI, but the layout does not contain an EFI system partition"),
+        (BASE.to_vec(), wants(), "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             BASE.to_vec(),
             bios.clone(),
-            "by BIOS, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
+            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
         ),
-        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not lie on a disk"),
+        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not on a disk"),
         (
             [&BASE[..], &[grub]].concat(),
             disk,

@@ -18,7 +18,7 @@ const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 /// Replaces device names in fstab by UUIDs and preserves the rest of the file.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
     let Some(text) =
         read_if_exists(root.read_text(FSTAB)).context(Phase::Target, || format!("read {FSTAB} of the system"))?
@@ -49,7 +49,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
     if changed { root.rewrite_file(FSTAB, 0o644, new.as_bytes()) } else { Ok(()) }
 }
 
-/// Returns whether the device name depends on the hardware, so that it is different on another machine.
+/// Returns whether the device name depends on the hardware, so it is different on another machine.
 fn is_hardware_name(source: &str) -> bool {
     let stays = [
         "/dev/mapper/",
@@ -92,7 +92,7 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
 /// Removes disk names from mdadm.conf. They are not required, because the arrays have the same UUIDs on this machine.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], say: LogSink) -> Result<()> {
     for path in MDADM_CONFS {
         let Some(text) =

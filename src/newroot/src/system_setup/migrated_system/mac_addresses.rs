@@ -31,7 +31,7 @@ const CLOUD_INIT: (&str, &str) = (
 /// Replaces the addresses in all files.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Returns an error if a file cannot be written.
 pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here: &[Nic], say: LogSink) -> Result<()> {
     let pairs: Vec<(&str, &str)> =
         there.iter().zip(here).map(|(there, here)| (there.mac.as_str(), here.mac.as_str())).collect();

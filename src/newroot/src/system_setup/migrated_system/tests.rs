@@ -135,7 +135,7 @@ fn the_disks_of_a_bios_get_grub_and_its_menu_stays() {
     let (_dir, root) = tree(&OWN);
     with_initrd(&root);
     let error = adapted(&root, &finishing(FirmwareType::Bios), false, &Programs::saying("")).0.unwrap_err().to_string();
-    assert!(error.contains("boots by BIOS, but the image does not contain GRUB for BIOS"), "{error}");
+    assert!(error.contains("boots in BIOS mode, but the image does not contain GRUB for BIOS"), "{error}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(shown(&plan), ["data /dev/sdd keep sdd", "block /dev/sdc1 keep sdc"]);
     let said = |name: &str, named: &str, on: &str| {
-        format!("volume {name} names /dev/{named}, but is kept on /dev/{on}, which has its UUID")
+        format!("volume {name} refers to /dev/{named}, but is kept on /dev/{on}, which has its UUID")
     };
     assert_eq!(plan.warnings, [said("data", "sdc", "sdd"), said("block", "sdd", "sdc1")]);
     // The UUID is on two disks: it is unknown which one is the copy.

@@ -1,4 +1,4 @@
-//! Many volumes of Kubernetes at once.
+//! Many Kubernetes volumes together.
 
 use super::*;
 use std::collections::BTreeSet;

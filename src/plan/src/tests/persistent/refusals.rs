@@ -14,19 +14,19 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
     let signature =
         |kind: &str| DeviceSignature { kind: kind.into(), usage: "filesystem".into(), ..DeviceSignature::default() };
     for (said, expected) in [
-        (is(&|disk| disk.signatures.push(signature("xfs"))), "names /dev/sdc, which is not blank: it contains xfs"),
+        (is(&|disk| disk.signatures.push(signature("xfs"))), "refers to /dev/sdc, which is not blank: it contains xfs"),
         (
             is(&|disk| disk.table = Some(DiskTable { kind: "gpt".into(), ..DiskTable::default() })),
-            "names /dev/sdc, which is not blank: it contains GPT 0 partitions",
+            "refers to /dev/sdc, which is not blank: it contains GPT 0 partitions",
         ),
-        (is(&|disk| disk.blank = false), "names /dev/sdc, which is not blank: it contains data of no known kind"),
-        (is(&|disk| disk.uses.push(DeviceUse::Swap)), "names /dev/sdc, which is in use"),
-        (is(&|disk| disk.read_only = true), "names /dev/sdc, which is read-only"),
+        (is(&|disk| disk.blank = false), "refers to /dev/sdc, which is not blank: it contains data of no known kind"),
+        (is(&|disk| disk.uses.push(DeviceUse::Swap)), "refers to /dev/sdc, which is in use"),
+        (is(&|disk| disk.read_only = true), "refers to /dev/sdc, which is read-only"),
         (
             is(&|disk| disk.sector_bytes = 520),
             "cannot use /dev/sdc: it has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
         ),
-        (is(&|disk| disk.unreadable = Some("EIO".into())), "names /dev/sdc, whose content cannot be read: EIO"),
+        (is(&|disk| disk.unreadable = Some("EIO".into())), "refers to /dev/sdc, whose content cannot be read: EIO"),
         (
             is(&|disk| disk.signatures.push(DeviceSignature { uuid: uid(1), ..signature("xfs") })),
             "must be ext4, but /dev/sdc has its UUID and contains xfs",
@@ -53,14 +53,14 @@ fn an_unsupported_disk_is_not_discovered() {
 #[test]
 fn what_a_volume_cannot_lie_on_is_refused() {
     let cases = [
-        (raw("v", 1, "Block", "/dev/sdz"), "names /dev/sdz, which does not exist on given hardware: its disks are"),
-        (raw("v", 1, "Block", "/dev/sda2"), "names /dev/sda2, which the layout or another volume uses"),
-        (raw("v", 1, "Block", "/dev/sda"), "names /dev/sda, which the layout or another volume uses"),
-        (raw("v", 1, "Block", "/dev/csi/varlib"), "names /dev/csi/varlib, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sdz"), "refers to /dev/sdz, which does not exist on given hardware: its disks are"),
+        (raw("v", 1, "Block", "/dev/sda2"), "refers to /dev/sda2, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/sda"), "refers to /dev/sda, which the layout or another volume uses"),
+        (raw("v", 1, "Block", "/dev/csi/varlib"), "refers to /dev/csi/varlib, which the layout or another volume uses"),
         (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
         (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
-        (raw("v", 1, "Filesystem", "/dev/sdc1"), "names /dev/sdc1, which does not exist on given hardware"),
+        (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on given hardware"),
     ];
     for (volume, expected) in cases {
         let said = refused(&layout(), &machine(), InstallMode::Install, &[volume]);
@@ -72,7 +72,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     parted.disks[2].table = Some(DiskTable { kind: "gpt".into(), partitions: vec![part], ..DiskTable::default() });
     let of_unlisted = refused(&layout(), &parted, InstallMode::Install, &[raw("v", 1, "Block", "/dev/sdc1")]);
     assert!(
-        of_unlisted[0].contains("names /dev/sdc1, which is neither a disk nor a device of the layout"),
+        of_unlisted[0].contains("refers to /dev/sdc1, which is neither a disk nor a device of the layout"),
         "{of_unlisted:?}"
     );
     let twice = [raw("a", 1, "Block", "/dev/sdc"), raw("b", 2, "Block", "/dev/sdc")];
@@ -137,11 +137,13 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc")];
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(shown(&first), ["data /dev/sdc make sdc"]);
-    let said = "volume data lies on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
+    let said =
+        "volume data is on /dev/sdc, which a reinstall wipes: as long as the volume is listed, reinstalls are refused";
     assert!(first.warnings.contains(&said.to_owned()), "{first}");
     let inventory = after(&first, machine());
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &volumes);
-    let expected = "volumes[data]: volume data lies on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
+    let expected =
+        "volumes[data]: volume data is on /dev/sdc, which a reinstall wipes; set wipeonreinstall: false for its disks";
     assert_eq!(said, [expected]);
     // A volume is not prepared on another disk while its data would be wiped, whether by path or by hints.
     for elsewhere in [raw("data", 1, "Filesystem", "/dev/sdd"), discover("data", 1, json!({}))] {

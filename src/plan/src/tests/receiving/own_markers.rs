@@ -42,7 +42,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
         record_of(marker).map(|record| record.secret_digest).as_ref(),
         "the same attempt"
     );
-    assert!(again.to_string().contains("records that this boot has received everything"), "{again}");
+    assert!(again.to_string().contains("records that this machine has received all data"), "{again}");
     properties::assert_sound(&again, &after);
     // A marker of an earlier migration is not accepted, because the tables differ.
     let older =

@@ -29,7 +29,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
             "larger sectors",
             |other, _, _| other.disks[5].sector_bytes = 4096,
             &[
-                "filesystems[4]: /dev/sdf1 would lie on /dev/nvme5n1 (31.5 GB), which has sectors of 4096 bytes, but its content was created on the source machine for sectors of 512 bytes; choose disks with sectors of 512 bytes",
+                "filesystems[4]: /dev/sdf1 would be on /dev/nvme5n1 (31.5 GB), which has sectors of 4096 bytes, but its content was created on the source machine for sectors of 512 bytes; choose disks with sectors of 512 bytes",
             ],
         ),
         (
@@ -38,9 +38,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.carried.as_mut().unwrap().filesystems.iter_mut().for_each(|is| is.sector_bytes = 4096);
             },
             &[
-                "filesystems[1]: /dev/md/efi would lie on ",
+                "filesystems[1]: /dev/md/efi would be on ",
                 "but its vfat was created on the source machine for sectors of 4096 bytes",
-                "filesystems[4]: /dev/sdf1 would lie on /dev/nvme5n1 (31.5 GB), which has sectors of 512 bytes",
+                "filesystems[4]: /dev/sdf1 would be on /dev/nvme5n1 (31.5 GB), which has sectors of 512 bytes",
             ],
         ),
         (

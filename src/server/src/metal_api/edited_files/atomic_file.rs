@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Result of an attempt to change a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EditResult {
-    Yes,
-    /// The file was changed concurrently, and is left as it is.
+    Written,
+    /// Concurrent change of the file, which is left as it is.
     Changed,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum EditResult {
 pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult> {
     let new = write_temporary(path, text, Permissions::from_mode(0o644))?;
     let made = match fs::hard_link(&new, path) {
-        Ok(()) => Ok(EditResult::Yes),
+        Ok(()) => Ok(EditResult::Written),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(EditResult::Changed),
         Err(error) => Err(error),
     };
@@ -48,7 +48,7 @@ pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Res
     }
     fs::remove_file(&new)?;
     sync_folder(path)?;
-    Ok(EditResult::Yes)
+    Ok(EditResult::Written)
 }
 
 fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult> {
@@ -58,7 +58,7 @@ fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult
     }
     fs::rename(new, path)?;
     sync_folder(path)?;
-    Ok(EditResult::Yes)
+    Ok(EditResult::Written)
 }
 
 /// Removes a file, whose content must be `old`.
@@ -69,7 +69,7 @@ pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditRe
         renamed => renamed?,
     }
     let done = match fs::read(&aside)? == old.as_bytes() {
-        true => EditResult::Yes,
+        true => EditResult::Written,
         false => {
             // If a new file exists at the path, it is the newer edit.
             match fs::hard_link(&aside, path) {
@@ -129,14 +129,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("layouts/a.yaml");
         let says = || fs::read_to_string(&path).unwrap();
-        assert_eq!(create_file(&path, "a").unwrap(), EditResult::Yes);
+        assert_eq!(create_file(&path, "a").unwrap(), EditResult::Written);
         assert_eq!((create_file(&path, "b").unwrap(), says().as_str()), (EditResult::Changed, "a"));
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert_eq!((replace_content(&path, "a", "b").unwrap(), says().as_str()), (EditResult::Yes, "b"));
+        assert_eq!((replace_content(&path, "a", "b").unwrap(), says().as_str()), (EditResult::Written, "b"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         assert_eq!((replace_content(&path, "a", "c").unwrap(), says().as_str()), (EditResult::Changed, "b"));
         assert_eq!((remove_unchanged(&path, "a").unwrap(), says().as_str()), (EditResult::Changed, "b"));
-        assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Yes);
+        assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Written);
         assert_eq!(remove_unchanged(&path, "b").unwrap(), EditResult::Changed);
         assert_eq!(fs::read_dir(dir.path().join("layouts")).unwrap().count(), 0, "nothing is left beside");
     }
@@ -145,7 +145,7 @@ mod tests {
     fn without_a_swap_the_same_is_compared_before() {
         let dir = tempfile::tempdir().unwrap();
         let (path, new) = (dir.path().join("a.yaml"), dir.path().join(".a.yaml.new"));
-        for (old, done, says) in [("other", EditResult::Changed, "a"), ("a", EditResult::Yes, "b")] {
+        for (old, done, says) in [("other", EditResult::Changed, "a"), ("a", EditResult::Written, "b")] {
             fs::write(&path, "a").unwrap();
             fs::write(&new, "b").unwrap();
             assert_eq!(

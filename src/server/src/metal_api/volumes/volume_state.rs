@@ -1,6 +1,6 @@
 //! Lifecycle of a Kubernetes volume as in the operator of MetalK8s, translated from the diagrams in its design proposal. Pure.
 //!
-//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine takes the place of that job, so that a volume waits
+//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine takes the place of that job, so a volume waits
 //! for the next installation.
 
 use schemars::JsonSchema;

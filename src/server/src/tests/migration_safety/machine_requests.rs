@@ -56,19 +56,19 @@ impl World {
         };
         let (is, said) = (state(order), heard(order, moving, newest.as_ref()));
         match said {
-            MigrationAnswer::Part(_) => {
+            MigrationAnswer::Role(_) => {
                 prop_assert!(is.state.is_open() && is.state != MigrationState::Booting, "{is:?}")
             }
-            MigrationAnswer::Waits(state) => {
+            MigrationAnswer::Waiting(state) => {
                 prop_assert!(is.state.is_open() && is.state.name() == state, "{state} {is:?}")
             }
             MigrationAnswer::Done => prop_assert!(is.state == MigrationState::Done && self.received, "{is:?}"),
-            MigrationAnswer::Over => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
-            MigrationAnswer::Nothing => prop_assert!(false, "the response does not mention the migration {is:?}"),
+            MigrationAnswer::Ended => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
+            MigrationAnswer::Unmentioned => prop_assert!(false, "the response does not mention the migration {is:?}"),
         }
         // A server of an earlier version gives no reason to assume an end, whatever its files contain.
         let old = heard(order, moving, None);
-        prop_assert!(matches!(old, MigrationAnswer::Part(_) | MigrationAnswer::Nothing), "{old:?}");
+        prop_assert!(matches!(old, MigrationAnswer::Role(_) | MigrationAnswer::Unmentioned), "{old:?}");
         Ok(())
     }
 
@@ -79,12 +79,13 @@ impl World {
         let moving = self.moving(part);
         self.is_heard_rightly(part, moving.as_ref())?;
         let now = read_current_boots(&self.database, A, B).unwrap();
-        let hands =
-            find_live(&self.database, id(part)).unwrap().map_or(MigrationRole::AsEver, |is| is.role_in(id(part), now));
+        let hands = find_live(&self.database, id(part))
+            .unwrap()
+            .map_or(MigrationRole::Unaffected, |is| is.role_in(id(part), now));
         let of = match hands {
-            MigrationRole::Nothing => return Ok(()),
-            MigrationRole::Sends | MigrationRole::Receives => MigrationSide::Send,
-            MigrationRole::AsEver => part,
+            MigrationRole::Waiting => return Ok(()),
+            MigrationRole::Sender | MigrationRole::Receiver => MigrationSide::Send,
+            MigrationRole::Unaffected => part,
         };
         let Some(machine) = self.sides[index(of)].picture.clone() else { return Ok(()) };
         let Some(allocation) = &machine.allocation else { return Ok(()) };
@@ -92,18 +93,18 @@ impl World {
         let standing = read_install_state(&self.database, id(of), &allocation).unwrap();
         let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
         match (hands, part, assigned.installs) {
-            (MigrationRole::AsEver, _, false) => {
+            (MigrationRole::Unaffected, _, false) => {
                 // The agent boots the installed system, and sends nothing more.
                 self.sides[index(part)].leave();
                 self.may_run(part, &format!("{allocation} is installed"))
             }
-            (MigrationRole::AsEver, MigrationSide::Send, true) => {
+            (MigrationRole::Unaffected, MigrationSide::Send, true) => {
                 let open = find_live(&self.database, A).unwrap().is_some_and(|is| is.state.is_open());
                 prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
                 Ok(())
             }
             // Another installation than that of the migration replaces what it has started.
-            (MigrationRole::AsEver, MigrationSide::Receive, true) => {
+            (MigrationRole::Unaffected, MigrationSide::Receive, true) => {
                 prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
                 Ok(())
             }
@@ -117,7 +118,7 @@ impl World {
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();
         let is = find_live(&self.database, id(part)).unwrap()?;
-        if !matches!(is.role_in(id(part), now), MigrationRole::Sends | MigrationRole::Receives) {
+        if !matches!(is.role_in(id(part), now), MigrationRole::Sender | MigrationRole::Receiver) {
             return None;
         }
         let given = self.sides[0].picture.as_ref()?.allocation.as_ref()?;

@@ -26,9 +26,9 @@ fn now(b: TokenHash) -> CurrentBoots {
 fn planned(allow_unapproved: bool, secrets: [bool; 2]) -> Migration {
     let is = Migration { allow_unapproved, ..ordered() };
     let is = is
-        .apply_event(&MigrationEvent::Stands(MigrationSide::Send, end(A1, secrets[0]), Some(Box::new(has()))))
+        .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1, secrets[0]), Some(Box::new(has()))))
         .unwrap();
-    is.apply_event(&MigrationEvent::Stands(MigrationSide::Receive, end(B1, secrets[1]), None)).unwrap()
+    is.apply_event(&MigrationEvent::Waiting(MigrationSide::Receive, end(B1, secrets[1]), None)).unwrap()
 }
 
 fn fingerprint(boot: TokenHash) -> String {
@@ -36,11 +36,11 @@ fn fingerprint(boot: TokenHash) -> String {
 }
 
 fn approve(is: &Migration, fingerprints: &[String], b: TokenHash) -> Result<Migration, String> {
-    is.apply_event(&MigrationEvent::Approves { fingerprints: fingerprints.to_vec(), now: now(b) })
+    is.apply_event(&MigrationEvent::Approved { fingerprints: fingerprints.to_vec(), now: now(b) })
 }
 
 fn begins(is: &Migration, boot: TokenHash) -> Result<Migration, String> {
-    is.apply_event(&MigrationEvent::Begins { start: start(boot, &ordered().disks), now: now(boot) })
+    is.apply_event(&MigrationEvent::StartRequested { start: start(boot, &ordered().disks), now: now(boot) })
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn another_boot_needs_another_approval() {
     let is = approve(&planned(false, [false, false]), &[fingerprint(A1), fingerprint(B1)], B1).unwrap();
     let copying = begins(&is, B1).unwrap();
     for is in [is, copying] {
-        let again = is.apply_event(&MigrationEvent::Stands(MigrationSide::Receive, end(B2, false), None)).unwrap();
+        let again = is.apply_event(&MigrationEvent::Waiting(MigrationSide::Receive, end(B2, false), None)).unwrap();
         assert_eq!(again.certificate_trust(MigrationSide::Receive), CertificateTrust::Unapproved);
         assert_eq!(again.released_peer(MigrationSide::Send, now(B2)), None);
         assert!(begins(&again, B2).is_err(), "an impostor would erase nothing, and still take over the allocation");
@@ -80,7 +80,7 @@ fn another_boot_needs_another_approval() {
     // While it copies, another boot of the sender is approved before it sends, and does not keep the receiver from beginning again.
     let copying = begins(&planned(true, [false, false]), B1).unwrap();
     let again = copying
-        .apply_event(&MigrationEvent::Stands(MigrationSide::Send, end([2; 32], false), Some(Box::new(has()))))
+        .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end([2; 32], false), Some(Box::new(has()))))
         .unwrap();
     let again = Migration { allow_unapproved: false, ..again };
     let again = approve(&again, &[fingerprint(B1)], B1);

@@ -103,7 +103,7 @@ fn only_what_is_whole_and_what_it_says_it_is_becomes_a_disk() {
         let (received, answer) = told(&path, &frames);
         assert!(matches!(received, Err(ConnectionEnd::Failed(_))), "{what}: {received:?}");
         assert!(matches!(answer, Ok(ProtocolFrame::Verdict(ReceiverVerdict::Failed(_)))), "{what}: {answer:?}");
-        // The first MiB remains zero, so that the disk is neither the old nor the new one.
+        // The first MiB remains zero, so the disk is neither the old nor the new one.
         assert!(fs::read(&path).unwrap()[..1 << 20] == vec![0; 1 << 20], "{what}");
     }
 }
@@ -173,7 +173,7 @@ fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
         state.from = Some(TransferSender { certificate: b.peer_certificate().clone(), run: of(2) });
         (state.hello, state.is_whole) = (Some(TransferHello { run: of(2), ..first }), true);
         drop(state);
-        assert!(matches!(receiving.join().unwrap(), Err(ConnectionEnd::Again(_))));
+        assert!(matches!(receiving.join().unwrap(), Err(ConnectionEnd::Interrupted(_))));
     });
     assert!(lock_mutex(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize]);
 }
@@ -186,7 +186,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
     let ProtocolFrame::Hello(hello) = hello() else { panic!() };
     let of = |id: u128| Some(frames::SenderRun { id: uuid::Uuid::from_u128(id), disks: vec!["0".to_owned()] });
     let (first, second) = (TransferHello { run: of(1), ..hello.clone() }, TransferHello { run: of(2), ..hello });
-    // Whether the receiver ended with all disks complete, and whether the second connection was current before that.
+    // Whether the receiver finished with all disks complete, and whether the second connection was current before that.
     for (is_whole, had_a_place) in [(true, false), (false, false), (false, true)] {
         let what = format!("whole {is_whole}, had a place {had_a_place}");
         fs::write(&path, vec![7; SIZE as usize]).unwrap();
@@ -227,7 +227,7 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
             let answer = frames::read_frame(&mut link);
             drop(link);
             let stopped = receiving.join().unwrap();
-            assert!(matches!(stopped, Err(ConnectionEnd::Again(_))), "{what}: {stopped:?}");
+            assert!(matches!(stopped, Err(ConnectionEnd::Interrupted(_))), "{what}: {stopped:?}");
             // The peer receives a refusal only if all disks are complete.
             match answer {
                 Ok(ProtocolFrame::Answer(HelloAnswer::Refused(why))) => {
@@ -239,6 +239,6 @@ fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
         });
         assert!(lock_mutex(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize], "{what}");
         let alone = disks[0].receive_at_once(b.peer_certificate(), |_| panic!("{what}: Ganeti's end writes"));
-        assert!(alone.unwrap_err().to_string().contains("the receiver has ended"), "{what}");
+        assert!(alone.unwrap_err().to_string().contains("the receiver has finished"), "{what}");
     }
 }

@@ -75,7 +75,7 @@ impl PieceWriter<'_> {
                 };
                 self.put_piece(piece, packed.as_deref().unwrap_or(&buffer[plain]))?;
             }
-            // This fails if the workers have ended.
+            // This fails if the workers have exited.
             let _ = self.empty.send(buffer);
         }
         Ok(())
@@ -149,7 +149,7 @@ impl PieceWriter<'_> {
             Err(error) if self.link.has_pending_data() => self
                 .read_verdict()
                 .map_err(|said| match said {
-                    ConnectionEnd::Again(_) => ConnectionEnd::Again(error),
+                    ConnectionEnd::Interrupted(_) => ConnectionEnd::Interrupted(error),
                     said => said,
                 })
                 .map(drop),

@@ -62,7 +62,7 @@ fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
         let first = run_of(&["a", "b"]);
         connection(&room, port, &first, ("a", &a), &[]).unwrap();
         let stopped = connection(&room, port, &first, ("b", &b), &[6 * MIB]).unwrap_err();
-        assert!(matches!(stopped, ConnectionEnd::Again(_)), "{stopped:?}");
+        assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
         whole[2 * MIB] ^= 1;
         cut[3 * MIB..3 * MIB + 70_000].fill(0);
         cut[5 * MIB] ^= 1;
@@ -86,7 +86,7 @@ fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
         let (earlier, later) = (run_of(&["a", "b"]), run_of(&["a", "b"]));
         for (run, file) in [(&earlier, &one), (&later, &other)] {
             let stopped = connection(&room, port, run, ("a", file), &[2 * MIB]).unwrap_err();
-            assert!(matches!(stopped, ConnectionEnd::Again(_)), "{stopped:?}");
+            assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
         }
         let stopped = connection(&room, port, &earlier, ("a", &one), &[]).unwrap_err();
         assert!(matches!(&stopped, ConnectionEnd::Refused(why) if why.contains("another sender")), "{stopped:?}");

@@ -186,7 +186,7 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
     large.manifest(&tag(), &json!({"layers": [layer]}));
     let many = vec![(good.clone(), ours.sign(&good)); 17];
     let cases = [
-        (unsigned(), format!("is not signed: it has no {} in its repository", tag()), true),
+        (unsigned(), format!("is not signed: its repository does not contain {}", tag()), true),
         (unsigned(), "cosign sign --key cosign.key 127.0.0.1:".to_owned(), true),
         (
             by(&good, other.sign(&good)),

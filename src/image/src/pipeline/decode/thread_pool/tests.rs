@@ -95,7 +95,7 @@ fn frames_without_content_wait_for_their_turn() {
             let frame = Lz4Frame::read_descriptor(&mut input).ok().unwrap();
             crew.begin_frame(&mut input, frame.start_sum()).unwrap();
             let Ok(Err(promise)) = frame.next_block(&mut input) else { panic!("it has a block") };
-            crew.send_in_order(&mut input, DecodedItem::Ends(promise, 0)).unwrap();
+            crew.send_in_order(&mut input, DecodedItem::FrameEnd(promise, 0)).unwrap();
             begun.fetch_add(1, Ordering::SeqCst);
         }
         crew.send_in_order(&mut input, DecodedItem::End(Ok(()))).unwrap();

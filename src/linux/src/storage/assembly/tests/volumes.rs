@@ -182,7 +182,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
             assert_eq!(told(&inventory), (text.to_owned(), VolumeHealth::Whole));
         }
     }
-    // The volume is also used without the other copy, so that each was used without the other.
+    // The volume is also used without the other copy, so each was used without the other.
     ran("dd if=/dev/vda1 of=/tmp/part bs=1M count=1 status=none");
     ran("dd if=/dev/zero of=/dev/vda1 bs=1M count=1 status=none");
     ran("lvm vgchange -ay --activationmode degraded vg00");

@@ -89,7 +89,7 @@ fn vm_rehearsed_extensions_of_a_read_only_group_are_refused() {
     unchanged(&disks, || run_rehearsal(&adding(&physical, &[4]))).unwrap();
 }
 
-/// The limit that layouts and volumes are checked against is that of LVM and the kernel.
+/// The limit for layouts and volumes matches the limit of LVM and the kernel.
 #[test]
 #[ignore = "needs LVM: scripts/test vm runs it in a machine"]
 fn vm_rehearsed_names_have_room_up_to_the_limit() {
@@ -102,7 +102,7 @@ fn vm_rehearsed_names_have_room_up_to_the_limit() {
         ran(&format!("lvm lvremove -y kube/{name}"));
         Ok::<(), Error>(())
     };
-    // LVM does not double the hyphens in the names of temporary mappings, so that mirrors with hyphens have some more room.
+    // LVM does not double the hyphens in the names of temporary mappings, so mirrors with hyphens have some more room.
     for (pattern, kind, beyond) in [
         ("a", LvmType::Linear, false),
         ("a-", LvmType::Linear, false),
