@@ -96,6 +96,14 @@ fn what_is_wrong_is_told_with_its_place() {
             "ethernets.lan0.routes[1]",
             "specified twice",
         ),
+        // netplan ignores this metric.
+        (
+            lan(json!({"dhcp4": true, "routes": [{"to": "default", "via": "10.0.0.1", "metric": 4_294_967_295_u32}]})),
+            "ethernets.lan0.routes[0].metric",
+            "from 0 to 4294967294",
+        ),
+        // networkd starts DHCPv6 if a router announces it.
+        (lan(json!({"dhcp6": true, "accept-ra": false})), "ethernets.lan0.dhcp6", "requires router advertisements"),
         // Name servers and MTU.
         (
             lan(json!({"dhcp4": true, "nameservers": {"addresses": ["dns.example.org"]}})),
