@@ -71,10 +71,15 @@ def compare_networks(debian, name, document, ours):
     found = kernel.difference(state("systemd-networkd", ours["systemd-networkd"]), networkd)
     yield Judgement(name, debian.name, "systemd-networkd", "network", found)
     theirs, _ = debian.generate(wrapped(document), "NetworkManager")
-    found = kernel.difference(state("NetworkManager", ours["NetworkManager"]), state("NetworkManager", theirs))
+    found = kernel.difference(state("NetworkManager", ours["NetworkManager"]), state("NetworkManager", theirs), machine.given_names())
     yield Judgement(name, debian.name, "NetworkManager", "network", found)
-    found = kernel.difference(state("ifupdown", ours["ifupdown"]), networkd, machine.given_names(), cross_stack=True)
+    ifupdown = state("ifupdown", ours["ifupdown"])
+    found = kernel.difference(ifupdown, networkd, machine.given_names(), cross_stack=True)
     yield Judgement(name, debian.name, "ifupdown", "network", found)
+    if machine.bonds or machine.vlans:
+        # Keyfiles have the kernel's names of the parameters.
+        created = units.created_devices(meaning_of(debian, "NetworkManager", theirs))
+        yield Judgement(name, debian.name, "ifupdown", "commands", units.differences(units.command_meaning(ifupdown["commands"]), created))
 
 
 def check_degraded(debian, name, document, ours):
@@ -109,33 +114,31 @@ def unexplained(judgement, used):
     return rest
 
 
-def submit_all(submit, debian, rendered, is_wanted):
-    """Submits all comparisons with one Debian, by document."""
-    for name, document in ACCEPTED.items():
-        if not is_wanted(name):
-            continue
-        if "refused" in rendered[name]:
-            submit(name, lambda name=name: [Judgement(name, "-", "refusal", "this program", [rendered[name]["refused"]])])
-            continue
+def submit_all(submit, debian, name, rendered):
+    """Submits all comparisons of a document with one Debian."""
+    if name in REFUSED:
+        submit(compare_refusal, debian, name, *REFUSED[name], rendered["refused-" + name])
+    elif "refused" in rendered[name]:
+        submit(lambda: [Judgement(name, "-", "refusal", "this program", [rendered[name]["refused"]])])
+    else:
         for compare in (compare_units, compare_networks, *((check_degraded,) if name in DEGRADED else ())):
-            submit(name, compare, debian, name, document, rendered[name])
-    for name, (document, reason) in REFUSED.items():
-        if is_wanted(name):
-            submit(name, compare_refusal, debian, name, document, reason, rendered["refused-" + name])
+            submit(compare, debian, name, ACCEPTED[name], rendered[name])
 
 
 def judgements(work, trees, is_wanted):
     """Yields the results of each document, in order."""
     with open(os.path.join(work, "rendered.json"), encoding="utf-8") as file:
         rendered = json.load(file)
-    jobs = {}
+    jobs = []
+    debians = list(map(Debian, trees))
     # Sandboxes mostly wait for daemons.
     with ThreadPoolExecutor(6 * os.cpu_count()) as pool:
-        def submit(name, function, *arguments):
-            jobs.setdefault(name, []).append(pool.submit(lambda: list(function(*arguments))))
-        for debian in map(Debian, trees):
-            submit_all(submit, debian, rendered, is_wanted)
-        for name, submitted in jobs.items():
+        for name in filter(is_wanted, [*ACCEPTED, *REFUSED]):
+            submitted = []
+            for debian in debians:
+                submit_all(lambda compare, *of: submitted.append(pool.submit(lambda: list(compare(*of)))), debian, name, rendered)
+            jobs.append((name, submitted))
+        for name, submitted in jobs:
             yield name, [judgement for job in submitted for judgement in job.result()]
 
 

@@ -39,19 +39,21 @@ class Machine:
         return {
             "tree": tree, "stack": stack, "files": files, "nics": NICS, "lan": [name for name in NICS if name not in second],
             "unplugged": [], "absent": [], "mtus": mtus, "vlans": list(self.vlans),
-            "dhcp6": any("dhcp6" in device for device in self.devices().values()), "wants": self.wanted_addresses(), **more}
+            "dhcp6": any("dhcp6" in device for device in self.devices().values()), "wants": self.wanted_lines(), **more}
 
-    def wanted_addresses(self):
+    def wanted_lines(self):
         wanted = []
         for name, device in self.devices().items():
             if name in self.ethernets and self.kernel_name(name) not in NICS:
                 continue
             wanted += device.get("addresses", [])
             wanted += ["198.18."] * device.get("dhcp4", False)
-            wanted += ["fd00:18:"] * bool(device.get("dhcp6") or device.get("accept-ra", True) and not self.is_below(name))
+            wanted += ["fd00:18::x/128"] * device.get("dhcp6", False)
+            if device.get("accept-ra", True) and not self.is_member(name):
+                wanted += ["fd00:18::x/64", "fd00:18::/64 dev", "default via router"]
         return wanted
 
-    def is_below(self, name):
+    def is_member(self, name):
         return any(name in bond["interfaces"] for bond in self.bonds.values())
 
 

@@ -9,8 +9,8 @@ Usage: unshare --mount --net --pid --fork --kill-child sandbox.py JOB, as root; 
   unplugged  kernel names of the NICs without a carrier
   mtus    MTUs of the members of bonds, by kernel name: a bond sets them, a bridge does not
   vlans   names of the VLANs that networkd finds
-  dhcp6   whether the LAN has a DHCPv6 server, instead of prefixes in router advertisements
-  wants   beginnings of addresses for which to wait
+  dhcp6   whether the LAN has a DHCPv6 server
+  wants   beginnings of addresses and routes for which to wait, each as often as it must occur
 The LAN is a bridge in a second network namespace, with a DHCP server and router advertisements. Where bonds and VLANs are concerned,
 bridges and virtual NICs stand in for them: many kernels of test hosts lack these drivers."""
 
@@ -25,6 +25,8 @@ import time
 import daemons
 from state import read_state
 
+# Seconds until the state is read, even if it lacks something.
+DEADLINE = 20
 SCRATCH = "/run/scratch"
 ROOT = SCRATCH + "/root"
 DHCP = """
@@ -45,7 +47,7 @@ log-facility=-
 
 
 # Without DHCPv6 in the document, routers do not announce it: networkd and NetworkManager would use it, the kernel does not.
-RANGE6 = {True: "dhcp-range=fd00:18::1:50,fd00:18::1:99,64,1h", False: "dhcp-range=fd00:18::,ra-only"}
+RANGE6 = {True: "dhcp-range=fd00:18::1:50,fd00:18::1:99,slaac,64,1h", False: "dhcp-range=fd00:18::,ra-only"}
 
 
 def run(*argv, check=True):
@@ -154,14 +156,14 @@ def rename_nics(nics):
 
 
 def settled_state(wants, deadline):
-    """Waits until the wanted addresses exist and nothing has changed for a while, and returns the state."""
+    """Waits until the wanted lines exist and nothing has changed for a while, and returns the state."""
     last, since, end = None, time.monotonic(), time.monotonic() + deadline
     while True:
         state, now = read_state(), time.monotonic()
         if state != last:
             last, since = state, now
-        addresses = [address for device in state["devices"].values() for address in device["addresses"]]
-        is_whole = all(any(address.startswith(wanted) for address in addresses) for wanted in wants)
+        lines = [address for device in state["devices"].values() for address in device["addresses"]] + state["routes"]
+        is_whole = all(sum(line.startswith(wanted) for line in lines) >= wants.count(wanted) for wanted in wants)
         if now > end or (is_whole and now - since > 2):
             return state
         time.sleep(0.3)
@@ -179,7 +181,7 @@ def main(job):
         for index, name in enumerate(job["vlans"]):
             add_nic(name, "52:54:00:bb:00:%02x" % index, True)
     more = daemons.STACKS[job["stack"]](ROOT, job)
-    state = settled_state(job["wants"], job.get("deadline", 20))
+    state = settled_state(job["wants"], DEADLINE)
     state.update(more() if more else {})
     print(json.dumps(state))
 

@@ -11,7 +11,7 @@ real = ["/bin/ip.real", *argv]
 
 
 def option(name):
-    return argv[argv.index(name) + 1] if name in argv else None
+    return argv[argv.index(name, 2) + 1] if name in argv[2:] else None
 
 
 def record():

@@ -137,6 +137,25 @@ def keyfile_meaning(files, names):
     return found
 
 
+def command_meaning(commands):
+    """Returns the meaning of `ip` commands that create bonds and VLANs, in the terms of keyfiles."""
+    found = {}
+    for words in map(str.split, commands):
+        if "bond" in words and words[1] == "set":
+            options = words[words.index("bond") + 1:]
+            found.update({"%s [bond] %s" % (words[words.index("dev") + 1], key): value for key, value in zip(options[::2], options[1::2])})
+        if "vlan" in words:
+            values = dict(zip(words[2::2], words[3::2]))
+            found["%s [vlan] id" % values["name"]] = values["id"]
+            found["%s [vlan] parent" % values["name"]] = values["link"]
+    return found
+
+
+def created_devices(meaning):
+    """Returns the part of a meaning of keyfiles that `command_meaning` also returns."""
+    return {key: value for key, value in meaning.items() if re.search(r" \[bond\] | \[vlan\] (id|parent)$", key)}
+
+
 def without_routes(values, device, found):
     """Adds all routes of a connection to `found`, as one value, and returns its other settings. libnm writes gateways behind the first
     address, or separately."""
@@ -158,5 +177,8 @@ def without_routes(values, device, found):
 
 def differences(ours, theirs):
     """Returns the differences between two meanings, one line for each."""
+    refused = [value for key, value in theirs.items() if key.endswith("[connection] refused")]
+    if refused:
+        return ["NetworkManager refuses netplan's file: " + message for message in refused]
     keys = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     return ["%s: %s, not %s" % (key, ours.get(key), theirs.get(key)) for key in keys]

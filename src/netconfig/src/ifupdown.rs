@@ -127,8 +127,10 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
         (false, Some(true)) => push(false, "auto", Vec::new()),
         (false, _) => {}
     }
+    // Together with a static address, ifup switches autoconfiguration off by default.
+    let autoconf = (settings.accept_ra != Some(false)).then(|| "autoconf 1".to_owned());
     for address in settings.addresses.iter().filter(|address| !address.is_v4()) {
-        push(false, "static", vec![format!("address {address}")]);
+        push(false, "static", [format!("address {address}")].into_iter().chain(autoconf.clone()).collect());
     }
     ways
 }

@@ -13,11 +13,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-const MTU: (u32, u32) = (68, 65_535);
-/// Minimum MTU of a link with IPv6 (RFC 8200).
-const MTU_OF_IPV6: u32 = 1280;
-/// Maximum metric. netplan ignores 4294967295.
-const LARGEST_METRIC: u32 = u32::MAX - 1;
+/// Range of MTUs. IPv6 requires at least 1280 (RFC 8200): networkd raises smaller ones, and with other network managers they disable IPv6.
+const MTU: (u32, u32) = (1280, 65_535);
+/// Maximum metric. netplan 0.106 writes larger ones as negative numbers.
+const LARGEST_METRIC: u32 = i32::MAX as u32;
 
 /// Values of the document, each with its path.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
@@ -250,19 +249,8 @@ impl NetworkParser {
         };
         self.read_routes(fields, &mut settings, all_read);
         self.check_name_servers(fields, &settings, all_read);
-        self.read_mtu(fields, &mut settings);
+        settings.mtu = self.reader.read_number(fields.get("mtu"), MTU.0, MTU.1, "the MTU");
         settings
-    }
-
-    fn read_mtu(&mut self, fields: &JsonFields, settings: &mut InterfaceSettings) {
-        let Some(field) = fields.get("mtu") else { return };
-        settings.mtu = self.reader.read_number(Some(field.clone()), MTU.0, MTU.1, "the MTU");
-        let has_v6 = settings.dhcp6
-            || settings.accept_ra == Some(true)
-            || settings.addresses.iter().any(|address| !address.is_v4());
-        if has_v6 && settings.mtu.is_some_and(|mtu| mtu < MTU_OF_IPV6) {
-            self.reader.report(&field.place, format!("IPv6 needs an MTU of at least {MTU_OF_IPV6}"));
-        }
     }
 
     fn read_name_servers(&mut self, fields: &JsonFields) -> (Vec<IpAddr>, Vec<String>) {

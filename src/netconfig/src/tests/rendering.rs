@@ -69,3 +69,17 @@ fn ipv6_addresses_are_not_temporary() {
         assert_eq!(keyfile.contains("ip6-privacy=0\n"), is_off, "{keyfile}");
     }
 }
+
+/// By default, ifup switches autoconfiguration off for an interface with a static IPv6 address, unlike all other network managers.
+#[test]
+fn static_addresses_do_not_prevent_autoconfiguration() {
+    for (settings, is_on) in [
+        (json!({"addresses": ["2001:db8::7/64"]}), true),
+        (json!({"addresses": ["2001:db8::7/64"], "accept-ra": true}), true),
+        (json!({"addresses": ["2001:db8::7/64"], "accept-ra": false}), false),
+        (json!({"addresses": ["10.0.0.7/24"]}), false),
+    ] {
+        let interfaces = rendered(lan(settings), NetworkBackend::Ifupdown);
+        assert_eq!(interfaces.contains("    autoconf 1\n"), is_on, "{interfaces}");
+    }
+}
