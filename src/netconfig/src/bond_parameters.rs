@@ -128,3 +128,17 @@ impl super::BondConfig {
         PARAMETERS.iter().filter_map(|parameter| Some((parameter, self.parameters.get(parameter.netplan)?.as_str())))
     }
 }
+
+/// Parses a time such as `100`, `100ms` or `1s` and returns it in milliseconds.
+pub(super) fn parse_milliseconds(text: &str) -> Result<String, String> {
+    let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1),
+        (None, Some(number)) => (number, 1000),
+        (None, None) => (text, 1),
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let time = number.trim().parse::<u32>().ok().filter(|_| is_number).and_then(|number| number.checked_mul(factor));
+    let time = time.filter(|time| *time <= i32::MAX as u32);
+    time.map(|time| time.to_string())
+        .ok_or_else(|| format!("{text:?} is not a time such as 100 (milliseconds), 100ms or 1s"))
+}

@@ -3,7 +3,9 @@
 //! Bonds and VLANs are created by `ip` commands in the stanzas, so the image needs neither ifenslave nor the package vlan.
 
 use super::bond_parameters::ParameterType;
-use super::{BondConfig, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute, WRITTEN_BY};
+use super::{
+    BondConfig, DHCP_METRIC, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute, WRITTEN_BY,
+};
 use model::inventory::Nic;
 
 impl NetworkConfig {
@@ -46,11 +48,12 @@ impl NetworkConfig {
         lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
         for member in &bond.members {
             let member = self.assigned_name(member, nics);
-            lines.push(format!("pre-up ip link set dev {member} down"));
-            lines.push(format!("pre-up ip link set dev {member} master {id}"));
+            // Without one of its NICs, the bond must come up with the others.
+            lines.push(format!("pre-up ip link set dev {member} down || true"));
+            lines.push(format!("pre-up ip link set dev {member} master {id} || true"));
         }
         let primary = bond.primary.iter().map(|primary| self.assigned_name(primary, nics));
-        lines.extend(primary.map(|primary| format!("pre-up ip link set dev {id} type bond primary {primary}")));
+        lines.extend(primary.map(|primary| format!("pre-up ip link set dev {id} type bond primary {primary} || true")));
         lines
     }
 }
@@ -78,7 +81,7 @@ fn format_stanzas(
     settings: &InterfaceSettings,
     after: Vec<String>,
 ) -> String {
-    let mut stanzas = address_stanzas(settings);
+    let mut stanzas = address_stanzas(name, settings);
     if stanzas.is_empty() {
         stanzas.push(InterfaceStanza { is_v4: true, method: "manual", options: Vec::new() });
     }
@@ -108,23 +111,26 @@ fn format_stanzas(
     text
 }
 
-fn address_stanzas(settings: &InterfaceSettings) -> Vec<InterfaceStanza> {
+fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceStanza> {
     let mut ways = Vec::new();
     let mut push = |is_v4, method, options| ways.push(InterfaceStanza { is_v4, method, options });
     if settings.dhcp4 {
-        push(true, "dhcp", Vec::new());
+        // dhclient would also replace the configured MTU.
+        let mtu = settings.mtu.map(|mtu| format!("up ip link set dev {name} mtu {mtu}"));
+        push(true, "dhcp", [format!("metric {DHCP_METRIC}")].into_iter().chain(mtu).collect());
     }
     for address in settings.addresses.iter().filter(|address| address.is_v4()) {
         push(true, "static", vec![format!("address {address}")]);
     }
     match (settings.dhcp6, settings.accept_ra) {
-        (true, Some(false)) => push(false, "dhcp", vec!["accept_ra 0".to_owned()]),
         (true, _) => push(false, "dhcp", Vec::new()),
         (false, Some(true)) => push(false, "auto", Vec::new()),
         (false, _) => {}
     }
+    // Together with a static address, ifup switches autoconfiguration off by default.
+    let autoconf = (settings.accept_ra != Some(false)).then(|| "autoconf 1".to_owned());
     for address in settings.addresses.iter().filter(|address| !address.is_v4()) {
-        push(false, "static", vec![format!("address {address}")]);
+        push(false, "static", [format!("address {address}")].into_iter().chain(autoconf.clone()).collect());
     }
     ways
 }

@@ -125,6 +125,9 @@ impl RenderedFile {
     }
 }
 
+/// Metric of routes from DHCP: the default of netplan and of NetworkManager's ethernets. networkd and dhclient have other defaults.
+const DHCP_METRIC: u32 = 100;
+
 /// Comment in the first line of each configuration file.
 const WRITTEN_BY: &str = "# Written by drophammer from the allocation's network.\n";
 

@@ -116,6 +116,10 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
         false => ipv6_method(settings, !addresses.is_empty(), !routes.is_empty() || !servers.is_empty()),
     };
     ini.set("method", method);
+    if !is_v4 && method != "ignore" {
+        // Servers are reached at permanent addresses; without this key, NetworkManager uses the setting of the image.
+        ini.set("ip6-privacy", 0);
+    }
     for (index, address) in addresses.iter().enumerate() {
         ini.set(format!("address{}", index + 1), address);
     }
@@ -140,7 +144,6 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
 /// kernel.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
-        (true, Some(false)) => "dhcp",
         (true, _) | (false, Some(true)) => "auto",
         (false, _) if has_addresses => "manual",
         (false, Some(false)) => "link-local",

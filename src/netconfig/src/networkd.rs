@@ -3,7 +3,7 @@
 
 use super::bond_parameters::ParameterType;
 use super::ini::IniFile;
-use super::{BondConfig, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
+use super::{BondConfig, DHCP_METRIC, InterfaceSettings, NetworkConfig, NicSelector, RenderedFile, StaticRoute};
 
 /// Mode of the files. networkd runs unprivileged and must be able to read them.
 const MODE: u32 = 0o644;
@@ -46,11 +46,13 @@ impl NetworkConfig {
     /// Writes all sections of a `.network` file except `[Match]`.
     fn write_network_unit(&self, ini: &mut IniFile, id: &str, settings: &InterfaceSettings) {
         ini.section("Link").set_each("MTUBytes", settings.mtu);
-        if settings.optional {
+        let bond = self.find_bond(id);
+        // The boot waits for bonds, not for each of their members.
+        if settings.optional || bond.is_some() {
             ini.set("RequiredForOnline", "no");
         }
         ini.section("Network");
-        if let Some(bond) = self.find_bond(id) {
+        if let Some(bond) = bond {
             ini.set("LinkLocalAddressing", "no").set("Bond", bond);
             if self.bonds.get(bond).is_some_and(|bond| bond.primary.as_deref() == Some(id)) {
                 ini.set("PrimarySlave", "true");
@@ -73,9 +75,13 @@ impl NetworkConfig {
         if !self.ethernets.contains_key(id) {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
-        if settings.dhcp4 {
-            // As the ramdisk, so that a DHCP server that identifies clients by option 61 assigns the same address.
-            ini.section("DHCPv4").set("ClientIdentifier", "mac");
+        if dhcp.is_some() {
+            // The section and metric of netplan. Every version of systemd reads this section, and applies the metric to DHCPv6's routers too.
+            ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
+            if settings.dhcp4 {
+                // As the ramdisk, so that a DHCP server that identifies clients by option 61 assigns the same address.
+                ini.set("ClientIdentifier", "mac");
+            }
             if settings.mtu.is_none() {
                 ini.set("UseMTU", "yes");
             }

@@ -1,6 +1,8 @@
 //! Parser for the document (netplan version 2). It reads all fields and reports all problems at once.
 
-use super::bond_parameters::{BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType};
+use super::bond_parameters::{
+    BondParameter, DEFAULT_MODE, MII_MILLISECONDS, PARAMETERS, ParameterType, parse_milliseconds,
+};
 use super::cidr::{parse_destination, parse_ip, parse_mac, parse_own_address};
 use super::field_names::{PARAMETERS_UNREAD, ROUTE, ROUTE_UNREAD, SETTINGS, TOP, TOP_UNREAD, UNREAD};
 use super::fields::{JsonField, JsonFields, NetworkReader, suggest_nearest};
@@ -11,9 +13,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-const MTU: (u32, u32) = (68, 65_535);
-/// Minimum MTU of a link with IPv6 (RFC 8200).
-const MTU_OF_IPV6: u32 = 1280;
+/// Range of MTUs. IPv6 requires at least 1280 (RFC 8200): networkd raises smaller ones, and with other network managers they disable IPv6.
+const MTU: (u32, u32) = (1280, 65_535);
+/// Maximum metric. netplan 0.106 writes larger ones as negative numbers.
+const LARGEST_METRIC: u32 = i32::MAX as u32;
 
 /// Values of the document, each with its path.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
@@ -246,19 +249,8 @@ impl NetworkParser {
         };
         self.read_routes(fields, &mut settings, all_read);
         self.check_name_servers(fields, &settings, all_read);
-        self.read_mtu(fields, &mut settings);
+        settings.mtu = self.reader.read_number(fields.get("mtu"), MTU.0, MTU.1, "the MTU");
         settings
-    }
-
-    fn read_mtu(&mut self, fields: &JsonFields, settings: &mut InterfaceSettings) {
-        let Some(field) = fields.get("mtu") else { return };
-        settings.mtu = self.reader.read_number(Some(field.clone()), MTU.0, MTU.1, "the MTU");
-        let has_v6 = settings.dhcp6
-            || settings.accept_ra == Some(true)
-            || settings.addresses.iter().any(|address| !address.is_v4());
-        if has_v6 && settings.mtu.is_some_and(|mtu| mtu < MTU_OF_IPV6) {
-            self.reader.report(&field.place, format!("IPv6 needs an MTU of at least {MTU_OF_IPV6}"));
-        }
     }
 
     fn read_name_servers(&mut self, fields: &JsonFields) -> (Vec<IpAddr>, Vec<String>) {
@@ -326,7 +318,7 @@ impl NetworkParser {
                 self.reader.report(&item.place, message);
             }
         }
-        let metric = self.reader.read_number(fields.get("metric"), 0, u32::MAX, "a metric");
+        let metric = self.reader.read_number(fields.get("metric"), 0, LARGEST_METRIC, "a metric");
         let on_link = self.reader.read_flag(fields.get("on-link")).unwrap_or_default();
         let via = fields.get("via").and_then(|field| self.reader.parse_scalar(&field, parse_ip))?;
         let to = fields
@@ -371,20 +363,6 @@ fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<
         parameters.entry("mii-monitor-interval".to_owned()).or_insert_with(|| MII_MILLISECONDS.to_owned());
     }
     parameters
-}
-
-/// Parses a time such as `100`, `100ms` or `1s` and returns it in milliseconds.
-fn parse_milliseconds(text: &str) -> Result<String, String> {
-    let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-        (Some(number), _) => (number, 1),
-        (None, Some(number)) => (number, 1000),
-        (None, None) => (text, 1),
-    };
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let time = number.trim().parse::<u32>().ok().filter(|_| is_number).and_then(|number| number.checked_mul(factor));
-    let time = time.filter(|time| *time <= i32::MAX as u32);
-    time.map(|time| time.to_string())
-        .ok_or_else(|| format!("{text:?} is not a time such as 100 (milliseconds), 100ms or 1s"))
 }
 
 fn parse_domain(text: &str) -> Result<String, String> {

@@ -1,4 +1,6 @@
+mod comparison;
 mod refusals;
+mod rendering;
 
 use super::*;
 use model::inventory::Nic;

@@ -13,6 +13,7 @@ impl NetworkParser {
         let mut found = Vec::new();
         self.check_duplicates(&mut found);
         self.check_members(&mut found);
+        self.check_dhcp6(&mut found);
         for (id, bond) in &self.network.bonds {
             check_bond(bond, &self.device_path("bonds", id), &mut found);
         }
@@ -86,6 +87,20 @@ impl NetworkParser {
                 let message =
                     format!("a member of a bond has the MTU of the bond: set this MTU on {bond} and remove it here");
                 found.push(Diagnostic::new(child_path(&self.device_path("ethernets", member), "mtu"), message));
+            }
+        }
+    }
+
+    /// Reports DHCPv6 without router advertisements. networkd, and therefore netplan, waits for a router that announces DHCPv6.
+    fn check_dhcp6(&self, found: &mut Vec<Diagnostic>) {
+        for (id, settings) in self.network.devices_in_order() {
+            if let Some((_, place)) = self.seen.ids.iter().find(|(known, _)| known == id)
+                && settings.dhcp6
+                && settings.accept_ra == Some(false)
+            {
+                let message =
+                    "DHCPv6 requires router advertisements, which announce it: remove accept-ra: false, or dhcp6";
+                found.push(Diagnostic::new(child_path(place, "dhcp6"), message));
             }
         }
     }

@@ -96,6 +96,14 @@ fn what_is_wrong_is_told_with_its_place() {
             "ethernets.lan0.routes[1]",
             "specified twice",
         ),
+        // netplan writes this metric as a negative number.
+        (
+            lan(json!({"dhcp4": true, "routes": [{"to": "default", "via": "10.0.0.1", "metric": 2_147_483_648_u32}]})),
+            "ethernets.lan0.routes[0].metric",
+            "from 0 to 2147483647",
+        ),
+        // networkd starts DHCPv6 if a router announces it.
+        (lan(json!({"dhcp6": true, "accept-ra": false})), "ethernets.lan0.dhcp6", "requires router advertisements"),
         // Name servers and MTU.
         (
             lan(json!({"dhcp4": true, "nameservers": {"addresses": ["dns.example.org"]}})),
@@ -112,9 +120,8 @@ fn what_is_wrong_is_told_with_its_place() {
             "ethernets.lan0.nameservers.addresses",
             "no IPv4 address",
         ),
-        (lan(json!({"mtu": 67})), "ethernets.lan0.mtu", "from 68 to 65535"),
-        (lan(json!({"mtu": "9k"})), "ethernets.lan0.mtu", "from 68 to 65535"),
-        (lan(json!({"mtu": 1279, "dhcp6": true})), "ethernets.lan0.mtu", "at least 1280"),
+        (lan(json!({"mtu": 1279})), "ethernets.lan0.mtu", "from 1280 to 65535"),
+        (lan(json!({"mtu": "9k"})), "ethernets.lan0.mtu", "from 1280 to 65535"),
         // VLANs.
         (vlans(json!({"v": {"link": "lan0"}})), "vlans.v", "id is missing"),
         (vlans(json!({"v": {"id": 4095, "link": "lan0"}})), "vlans.v.id", "from 1 to 4094"),
