@@ -52,7 +52,7 @@ fn a_machine_is_looked_up_lives_and_goes_off() {
     let server = Server::start(Vec::new(), powers_off("******"));
     assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let again = serve(&server, tempfile::tempdir().unwrap().path()).unwrap_err();
-    assert!(again.is_refusal() && again.to_string().contains("has issued the token"), "{again}");
+    assert!(again.is_refusal() && again.to_string().contains("has already issued the token"), "{again}");
 }
 
 /// The conductor forgets the agent, and knows it again with another token.

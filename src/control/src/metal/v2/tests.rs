@@ -199,7 +199,7 @@ fn an_installation_begins_only_while_its_allocation_is_there() {
     };
     let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
     assert_eq!(nobody(QUICK, free), Ok(()));
-    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine has been allocated"));
+    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine was allocated"));
     assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
 }
 

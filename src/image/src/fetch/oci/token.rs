@@ -52,7 +52,7 @@ pub(crate) fn answer_challenge(
         return Err(fail(&format!("requires user and password ({kind:.40}); configure a pull secret for it")));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
-        return Err(fail(&format!("does not name a valid token service: `{challenge:.200}`")));
+        return Err(fail(&format!("does not specify a valid token service: `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.request_token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {

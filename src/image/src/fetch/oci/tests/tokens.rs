@@ -100,9 +100,9 @@ fn a_registry_without_a_token_to_be_had_is_named() {
     for (challenge, says) in [
         ("Basic realm=\"r\"", "requires user and password (Basic)"),
         ("Negotiate", "requires user and password (Negotiate)"),
-        ("Bearer", "does not name a valid token service"),
-        ("Bearer realm=\"/token\"", "does not name a valid token service"),
-        ("Bearer realm=\"file:///etc/passwd\"", "does not name a valid token service"),
+        ("Bearer", "does not specify a valid token service"),
+        ("Bearer realm=\"/token\"", "does not specify a valid token service"),
+        ("Bearer realm=\"file:///etc/passwd\"", "does not specify a valid token service"),
     ] {
         let server = Server::start(Vec::new(), move |_| unauthorized(challenge));
         let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
