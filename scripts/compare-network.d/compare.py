@@ -4,6 +4,7 @@ Usage: compare.py --documents
 
 import json
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -102,6 +103,10 @@ def compare_refusal(debian, name, document, reason, ours):
     yield Judgement(name, debian.name, "refusal", "generate", [] if bool(error) == (reason is None) else [message])
 
 
+def report_refusal(debian, name, message):
+    yield Judgement(name, debian.name, "refusal", "this program", [message])
+
+
 def unexplained(judgement, used):
     """Returns the differences that no entry of the table explains."""
     rest = []
@@ -114,15 +119,22 @@ def unexplained(judgement, used):
     return rest
 
 
-def submit_all(submit, debian, name, rendered):
-    """Submits all comparisons of a document with one Debian."""
+def comparisons_of(name, rendered):
+    """Returns the comparisons of a document with one Debian, each with its arguments."""
     if name in REFUSED:
-        submit(compare_refusal, debian, name, *REFUSED[name], rendered["refused-" + name])
-    elif "refused" in rendered[name]:
-        submit(lambda: [Judgement(name, "-", "refusal", "this program", [rendered[name]["refused"]])])
-    else:
-        for compare in (compare_units, compare_networks, *((check_degraded,) if name in DEGRADED else ())):
-            submit(compare, debian, name, ACCEPTED[name], rendered[name])
+        return [(compare_refusal, (*REFUSED[name], rendered["refused-" + name]))]
+    if "refused" in rendered[name]:
+        return [(report_refusal, (rendered[name]["refused"],))]
+    more = (check_degraded,) if name in DEGRADED else ()
+    return [(compare, (ACCEPTED[name], rendered[name])) for compare in (compare_units, compare_networks, *more)]
+
+
+def run_comparison(compare, debian, name, *arguments):
+    """Returns the results of a comparison. A failure of the comparison itself is one of them."""
+    try:
+        return list(compare(debian, name, *arguments))
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        return [Judgement(name, debian.name, "none", compare.__name__, ["%s: %s" % (type(error).__name__, error)])]
 
 
 def judgements(work, trees, is_wanted):
@@ -136,7 +148,8 @@ def judgements(work, trees, is_wanted):
         for name in filter(is_wanted, [*ACCEPTED, *REFUSED]):
             submitted = []
             for debian in debians:
-                submit_all(lambda compare, *of: submitted.append(pool.submit(lambda: list(compare(*of)))), debian, name, rendered)
+                for compare, arguments in comparisons_of(name, rendered):
+                    submitted.append(pool.submit(run_comparison, compare, debian, name, *arguments))
             jobs.append((name, submitted))
         for name, submitted in jobs:
             yield name, [judgement for job in submitted for judgement in job.result()]

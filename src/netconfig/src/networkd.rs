@@ -40,7 +40,9 @@ impl NetworkConfig {
         let mut ini = IniFile::default();
         ini.section("Match").set("Name", id);
         self.write_network_unit(&mut ini, id, settings);
-        ini.to_file(unit_path(id, "network"), MODE)
+        // Before the units of NICs. Virtual devices have the MACs of NICs, which systemd before 245 compares, and the first unit that matches
+        // applies.
+        ini.to_file(format!("/etc/systemd/network/05-drophammer-{id}.network"), MODE)
     }
 
     /// Writes all sections of a `.network` file except `[Match]`.

@@ -83,3 +83,20 @@ fn static_addresses_do_not_prevent_autoconfiguration() {
         assert_eq!(interfaces.contains("    autoconf 1\n"), is_on, "{interfaces}");
     }
 }
+
+/// A bond or VLAN has the MAC of a NIC, and systemd before 245 matches NICs by their current MACs. networkd applies the first file that
+/// matches.
+#[test]
+fn units_of_virtual_devices_precede_those_of_nics() {
+    let nic = |mac: &str| json!({"match": {"macaddress": mac}});
+    let network = read(&json!({
+        "ethernets": {"a": nic("52:54:00:aa:00:01"), "b": nic("52:54:00:aa:00:02")},
+        "bonds": {"up": {"interfaces": ["a"]}},
+        "vlans": {"vlan5": {"id": 5, "link": "b"}},
+    }));
+    let units = network.render(NetworkBackend::Networkd, &nics()).into_iter().map(|file| file.for_systemd(Some(241)));
+    let mut units: Vec<RenderedFile> = units.filter(|file| file.path.ends_with(".network")).collect();
+    units.sort_by(|one, other| one.path.cmp(&other.path));
+    let by_mac: Vec<bool> = units.iter().map(|unit| unit.content.contains("\nMACAddress=")).collect();
+    assert_eq!(by_mac, [false, false, true, true], "{units:#?}");
+}
