@@ -5,7 +5,7 @@ use super::*;
 use crate::sectors::place_partitions;
 use crate::wipe::wipe_disk;
 use model::deploy_steps::EraseMode;
-use model::inventory::{DiskPartition, InventoryDisk};
+use model::inventory::{DiskPartition, FirmwareType, InventoryDisk};
 use operations::{ByteRange, DeviceOp, LockDisk, Operation, SessionOp, StageName, WipeDisk};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -100,7 +100,9 @@ proptest! {
     ) {
         let disks = ["sda", "sdb", "sdc"].into_iter().zip(&gib).map(|(name, gib)| disk(name, gib * 1024));
         let disks = disks.map(|disk| InventoryDisk { sector_bytes, ..disk });
-        let machine = Inventory { disks: disks.collect(), ..Inventory::default() };
+        let mut machine = Inventory { disks: disks.collect(), ..Inventory::default() };
+        // No BIOS boots from disks with sectors of 4096 bytes.
+        machine.system.firmware = FirmwareType::Uefi;
         let mut installed = after(&make(&layout(), &machine, InstallMode::Install).unwrap(), machine);
         installed.disks[2].table = installed.disks[0].table.clone();
         let plan = make(&layout(), &installed, InstallMode::Reinstall).unwrap();
