@@ -279,8 +279,8 @@ mod tests {
             (404, "", "Unknown"),
             (409, "", "Locked"),
             (400, fault, "Invalid or missing agent token received."),
-            (503, "busy", "Away"),
-            (200, "no json", "Away"),
+            (503, "busy", "Unavailable"),
+            (200, "no json", "Unavailable"),
             (301, "", "Refused"),
         ] {
             let (api, _server) = api(move |_| Act::says(status, body));

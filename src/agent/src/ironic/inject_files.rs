@@ -227,7 +227,7 @@ mod tests {
             find_installation(&IronicNode(&Map::new()), &inventory)
                 .unwrap_err()
                 .to_string()
-                .contains("must specify its partition")
+                .contains("specify the partition of each file")
         );
     }
 
@@ -251,7 +251,7 @@ mod tests {
             let found = find_installation(&IronicNode(&node), &inventory).map_err(|error| error.to_string());
             match expected {
                 Some(expected) => assert_eq!(found.unwrap().as_str(), expected),
-                None => assert!(found.unwrap_err().contains("must specify its partition")),
+                None => assert!(found.unwrap_err().contains("specify the partition of each file")),
             }
         }
     }

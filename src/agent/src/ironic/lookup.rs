@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(choose_token(&node(Some("new")), Some("old".into())).unwrap(), "new");
         assert_eq!(choose_token(&node(None), Some("old".into())).unwrap(), "old");
         let error = choose_token(&node(None), None).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().contains("n-1 already"), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("node n-1 to another client"), "{error}");
     }
 }

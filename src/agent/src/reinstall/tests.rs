@@ -43,7 +43,7 @@ fn the_preview_names_both_ways() {
         "nothing is changed",
         "systemctl kexec",
         "systemctl reboot",
-        "BIOS: the boot order of the firmware would decide",
+        "BIOS mode: the boot order of the firmware would decide",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
