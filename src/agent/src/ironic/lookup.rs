@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(choose_token(&node(Some("new")), Some("old".into())).unwrap(), "new");
         assert_eq!(choose_token(&node(None), Some("old".into())).unwrap(), "old");
         let error = choose_token(&node(None), None).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().contains("already issued the token of node n-1"), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("node n-1 to another client"), "{error}");
     }
 }

@@ -215,7 +215,10 @@ fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
         let mut machine = marked(installed(), "/dev/sda2", order);
         machine.disks[0].table.as_mut().unwrap().partitions[1].signatures.clear();
         let reasons = reasons(plan(&layout(), &machine, mode, "a", order));
-        assert!(reasons[0].contains("lacks a filesystem signature. Nothing is installed. Boot the system"), "{reasons:?}");
+        assert!(
+            reasons[0].contains("lacks a filesystem signature. Nothing is installed. Boot the system"),
+            "{reasons:?}"
+        );
         assert!(reasons[0].ends_with(&format!("To install it again, {remedy}")), "{reasons:?}");
     }
 }

@@ -269,7 +269,9 @@ fn files_go_into_what_is_whole() {
     let files = json!({"files": [{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]});
     assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
     assert!(bench.ran().contains(&StageName::TargetFiles));
-    for (place, why) in [(json!(null), "specify the partition of each file"), (json!(9), "is not a disk, disk partition")] {
+    for (place, why) in
+        [(json!(null), "specify the partition of each file"), (json!(9), "is not a disk, disk partition")]
+    {
         let file = json!({"path": "/etc/motd", "partition": place, "content": ""});
         let error = bench.run("inject_files", json!({"files": [file]})).unwrap_err();
         assert!(error.contains(why), "{error}");
