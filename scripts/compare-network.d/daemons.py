@@ -5,6 +5,7 @@ import subprocess
 import time
 
 LOG = "/run/daemons.log"
+LOG_OF_IP = "/run/ip.log"
 
 
 def start(*argv, **more):
@@ -37,7 +38,7 @@ def log_text():
         return log.read()
 
 
-def networkd(root, job):
+def networkd(root):
     for folder in ("", "/links", "/leases", "/lldp"):
         os.makedirs(root + "/run/systemd/netif" + folder, exist_ok=True)
     chroot(root, "chown", "-R", "systemd-network:systemd-network", "/run/systemd/netif")
@@ -61,7 +62,7 @@ def networkd_dns(root):
     return sorted(found - {"198.18.0.53", "fd00:18::53"})
 
 
-def network_manager(root, job):
+def network_manager(root):
     os.makedirs(root + "/run/dbus", exist_ok=True)
     start("chroot", root, "dbus-daemon", "--system", "--nofork", "--nopidfile")
     wait_for(root + "/run/dbus/system_bus_socket")
@@ -78,7 +79,7 @@ def network_manager(root, job):
     return more
 
 
-def ifupdown(root, job):
+def ifupdown(root):
     """Runs what Debian's networking.service and udev's rule run, with `ip` replaced by one that lets bridges stand in for bonds."""
     os.makedirs(root + "/run/network", exist_ok=True)
     os.rename(root + "/bin/ip", root + "/bin/ip.real")
@@ -86,15 +87,24 @@ def ifupdown(root, job):
     with open(os.path.join(here, "stand_in_ip.py"), encoding="utf-8") as text, open(root + "/bin/ip", "w", encoding="utf-8") as file:
         file.write(text.read())
     os.chmod(root + "/bin/ip", 0o755)
-    result = chroot(root, "ifup", "-a")
+    with open(root + LOG_OF_IP, "w", encoding="utf-8"):
+        pass
+    chroot(root, "ifup", "-a")
     for name in os.listdir(root + "/sys/class/net"):
         chroot(root, "ifup", "--allow=hotplug", name)
 
     def more():
-        log = root + "/run/ip.log"
-        with open(log, encoding="utf-8") if os.path.exists(log) else open(os.devnull, encoding="utf-8") as file:
-            return {"commands": file.read().splitlines(), "status": result.returncode, "errors": result.stderr.splitlines()}
+        with open(root + LOG_OF_IP, encoding="utf-8") as file:
+            return {"commands": file.read().splitlines(), "dns": ifupdown_dns(root)}
     return more
 
 
+def ifupdown_dns(root):
+    """Name servers and domains that ifup passes to resolvconf."""
+    names = [chroot(root, "ifquery", "--list", *which).stdout.split() for which in (["-a"], ["--allow=hotplug"])]
+    lines = [line.split() for name in sum(names, []) for line in chroot(root, "ifquery", name).stdout.splitlines()]
+    return sorted({word for line in lines if line and line[0] in ("dns-nameservers:", "dns-search:") for word in line[1:]})
+
+
+# Functions that configure the network, each of which returns a function that returns what the kernel does not know.
 STACKS = {"systemd-networkd": networkd, "NetworkManager": network_manager, "ifupdown": ifupdown}

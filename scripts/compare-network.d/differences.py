@@ -43,6 +43,7 @@ KNOWN = [
     Known(MANAGER, r"\[ipv6\] (method: (auto|link-local), not|ip6-privacy: 0, not None)", ACCEPT_RA, "(^|-)ra(-|$)|vlan-routes"),
     Known(MANAGER, r"(missing|only ours): .*(fd00:18|via router)", ACCEPT_RA, "(^|-)ra(-|$)|vlan-routes"),
     Known(IFUPDOWN, r"route \S+ via 198\.18\.0\.2 ", ON_LINK, "^dhcp4-"),
+    Known(IFUPDOWN, r"\[bond\] miimon: None, not 0", "0 is the kernel's default", "bond-no-monitor"),
     Known(IFUPDOWN, r"missing: lan0: fd00:18::x/128 dhcp", MANAGED, "vlan-dhcp"),
     Known(MANAGER, r"route 10\.0\.0\.(1|0/24) via", HOST_ROUTE, "route-to-host"),
     Known(MANAGER, "NetworkManager refuses netplan's file: .*ipv4.gateway", GATEWAY, "dhcp4-gateway"),

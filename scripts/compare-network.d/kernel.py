@@ -42,7 +42,7 @@ class Machine:
             "dhcp6": any("dhcp6" in device for device in self.devices().values()), "wants": self.wanted_lines(), **more}
 
     def wanted_lines(self):
-        wanted = []
+        wanted, accepts_ra = [], False
         for name, device in self.devices().items():
             if name in self.ethernets and self.kernel_name(name) not in NICS:
                 continue
@@ -50,7 +50,9 @@ class Machine:
             wanted += ["198.18."] * device.get("dhcp4", False)
             wanted += ["fd00:18::x/128"] * device.get("dhcp6", False)
             if device.get("accept-ra", True) and not self.is_member(name):
-                wanted += ["fd00:18::x/64", "fd00:18::/64 dev", "default via router"]
+                wanted.append("fd00:18::x/64")
+                accepts_ra = True
+        wanted += ["fd00:18::/64 dev", "default via router"] * accepts_ra
         return wanted
 
     def is_member(self, name):
@@ -78,7 +80,11 @@ def facts(state, names, cross_stack):
         lines.add("%s: up %s, MTU %d, below %s" % (shown, device["up"], device["mtu"], device["master"]))
         if not (cross_stack and device["master"]):
             lines |= {"%s: %s" % (shown, address) for address in device["addresses"]}
+    # networkd 257 replaces a route by one of the same metric from another NIC on the same LAN.
+    is_ambiguous = sum("fd00:18::x/64 slaac" in device["addresses"] for device in state["devices"].values()) > 1
     for line in state["routes"]:
+        if is_ambiguous and re.match("fd00:18::/64 dev|default via router", line):
+            continue
         line = re.sub(r"(?<= dev )\S+", lambda device: names.get(device[0], device[0]), line)
         if cross_stack:
             if re.match(r"198\.18\.0\.\d+ dev|fd00:18::x dev", line):
@@ -86,9 +92,7 @@ def facts(state, names, cross_stack):
             if "via router" in line or not " via " in line:
                 line = re.sub(" metric .*", "", line)
         lines.add("route " + re.sub(r"metric (1[01]|42)\d$", "metric 100", line))
-    if not cross_stack:
-        lines |= {"name server or domain " + word for word in state["dns"]}
-    return lines
+    return lines | {"name server or domain " + word for word in state["dns"]}
 
 
 def difference(ours, theirs, names=None, cross_stack=False):

@@ -180,9 +180,9 @@ def main(job):
     if job["stack"] != "ifupdown":
         for index, name in enumerate(job["vlans"]):
             add_nic(name, "52:54:00:bb:00:%02x" % index, True)
-    more = daemons.STACKS[job["stack"]](ROOT, job)
+    more = daemons.STACKS[job["stack"]](ROOT)
     state = settled_state(job["wants"], DEADLINE)
-    state.update(more() if more else {})
+    state.update(more())
     print(json.dumps(state))
 
 
