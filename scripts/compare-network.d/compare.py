@@ -181,6 +181,8 @@ def main(work, trees, names):
     for name, results in judgements(work, trees, lambda name: not names or name.startswith(tuple(names))):
         documents += 1
         totals = tuple(map(sum, zip(totals, print_document(name, results, used))))
+    if not documents:
+        sys.exit("no document has a name that begins with " + " or ".join(names))
     comparisons, known, others = totals
     for entry in [] if names else KNOWN:
         if entry not in used:
