@@ -39,12 +39,9 @@ fn a_refusal_says_what_to_do() {
 #[test]
 fn the_preview_names_both_ways() {
     let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted in BIOS mode".to_owned()));
-    for part in [
-        "dry run",
-        "systemctl kexec",
-        "systemctl reboot",
-        "BIOS mode: the boot order of the firmware would decide",
-    ] {
+    for part in
+        ["dry run", "systemctl kexec", "systemctl reboot", "BIOS mode: the boot order of the firmware would decide"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
