@@ -8,11 +8,12 @@
 //! | a record twice, or without a value | use the first record, the last record, or the field of the header |
 //! | PAX `path` and a long name of GNU | use the one that comes first, the one that comes last, or always the same of the two |
 //! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
-//! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none |
+//! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none; some end the archive there |
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
 use std::io;
+use std::ops::Range;
 use tar::Header;
 
 /// Maximum size that fits into the octal digits of a header.
@@ -236,16 +237,56 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Returns the number in a numeric field of a header. Writers such as .NET's leave the field of a zero empty, and all tar readers read it as
-/// zero.
-pub(crate) fn read_number(field: &[u8], parse: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
-    if field.iter().all(|byte| matches!(byte, 0 | b' ')) { Ok(0) } else { parse() }
+/// Parses a numeric field of a header. Writers such as .NET's leave the field of a zero empty, and all tar readers read it
+/// as zero.
+///
+/// # Errors
+/// Returns an error if tar readers parse the field differently.
+pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
+    if field.iter().all(|byte| matches!(byte, 0 | b' ')) {
+        return Ok(0);
+    }
+    if !is_plain_number(field) {
+        let text = "the header has a number that tar readers parse differently";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    let as_digits = |base: u64| move |number: u64, byte: &u8| number.wrapping_mul(base).wrapping_add(u64::from(*byte));
+    Ok(match field[0] {
+        0x80 => field[1..].iter().fold(0, as_digits(256)),
+        0xff => field[1..].iter().fold(u64::MAX, as_digits(256)),
+        _ => field.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 8 + u64::from(byte - b'0')),
+    })
+}
+
+/// Numeric fields of a header except the size, each with its range of bytes. Python parses all of them for every type of
+/// member, and treats a member with an invalid number as the end of the archive.
+const NUMERIC_FIELDS: [(&str, Range<usize>); 7] = [
+    ("mode", 100..108),
+    ("uid", 108..116),
+    ("gid", 116..124),
+    ("mtime", 136..148),
+    ("checksum", 148..156),
+    ("device major", 329..337),
+    ("device minor", 337..345),
+];
+
+/// Returns the name of the first numeric field of a header, except the size, that tar readers parse differently.
+pub(crate) fn ambiguous_number(header: &Header) -> Option<&'static str> {
+    let is_ambiguous = |field: &[u8]| !field.iter().all(|byte| matches!(byte, 0 | b' ')) && !is_plain_number(field);
+    NUMERIC_FIELDS.into_iter().find(|(_, range)| is_ambiguous(&header.as_bytes()[range.clone()])).map(|(name, _)| name)
 }
 
 /// Returns whether all tar readers parse this numeric field of a header alike. It must consist of optional spaces,
-/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 and a field of NUL bytes are accepted too.
+/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a field of NUL bytes,
+/// are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
-    if field[0] & 0x80 != 0 || field.iter().all(|byte| *byte == 0) {
+    if field[0] & 0x80 != 0 {
+        // GNU tar and Python accept only these two first bytes.
+        let (marker, ignored) = (field[0], &field[1..field.len().saturating_sub(8).max(1)]);
+        return matches!(marker, 0x80 | 0xff)
+            && ignored.iter().all(|byte| *byte == if marker == 0xff { 0xff } else { 0 });
+    }
+    if field.iter().all(|byte| *byte == 0) {
         return true;
     }
     let after_blanks = field.iter().position(|byte| *byte != b' ').unwrap_or(field.len());

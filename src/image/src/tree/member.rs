@@ -1,6 +1,6 @@
 //! Member of a tar archive: path, type and attributes.
 
-use super::ambiguity::read_number;
+use super::ambiguity::parse_number;
 use super::pax::PaxRecords;
 use super::sparse::SparseMap;
 use std::ffi::OsString;
@@ -70,15 +70,15 @@ impl MemberAttributes {
             })
         };
         let fields = header.as_old();
-        let mode = read_number(&fields.mode, || header.mode().map(u64::from))?;
+        let mode = parse_number(&fields.mode)?;
         Ok(MemberAttributes {
             mode: u32::try_from(mode & 0o7777).unwrap_or_default(),
-            uid: id("uid", read_number(&fields.uid, || header.uid()))?,
-            gid: id("gid", read_number(&fields.gid, || header.gid()))?,
+            uid: id("uid", parse_number(&fields.uid))?,
+            gid: id("gid", parse_number(&fields.gid))?,
             mtime: match records.time_value("mtime")? {
                 Some(time) => time,
                 // Times before 1970 are stored as negative numbers in base 256.
-                None => (read_number(&fields.mtime, || header.mtime())?.cast_signed(), 0),
+                None => (parse_number(&fields.mtime)?.cast_signed(), 0),
             },
             xattrs: records.xattrs()?,
         })

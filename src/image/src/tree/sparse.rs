@@ -2,7 +2,7 @@
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
-use super::ambiguity::is_plain_number;
+use super::ambiguity::{is_plain_number, parse_number};
 use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
@@ -116,11 +116,12 @@ pub(crate) fn add_segments(
     if is_cut {
         return Err(invalid_map("the sparse map continues after an empty segment, which ends it"));
     }
+    // Python parses the numbers of empty segments too.
+    if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {
+        return Err(invalid_map("the sparse map contains a number that tar readers parse differently"));
+    }
     for piece in filled {
-        if ![piece.offset, piece.numbytes].iter().all(|number| is_plain_number(number)) {
-            return Err(invalid_map("the sparse map contains a number that tar readers parse differently"));
-        }
-        segments.push((piece.offset()?, piece.length()?));
+        segments.push((parse_number(&piece.offset)?, parse_number(&piece.numbytes)?));
     }
     if segments.len() > MOST_SEGMENTS { Err(invalid_map("the sparse map has too many segments")) } else { Ok(()) }
 }

@@ -7,7 +7,7 @@
 mod member_kind;
 
 use super::acl;
-use super::ambiguity::{MemberClaims, global_disagreement, is_plain_number, read_number};
+use super::ambiguity::{MemberClaims, ambiguous_number, global_disagreement, is_plain_number, parse_number};
 use super::header_budget::too_much_message;
 use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
@@ -221,6 +221,10 @@ impl<'a> TarParser<'a> {
         if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
             return Err(self.malformed_error("a header has a wrong checksum"));
         }
+        if let Some(field) = ambiguous_number(&header) {
+            let what = format!("the {field} in a header is a number that tar readers parse differently");
+            return Err(self.malformed_error(&what));
+        }
         Ok(Some(header))
     }
 
@@ -235,17 +239,15 @@ impl<'a> TarParser<'a> {
         Ok(())
     }
 
-    /// Returns the size in the header. Rejects numbers in base 256 beyond 64 bits, of which the tar crate ignores the
-    /// upper bytes.
     fn parse_size(&self, header: &Header) -> io::Result<u64> {
         let size = header.as_old().size;
-        if !is_plain_number(&size) {
-            return Err(self.malformed_error("the member's size is a number that tar readers parse differently"));
-        }
         if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
             return Err(self.malformed_error("the member's size is larger than any file"));
         }
-        read_number(&size, || header.entry_size())
+        if !is_plain_number(&size) {
+            return Err(self.malformed_error("the member's size is a number that tar readers parse differently"));
+        }
+        parse_number(&size)
     }
 
     fn read_extension(&mut self, header: &Header) -> io::Result<Vec<u8>> {

@@ -3,7 +3,7 @@
 use super::super::member::MemberKind;
 use super::super::pax::PaxRecords;
 use super::super::sparse::{self, SparseMap};
-use super::{TarParser, is_plain_number};
+use super::{TarParser, is_plain_number, parse_number};
 use std::io;
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
@@ -27,8 +27,7 @@ impl TarParser<'_> {
             EntryType::Link => MemberKind::HardLink(link()),
             EntryType::Fifo => MemberKind::Fifo,
             EntryType::Char | EntryType::Block => {
-                let major = header.device_major()?.unwrap_or_default();
-                let minor = header.device_minor()?.unwrap_or_default();
+                let (major, minor) = self.parse_device_number(header)?;
                 match entry_type {
                     EntryType::Char => MemberKind::CharacterDevice { major, minor },
                     _ => MemberKind::BlockDevice { major, minor },
@@ -45,6 +44,20 @@ impl TarParser<'_> {
             return Err(self.malformed_error(&format!("the member is not a file, but has {size} bytes of content")));
         }
         Ok(kind)
+    }
+
+    /// Returns the major and minor number of a device. The oldest format does not have them.
+    fn parse_device_number(&self, header: &Header) -> io::Result<(u32, u32)> {
+        let (major, minor) = match (header.as_ustar(), header.as_gnu()) {
+            (Some(ustar), _) => (ustar.dev_major, ustar.dev_minor),
+            (None, Some(gnu)) => (gnu.dev_major, gnu.dev_minor),
+            (None, None) => return Ok((0, 0)),
+        };
+        let parse = |field: &[u8]| u32::try_from(parse_number(field)?).map_err(io::Error::other);
+        match (parse(&major), parse(&minor)) {
+            (Ok(major), Ok(minor)) => Ok((major, minor)),
+            _ => Err(self.malformed_error("the device number is larger than Linux supports")),
+        }
     }
 
     /// Returns the type of a regular file: plain, or sparse in one of the PAX formats.
@@ -86,6 +99,6 @@ impl TarParser<'_> {
                 self.malformed_error("the length of the sparse file is a number that tar readers parse differently")
             );
         }
-        SparseMap::new(segments, gnu.real_size()?, size).map(MemberKind::Sparse)
+        SparseMap::new(segments, parse_number(&gnu.realsize)?, size).map(MemberKind::Sparse)
     }
 }

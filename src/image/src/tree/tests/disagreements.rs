@@ -61,10 +61,15 @@ const FOUR: &[u8; 12] = b"00000000004\0";
 const BLOCK: &[u8; 12] = b"00000001000\0";
 const FAR: &[u8; 12] = b"00000020000\0";
 const NONE: &[u8; 12] = &[0; 12];
+const SIGN: &[u8; 12] = b"+\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Archives that must be refused.
 fn contradictions() -> Vec<(&'static str, Tar)> {
     let with_size = |size: [u8; 12]| Tar::new().raw("a", b'0', &HIDDEN, move |header| header.as_old_mut().size = size);
+    let with_field = |at: usize, field: &'static [u8]| {
+        let set = move |header: &mut tar::Header| header.as_mut_bytes()[at..at + field.len()].copy_from_slice(field);
+        Tar::new().file("a", b"x").raw("b", b'0', b"y", set).file("c", b"z")
+    };
     let plain = || Tar::new().file("a", b"x");
     vec![
         ("a record of no size over a header", smuggled(512, "0").file("c", b"")),
@@ -124,6 +129,14 @@ fn contradictions() -> Vec<(&'static str, Tar)> {
         ("a size with more behind it", with_size(*b"1000\x007777777")),
         ("a size with a stop", with_size(*b"00001000.00\0")),
         ("a size with an underscore", with_size(*b"0000_001000\0")),
+        ("a mode with a sign", with_field(100, b"+000644\0")),
+        ("a uid with a sign", with_field(108, b"+000017\0")),
+        ("a gid with a dot", with_field(116, b"00017.0\0")),
+        ("a time with a sign", with_field(136, b"+7346545000\0")),
+        ("a time in a wider base", with_field(136, &[0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        ("a uid in a wider base", with_field(108, &[0x81, 0, 0, 0, 0, 0, 0, 1])),
+        ("a device of a file with a sign", with_field(329, b"+000000\0")),
+        ("a sign in an empty segment of a sparse map", old_sparse(&[(ZERO, BLOCK), (FAR, FOUR), (SIGN, NONE)], false)),
         ("a size in decimal", with_size(*b"00000000999\0")),
         ("a path after the name of a sparse file", sparse_1(&[b"GNU.sparse.name=n", b"path=p"])),
         (

@@ -141,13 +141,14 @@ fn plain_member(random: &mut Rng, mut tar: Tar, number: usize) -> Tar {
     if has_long && !long_comes_first {
         tar = tar.raw("", b'L', long.as_bytes(), |_| ());
     }
-    let (header, field) = (header_format(random), size_field(random, length));
+    let (header, field, (offset, other)) = (header_format(random), size_field(random, length), other_field(random));
     tar.raw(&name, kind, &content, move |made| {
         if matches!(kind, b'1' | b'2') {
             made.set_link_name_literal("m0").unwrap();
         }
         made.as_mut_bytes()[156] = kind;
         header(made);
+        made.as_mut_bytes()[offset..offset + 8].copy_from_slice(&other);
         made.as_old_mut().size = field;
     })
 }
@@ -209,6 +210,16 @@ fn size_field(random: &mut Rng, length: usize) -> [u8; 12] {
         5 => [b' '; 12],
         _ => text(format!("{:011o}\0", length + 512)),
     }
+}
+
+/// An eight-byte number as writers put it into a header, or as none should, and its offset.
+fn other_field(random: &mut Rng) -> (usize, [u8; 8]) {
+    let offset = *random.choice(&[100, 108, 116, 329, 337]).unwrap();
+    let written = [*b"0000644\0", *b"    17 \0", [0; 8], [b' '; 8], [0x80, 0, 0, 0, 0, 0, 0, 7]];
+    let wrong =
+        [*b"+000644\0", *b"-000644\0", *b"0644.00\0", *b"\x00000644\0", [0x81, 0, 0, 0, 0, 0, 0, 7], *b"0x00644\0"];
+    let values = if is_flawed(random) { &wrong[..] } else { &written[..] };
+    (offset, *random.choice(values).unwrap())
 }
 
 /// Offsets and lengths of data, in order, and the length of the file.
