@@ -63,7 +63,8 @@ pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
     build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
 }
 
-/// Returns a client for passwords of registries: it does not follow redirects, and uses the proxies of the environment over https only.
+/// Returns a client for requests with registry credentials: it does not follow redirects, and uses the proxies of the
+/// environment over https only.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -117,13 +118,14 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
     format!("{path}{suffix}{query}")
 }
 
-/// Returns a builder with the settings that all clients share. Without [`proxies`], a client connects directly.
+/// Returns a builder with the settings that all clients share. The client connects directly unless the caller adds
+/// [`proxies`].
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-    // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
-    // image over one connection, which defeats parallel ranges.
+    // No referer: on a redirect, it would disclose the URL and its query, which may be secret, to the other host.
+    // HTTP/2 would send all ranges of an image over one connection, which defeats parallel ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
@@ -137,8 +139,9 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
     before.scheme() == "https" && next.scheme() != "https"
 }
 
-/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error. A certificate that is
-/// not valid yet is not meant: the clock of this machine may be behind, and be corrected.
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error.
+/// Returns false for a certificate that is not valid yet: this machine's clock may be behind, and may be corrected
+/// before a retry.
 pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     use CertificateError::{NotValidYet, NotValidYetContext};
     find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
@@ -231,7 +234,7 @@ mod tests {
         assert!(is_untrusted_certificate(&wrapped));
         assert!(!is_untrusted_certificate(&tls(rustls::Error::HandshakeNotComplete)));
         assert!(!is_untrusted_certificate(&std::io::Error::other("connection reset")));
-        // The clock may be corrected.
+        // The certificate may become valid once the clock is corrected.
         let early = || rustls::Error::InvalidCertificate(CertificateError::NotValidYet);
         let late = || rustls::Error::InvalidCertificate(CertificateError::Expired);
         assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));

@@ -71,7 +71,7 @@ impl fmt::Display for IpmiError {
 struct Bmc<'a> {
     transport: &'a mut dyn IpmiTransport,
     end: Instant,
-    /// Pause before a busy BMC is asked again.
+    /// Pause before a command is repeated because the BMC was busy.
     pause: Duration,
 }
 

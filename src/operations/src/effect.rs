@@ -44,12 +44,13 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Undo of one operation. `Wiping`, `Wiped` and `Made` are undone only after a failure that leaves the system incomplete.
+/// Undo of one operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the system
+/// incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Unlocks everything that the session has locked.
     Unlock,
-    /// Wipes both ends of a disk whose wipe is not complete: after a failed wipe, the disk must not be mistaken for an untouched one.
+    /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged one.
     Wiping(DevicePath),
     /// Wipes the boot code of a disk that this session has wiped completely. Any partition table on it was written by this session.
     Wiped(DevicePath),
@@ -61,7 +62,7 @@ pub enum UndoOperation {
     DeactivateGroup(DeactivateGroup),
     /// Closes a container that the session has opened.
     CloseContainer(CloseContainer),
-    /// Unmounts everything.
+    /// Unmounts all mounts of the session.
     Unmount,
     /// Ends processes that programs of the image may have left running.
     EndProcesses,

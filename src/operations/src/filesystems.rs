@@ -58,9 +58,9 @@ pub struct TryFilesystem {
 /// Kernel that mounts a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountingKernel {
-    /// Version: `5.14.0-427.el9.x86_64`.
+    /// Version of the kernel, such as `5.14.0-427.el9.x86_64`.
     pub version: String,
-    /// Mount point.
+    /// Mount point of the filesystem.
     pub path: String,
 }
 

@@ -18,7 +18,7 @@ pub struct LuksContainer {
     pub device: DevicePath,
     /// UUID in the header of the container.
     pub uuid: Uuid,
-    /// `/dev/mapper/luks-UUID`.
+    /// Path of the open container, `/dev/mapper/luks-UUID`.
     pub mapping: DevicePath,
     /// Sector size of the device.
     pub sector_bytes: u32,

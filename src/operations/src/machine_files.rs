@@ -45,7 +45,7 @@ pub struct MachineFiles {
     pub has_arrays: bool,
     /// Filesystems that this run formats.
     pub made: Vec<MakeFilesystem>,
-    /// UUID of the root filesystem; empty if a raw image brings it.
+    /// UUID of the root filesystem; empty if the filesystem is part of a raw image.
     pub root_uuid: String,
 }
 

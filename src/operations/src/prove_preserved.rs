@@ -31,7 +31,7 @@ fn describe_proof(kept: &[PreservedObject]) -> OperationText {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PreservedObject {
     pub object: ObjectLocator,
-    /// Identity by property: `guid`, `partition 1`, `members`, `label`.
+    /// Identifying values by property name, such as `guid`, `partition 1`, `members` or `label`.
     pub identity: BTreeMap<String, String>,
 }
 

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `Boot0000` of an Arch Linux, as published; `grub-install` and efibootmgr have made it.
+    /// Published example: `Boot0000` of an Arch Linux system, created by `grub-install` through efibootmgr.
     const GRUB: &str = "01000000 5e00 47005200550042000000 \
         04012a00 01000000 0008000000000000 0020080000000000 72f46fd0a1d71746b48ec6b2eff6fe8d 0202 \
         04043000 5c00450046004900 5c0047005200550042005c00 67007200750062007800360034002e006500660069000000 7fff0400";

@@ -1,7 +1,8 @@
 //! Proxies of the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in upper or lower case.
 //!
-//! These variables are for the Internet. Agents, install servers, control planes and management controllers therefore ignore them. Only the
-//! clients of [`ProxyScope`] use a proxy, and not for addresses of this host and of private networks.
+//! These variables apply only to connections to the Internet, so connections between agents, install servers, control
+//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy, and never for
+//! addresses of this host or of a private network.
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::blocking::ClientBuilder;
@@ -148,7 +149,7 @@ mod tests {
             let client = builder.build().unwrap();
             let answer = client.get(server.url("/v1/machines")).bearer_auth("secret").send().unwrap();
             assert_eq!(answer.text().unwrap(), "the server", "{name}");
-            // Not resolvable, and not sent to the proxy.
+            // The host name does not resolve, and the request is not sent to the proxy.
             client.get("http://install.invalid:8080/v1/machines").bearer_auth("secret").send().unwrap_err();
         }
         assert_eq!(proxy.requests().len(), 0);

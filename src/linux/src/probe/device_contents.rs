@@ -34,9 +34,9 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Partition tables of computers that this program does not run on. They are recognized by so few bytes that libblkid and the kernel also
-/// find them in the first sector of filesystems, encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). Next to a signature
-/// of the whole device they are not tables.
+/// Types of partition tables of computers on which this program does not run. They are recognized by so few bytes that
+/// libblkid and the kernel also find them in the first sector of filesystems, encrypted disks and Ceph's OSDs
+/// (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.

@@ -189,7 +189,8 @@ mod tests {
     use super::super::fake::FakeMachine;
     use super::*;
 
-    /// Transport and by-path of a disk at that place below /sys/devices, among those other files.
+    /// Returns transport and by-path name of a disk at this path below /sys/devices, in a sysfs that also contains
+    /// `files`.
     fn at(place: &str, files: &[(&str, &str)]) -> (&'static str, String) {
         let tree = FakeMachine::new();
         for (file, content) in files {

@@ -32,8 +32,8 @@ pub(crate) const COPY: &str = "drophammer-";
 /// Deadline of lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of lvm's report, which must be complete. A linear volume takes about half a KiB of it, a raid1 with
-/// its copies two and a half.
+/// Maximum size of lvm's report, which must be complete. A linear volume takes about 0.5 KiB of the report, and a raid1
+/// volume with its copies about 2.5 KiB.
 const REPORT_BYTES: usize = 64 << 20;
 
 /// Returns all groups, and the physical volumes that lvm cannot assign. Without physical volumes, lvm is not run.
@@ -212,8 +212,8 @@ pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg
     vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
 
 pub(super) fn read_report() -> Result<LvmReport, String> {
-    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
-    // includes hidden volumes, which are the copies of others.
+    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all` includes
+    // hidden volumes, such as the copies of a raid1 volume.
     let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
@@ -289,7 +289,7 @@ fn build_groups(
     groups
 }
 
-/// Returns why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)) and
+/// Returns why the group cannot be activated here; `None` if it can. The ramdisk has no system ID (lvmsystemid(7)) and
 /// no lock manager (lvmlockd(8)).
 fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
@@ -342,8 +342,8 @@ fn determine_health(
             };
         }
         "raid6" => 2,
-        // Each level except 0 works if one image is missing. A raid10 may work if more are missing, but not for every
-        // pair of missing images.
+        // Each level except 0 works if one image is missing. With two images missing, a raid10 works for some pairs of
+        // images, but not for all.
         kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
         _ => 0,
     };

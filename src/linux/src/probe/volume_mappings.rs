@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn mapped_are_volumes_whose_content_is_known_without_a_write() {
         let cases = [
-            // Kind, entangled, closed group, mapped.
+            // Columns: type, entangled, closed group, mapped.
             ("linear", None, false, false),
             ("linear", Some(HAS_SNAPSHOT), false, true),
             ("linear", None, true, true),

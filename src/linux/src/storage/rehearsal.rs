@@ -84,9 +84,9 @@ struct RehearsalStage {
 
 enum ActiveObject {
     Array(DevicePath),
-    /// Name and devices.
+    /// Volume group, with its name and devices.
     Group(String, Vec<DevicePath>),
-    /// Path of the mapping.
+    /// LUKS container, with the path of its mapping.
     Container(DevicePath),
 }
 

@@ -7,7 +7,7 @@ fn read(text: &str) -> Value {
     crate::yaml::to_json(&crate::yaml::read_document(text, options).unwrap())
 }
 
-/// With the change made to what the text says.
+/// Edits the text so that its value contains the change, and checks the result.
 fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<EditedYaml> {
     let old = read(text);
     let mut new = old.clone();

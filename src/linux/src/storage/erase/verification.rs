@@ -124,7 +124,7 @@ mod tests {
             );
             file.write_all_at(&[0], offset).unwrap();
         }
-        // Of a small disk nothing is left out.
+        // A small disk is read completely.
         file.set_len(3 << 20).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "all of it reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
@@ -145,13 +145,13 @@ mod tests {
             file.write_all_at(&text, start).unwrap();
         }
         let before = ContentSamples::read_samples(&file, GIB, &[]);
-        // Between two of the others.
+        // The signature is between two of the evenly spread samples.
         let signature = ByteRange { start: 3 << 20, length: 1 };
         let with_signature = ContentSamples::read_samples(&file, GIB, &[signature]);
         file.write_all_at(&[0; 4096], 0).unwrap();
         let error = before.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {last}"));
-        // A thrown away key gives noise, not zeros.
+        // After a cryptographic erase, reads return noise instead of zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
         assert_eq!(before.verify_changed(&file).unwrap(), "2 samples of 4 KiB with data were overwritten");
         let error = with_signature.verify_changed(&file).unwrap_err();
