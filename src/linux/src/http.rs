@@ -80,8 +80,8 @@ pub fn new_client_without_redirects() -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()))
 }
 
-/// Returns a client for devices that require a password: it does not follow redirects, and uses each connection for one request, because some
-/// devices close connections without notice. If `insecure`, it accepts any certificate.
+/// Returns a client for devices that require a password: it does not follow redirects. It uses a new connection for
+/// each request, because some devices close connections without notice. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -90,8 +90,8 @@ pub fn new_device_client(insecure: bool) -> Result<Client> {
     build_client(&|| builder().tls_danger_accept_invalid_certs(insecure))
 }
 
-/// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
-/// time limit.
+/// Returns a client for long bodies. The response headers, and each read of the body, may take up to `stall`; there is
+/// no time limit for the whole body.
 ///
 /// Do not set `RequestBuilder::timeout` of reqwest's blocking client in addition: it would limit the body as a whole.
 ///

@@ -1,9 +1,9 @@
 //! Access to the machine: its processes, devices, firmware variables, storage tools, kernel log, and network.
 //!
 //! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, one
-//! file per tool, and decides nothing. [`process`] is the only module that starts programs. Programs get an argument
-//! vector instead of a shell command, an empty standard input unless data is passed, and a deadline; their standard
-//! error is part of the returned error.
+//! file per tool, and decides nothing. [`process`] is the only module that starts programs. Programs are started
+//! without a shell, with an empty standard input unless data is passed, and with a deadline. Errors contain their
+//! standard error.
 
 pub mod atomic_file;
 pub mod clock;

@@ -28,8 +28,8 @@ pub struct LuksContainer {
     /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
     #[serde(skip)]
     pub key: SecretText,
-    /// Whether a key exists but was not available when the plan was made: the plan was made offline, or the control plane had already
-    /// sent the key once in this boot.
+    /// Whether a key exists but was not available when the plan was made. Either the plan was made offline, or the
+    /// control plane had already sent the key once in this boot.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }

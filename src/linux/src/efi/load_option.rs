@@ -1,4 +1,4 @@
-//! UEFI load options, such as `Boot0003`. UEFI specification 3.1.3; device paths: 10.3.
+//! UEFI load options, such as `Boot0003` (UEFI specification 3.1.3), and their device paths (10.3).
 
 use uuid::Uuid;
 
@@ -98,8 +98,8 @@ impl LoadOption {
     }
 }
 
-/// Encodes a GPT partition as a device path that does not name the disk (short form, 3.1.2): the firmware finds the
-/// partition even if the disk is moved to another slot.
+/// Encodes a GPT partition as a short-form device path (3.1.2), which does not contain the path of the disk. The
+/// firmware finds the partition even if the disk is moved to another slot.
 fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;

@@ -44,8 +44,8 @@ pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBu
     ENVIRONMENT.clone().configure(builder, scope)
 }
 
-/// Describes the proxy through which a client of this scope sends requests to the URL, for messages: ` through the proxy URL of VARIABLE`,
-/// or an empty string.
+/// Describes, for messages, the proxy through which a client of this scope sends requests to the URL: ` through the
+/// proxy URL of VARIABLE`, or an empty string.
 pub fn describe_proxy(url: &str, scope: ProxyScope) -> String {
     url.parse().map(|url| ENVIRONMENT.describe(&url, scope)).unwrap_or_default()
 }
@@ -70,7 +70,8 @@ impl EnvironmentProxies {
         self.find_variable(url).filter(|_| scope == ProxyScope::All || url.scheme() == "https")
     }
 
-    /// Returns the proxy that the environment specifies for this URL, unless the URL is one of this host or of a private network.
+    /// Returns the proxy that the environment specifies for this URL; `None` if the URL leads to this host or a private
+    /// network.
     fn find_variable(&self, url: &Url) -> Option<&ProxyVariable> {
         let variable = match url.scheme() {
             "https" => self.https.as_ref()?,
@@ -94,7 +95,7 @@ impl EnvironmentProxies {
     }
 }
 
-/// Parses the URL of a proxy, whose scheme may be absent. SOCKS proxies are not supported, and ignored.
+/// Parses the URL of a proxy, whose scheme may be absent. SOCKS proxies are not supported and are ignored.
 fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     let text = value.trim();
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
@@ -102,8 +103,8 @@ fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     Some(ProxyVariable { name, url })
 }
 
-/// Returns whether the host is this one, or is in a private network: a name without a domain, or an address that is not routed in the
-/// Internet.
+/// Returns whether the host is this one, or is in a private network. Its name then has no domain, or its address is not
+/// routed on the Internet.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
         let name = host.trim_end_matches('.');

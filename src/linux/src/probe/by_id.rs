@@ -24,7 +24,7 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
     names.into_iter().map(|name| format!("/dev/disk/by-id/{name}")).collect()
 }
 
-/// Returns the names of an NVMe disk by the identifiers of its namespace that the kernel does not use as WWN. Another
+/// Returns the names of an NVMe disk that are derived from identifiers of its namespace other than the WWN. Another
 /// kernel or firmware version may use one of them as WWN instead. The attributes come from sysfs; missing ones are
 /// empty.
 pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {

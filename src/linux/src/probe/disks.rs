@@ -142,7 +142,7 @@ fn read_wwn(dir: &Path) -> String {
         [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| read_attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // Derived from vendor, model and serial number, which are already known; not a registered name.
+        // Not a registered name: it is derived from vendor, model and serial number, which are already known.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

@@ -70,8 +70,8 @@ pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<Dm
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
-    // The copy with the highest event count comes first; of several, the one in the lowest slot, from which the kernel
-    // would resynchronize the others.
+    // The copy with the highest event count comes first. If several copies have this count, the kernel would
+    // resynchronize the others from the one in the lowest slot.
     good.sort_by_key(|(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }

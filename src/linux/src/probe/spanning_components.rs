@@ -111,9 +111,9 @@ const KINDS: [ComponentKind; 10] = [
     component_kind("zfs_member", "zpool", ObjectIdSource::Signature, ComponentRole::Peer, ComponentCondition::Always),
 ];
 
-/// Filesystems whose superblock records the number of their devices, with offset and length of that field:
-/// `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian number, and `nr_devices` of bcachefs'
-/// `struct bch_sb`, a byte.
+/// Filesystems that record the number of their devices in the superblock, with offset and length of the field in bytes.
+/// The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and `nr_devices` of bcachefs'
+/// `struct bch_sb`.
 const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn component_kind(

@@ -236,9 +236,9 @@ fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs, `path` converts lvm's path
-/// of a device to that of the inventory, `whole` returns the number of complete copies of a raid1 volume and their
-/// total number.
+/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs. `path` converts lvm's path
+/// of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and how
+/// many exist.
 fn build_groups(
     report: LvmReport,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
@@ -367,9 +367,9 @@ pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 
-/// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID, which consists of the
-/// prefix `LVM-` or [`COPY`] and the UUIDs of group and volume. UUIDs are used because two groups may have the same
-/// name.
+/// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID. This UUID consists of
+/// the prefix `LVM-` or [`COPY`], and the UUIDs of group and volume. UUIDs are used because two groups may have the
+/// same name.
 fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = list_names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));

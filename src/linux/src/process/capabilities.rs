@@ -24,7 +24,8 @@ pub fn has_capabilities(capabilities: &[Capability]) -> bool {
         .is_ok_and(|[_, permitted, ..]| permitted & capability_bits(capabilities) == capability_bits(capabilities))
 }
 
-/// Returns the effective, permitted and inheritable sets: the low 32 bits of each, then the high ones.
+/// Returns the effective, permitted and inheritable capability sets: first the low 32 bits of each set, then the high
+/// ones.
 fn read_own_sets() -> Result<[u32; 6], Errno> {
     let mut sets = [0; 6];
     // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.

@@ -44,9 +44,9 @@ pub struct ReadOnlyAssembly {
     locks: WriteLocks,
     /// Failed attempts to start arrays and volumes.
     failed: Vec<FailedAttempt>,
-    /// Arrays that were attempted, with the number of their members.
+    /// Arrays that the assembly has tried to start, with the number of their members at that time.
     arrays: HashSet<(Uuid, usize)>,
-    /// Groups that were attempted, with the number of their physical volumes.
+    /// Groups that the assembly has tried to activate, with the number of their physical volumes at that time.
     groups: HashSet<(String, usize)>,
     /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
@@ -278,9 +278,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops at the first outdated
-/// member of a running array (by its event count), and does not start any array after that (Assemble.c, "Found some
-/// drive for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops when it finds a member
+/// of a running array whose event count is outdated. It then starts no further arrays (Assemble.c, "Found some drive
+/// for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

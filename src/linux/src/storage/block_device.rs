@@ -101,8 +101,8 @@ pub struct KernelPartition {
 }
 
 /// Retries for two seconds while the kernel returns `busy`. Some users release a device after a short time: a process
-/// that was just killed, udev on a developer's machine, and a child forked by another thread, which holds all open
-/// descriptors until exec, even those with O_CLOEXEC.
+/// that was just killed, udev on a developer's machine, and a child forked by another thread. Such a child holds all
+/// open descriptors until exec, even those with O_CLOEXEC.
 pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {

@@ -1,5 +1,5 @@
 //! Rehearsal: before the wipe, all preserved objects are brought up over snapshots whose changes are kept in memory.
-//! Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
+//! Arrays start, groups are activated and journals are replayed, but no byte of a disk is changed.
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};

@@ -128,8 +128,8 @@ fn process_chunks(
     Ok(())
 }
 
-/// Returns the estimated time for the rest of the disk if it is more than twice the time left until the deadline, so
-/// that slow disks are detected after minutes and not after hours.
+/// Returns the estimated time for the rest of the disk, if it is more than twice the time left until the deadline. Slow
+/// disks are thus detected after minutes and not after hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;

@@ -1,9 +1,9 @@
 //! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. The plugin's token in a
 //! container's header unlocks the container both in the ramdisk and in the installed system.
 //!
-//! The keys are not bound to PCRs. The PCRs that would restrict how the machine was booted (such as 7: Secure Boot keys
-//! and signers) differ between the ramdisk booted over the network and the installed system booted from disk, and may
-//! change with a firmware update.
+//! The keys are not bound to PCRs. PCRs that describe how the machine was booted (such as 7: Secure Boot keys and
+//! signers) differ between the ramdisk booted over the network and the installed system booted from disk. A firmware
+//! update may also change them.
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
