@@ -132,7 +132,7 @@ mod tests {
         assert!(start > 0 && text.len() <= KEPT && text.len() >= KEPT / 2 - 101, "{start}: {}", text.len());
         assert_eq!(start + text.len() as u64, 10_000 * 101);
         assert!(text.lines().all(|kept| kept == line));
-        // A line that is longer than the maximum size kept.
+        // A line that is longer than the maximum size of the log.
         said.append(&"ä".repeat(KEPT));
         let (start, text) = said.read_since(0, usize::MAX);
         assert_eq!(start + text.len() as u64, 10_000 * 101 + 2 * KEPT as u64 + 1);

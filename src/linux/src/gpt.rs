@@ -95,7 +95,7 @@ impl Gpt {
         let entries = vec![0; (ENTRIES * ENTRY_BYTES) as usize];
         let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries };
         write_bytes(&mut gpt.header, 0, SIGNATURE);
-        // Version 1.0.
+        // Revision 1.0 of the header.
         for (at, word) in
             [(REVISION, 0x1_0000), (HEADER_SIZE, HEADER_BYTES), (ENTRY_COUNT, ENTRIES), (ENTRY_SIZE, ENTRY_BYTES)]
         {

@@ -18,7 +18,8 @@ pub struct Effect<'a> {
     /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately before the operation
     /// that each path still leads to a disk of the plan. Operations that open a disk themselves verify the open descriptor.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that were not written before, and that the operation and later ones may write. Devices on recreated disks are omitted.
+    /// Devices that may be written from this operation on. Devices on recreated disks are omitted, because these disks
+    /// may be written as a whole.
     pub written: Vec<DevicePath>,
     /// Undo operations; the last one is executed first. They are recorded before the operation is executed, since a partial operation must
     /// be undone too.

@@ -14,7 +14,7 @@ pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 /// Creates a LUKS2 container on a whole device, and opens it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LuksContainer {
-    /// Disk, partition, array or logical volume, named as during the installation.
+    /// Disk, partition, array or logical volume, by its name during the installation.
     pub device: DevicePath,
     /// UUID in the header of the container.
     pub uuid: Uuid,

@@ -98,7 +98,7 @@ impl FailureState {
         matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
-    /// Returns whether the system was complete when the stage failed, so no disk is written any further.
+    /// Returns whether the system was already complete when the stage failed. No disk is written after such a failure.
     pub fn is_complete(self) -> bool {
         matches!(self, FailureState::Unreported | FailureState::Complete)
     }

@@ -84,7 +84,7 @@ impl LoadOption {
     /// Returns the nodes of the path without its terminator; `None` if the path is malformed.
     pub fn nodes(&self) -> Option<Vec<DevicePathNode<'_>>> {
         let (mut path, mut nodes) = (&self.path[..], Vec::new());
-        // Type, subtype, and length including these four bytes.
+        // A node starts with type, subtype, and a length that includes these four bytes.
         while let [kind, subtype, low, high, ..] = *path {
             let length = usize::from(u16::from_le_bytes([low, high]));
             let node = path.get(..length).filter(|node| node.len() >= 4)?;

@@ -144,7 +144,7 @@ fn lan_parameters_that_are_being_changed_are_not_read() {
         (vec![0, 1, 1], Some("10.1.0.7")),
         // A change started while address and MAC were read.
         (vec![0, 0, 1, 0], Some("10.1.0.7")),
-        // The parameter is optional.
+        // The optional parameter Set In Progress is not supported.
         (vec![0xff, 0xff], Some("10.1.0.7")),
         (vec![1; 100], None),
         (vec![2; 100], None),

@@ -111,8 +111,8 @@ fn normalize_vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
 
-/// Returns the serial number, which virtio provides on the disk, NVMe on the controller, SCSI and ATA in vital
-/// product data.
+/// Returns the serial number. For virtio it is an attribute of the disk, for NVMe of the controller; SCSI and ATA
+/// provide it in vital product data.
 fn read_serial(dir: &Path) -> String {
     let candidates = [read_attribute(&dir.join("serial")), read_attribute(&dir.join("device/serial"))];
     let vital = || parse_unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());

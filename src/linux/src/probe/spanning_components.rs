@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 /// Description of a component type.
 struct ComponentKind {
-    /// libblkid's TYPE.
+    /// TYPE reported by libblkid.
     signature: &'static str,
     /// Description of the object that the components form.
     whole: &'static str,
@@ -24,7 +24,7 @@ struct ComponentKind {
 
 /// Location of the object's ID.
 enum ObjectIdSource {
-    /// libblkid's UUID.
+    /// UUID reported by libblkid.
     Signature,
     /// Binary UUID of 16 bytes at this offset; invalid if all bytes are zero.
     Bytes(u64),
@@ -36,9 +36,9 @@ enum ObjectIdSource {
 
 enum ComponentCondition {
     Always,
-    /// If the eight bytes at this offset are zero.
+    /// The device is a component if the eight bytes at this offset are zero.
     Zero(u64),
-    /// If the eight bytes at this offset are not all zero.
+    /// The device is a component if the eight bytes at this offset are not all zero.
     NotZero(u64),
 }
 

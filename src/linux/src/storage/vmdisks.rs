@@ -55,7 +55,10 @@ impl TestDisks {
 /// Guards against a test filter that is too wide: on another machine `vda` may be the system disk.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
-    assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");
+    assert!(
+        cmdline.contains(" vm-tests"),
+        "vm_ tests destroy disks: only scripts/vm-tests runs them, in a virtual machine"
+    );
 }
 
 impl Drop for TestDisks {

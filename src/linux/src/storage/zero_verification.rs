@@ -22,7 +22,7 @@ const SLOWEST_BYTES: u64 = 16 << 20;
 /// Additional time for devices that respond with a delay.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Total size of the ranges of a device, in bytes, from which progress is reported.
+/// Minimum total size of the ranges of a device, in bytes, for which progress is reported.
 const REPORTED_BYTES: u64 = 64 << 30;
 
 /// Callback for progress messages.

@@ -134,7 +134,7 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
     let erased =
         wipe_disk(&plan(disk.path(), &[NvmeFormat, AtaErase, Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!((erased.device.as_str(), erased.method), (disk.path().as_str(), Discard));
-    let proof = "64 samples of 1 MiB, both ends among them, read back as zero; \
+    let proof = "64 samples of 1 MiB, including both ends, read back as zero; \
                  2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert!(erased.seconds > 0.0);

@@ -37,7 +37,7 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
     }
     Ok(match whole {
         true => "all of it reads back as zero".to_owned(),
-        false => format!("{SAMPLES} samples of 1 MiB, both ends among them, read back as zero"),
+        false => format!("{SAMPLES} samples of 1 MiB, including both ends, read back as zero"),
     })
 }
 
@@ -115,7 +115,7 @@ mod tests {
     fn one_byte_at_either_end_is_enough_to_refuse() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
-        assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, both ends among them, read back as zero");
+        assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, including both ends, read back as zero");
         for offset in [0, GIB - 1] {
             file.write_all_at(&[1], offset).unwrap();
             assert_eq!(

@@ -139,7 +139,7 @@ fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
     }
 }
 
-/// Causes all questions of LVM (`yes_no_prompt` in its source code) that can occur here.
+/// Covers all questions of LVM (`yes_no_prompt` in its source code) that can occur here.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_nothing_asks_and_nothing_stops_it() {

@@ -36,7 +36,7 @@ fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
         assert!(array.running.is_some(), "{array:?}");
         assert_eq!(inside(&inventory, array).first().map(String::as_str), content, "{array:?}");
     }
-    // The result is the same after a second inspection, and after everything was taken down for a refused plan.
+    // A second inspection has the same result, and so has one after everything was taken down for a refused plan.
     let (_, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes, Vec::<String>::new());
     blank(&DISKS);

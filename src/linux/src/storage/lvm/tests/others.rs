@@ -9,8 +9,8 @@ fn mapped(group: &str) -> Vec<String> {
     words::<String>(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
 }
 
-/// The group has volumes of the layout and others. One of the others has a pending merge, and another one has a
-/// snapshot.
+/// The group has volumes of the layout and others. One of the others has a pending merge, and one volume of the layout
+/// has a snapshot.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
