@@ -286,7 +286,7 @@ impl fmt::Display for CommandError {
             ProcessFailure::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` printed more than the {limit} bytes that are read, or left a process that holds its output open",
+                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output open",
                     self.argv
                 )?;
             }

@@ -70,8 +70,8 @@ pub enum UndoOperation {
     UnloadKernel,
 }
 
-/// Defines an enum of operations, and delegates the properties of each variant to its data, or to the unit type with the name of the
-/// variant.
+/// Defines an enum of operations. The properties of a variant are those of its data, or of the unit type with the name
+/// of the variant.
 macro_rules! operations {
     ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*

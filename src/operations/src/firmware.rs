@@ -17,7 +17,7 @@ pub struct BootEntries {
     /// Partitions that may contain a boot loader. The finisher refers to them by index.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether an installer of the image replaces this operation: the installer registers its own entries.
+    /// Whether no entries are registered for an image with an installer, because the installer registers its own.
     pub unless_installer: bool,
 }
 

@@ -49,7 +49,8 @@ pub struct MachineFiles {
     pub root_uuid: String,
 }
 
-/// Writes `/etc/metal/drophammer.json`. It is the last file, so a system that contains it is complete.
+/// Writes `/etc/metal/drophammer.json`. It is the last file that a run writes, so a system that contains it is
+/// complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteMarker(#[serde(serialize_with = "serialize_without_secret")] pub InstallMarker);
 

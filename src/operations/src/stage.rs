@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for the step of a failure outside of all stages, or for a name from another
-            /// version of the agent.
+            /// Returns the stage with this name. Returns `None` for the names that reports use for failures outside of
+            /// all stages, and for names from other versions of the agent.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*

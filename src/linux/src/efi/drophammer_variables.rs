@@ -48,7 +48,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("not the JSON that drophammer writes ({error})")),
+        Err(error) => refused(format!("its value is not JSON in the format of drophammer ({error})")),
     }
 }
 

@@ -149,7 +149,7 @@ fn loop_zeros_are_written_where_nothing_else_works() {
     let size = fill(disk.path());
     let erased = wipe_disk(&plan(disk.path(), &[Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!(erased.method, WriteZeroes);
-    assert!(erased.proof.starts_with("all of it reads back as zero; "), "{}", erased.proof);
+    assert!(erased.proof.starts_with("the whole disk reads back as zero; "), "{}", erased.proof);
     assert!(std::fs::read(disk.image()).unwrap().iter().all(|byte| *byte == 0));
 }
 

@@ -36,7 +36,7 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
         }
     }
     Ok(match whole {
-        true => "all of it reads back as zero".to_owned(),
+        true => "the whole disk reads back as zero".to_owned(),
         false => format!("{SAMPLES} samples of 1 MiB, including both ends, read back as zero"),
     })
 }
@@ -126,7 +126,7 @@ mod tests {
         }
         // A small disk is read completely.
         file.set_len(3 << 20).unwrap();
-        assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "all of it reads back as zero");
+        assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "the whole disk reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not return zeros at byte 1234567");
         assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
