@@ -52,7 +52,7 @@ const NAME: usize = 56;
 /// Function that fills a buffer from an offset of a disk or of a copy of its contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
-/// One copy of the partition table: primary or backup.
+/// A copy of the partition table: primary or backup.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,

@@ -32,7 +32,7 @@ pub(super) struct DmRaidSuperblock {
     events: u64,
     /// Copies that had failed when this superblock was written, one bit for each slot.
     failed: u64,
-    /// Whether this copy contains all data, so its recovery is complete.
+    /// Whether the recovery of this copy is complete, so that it contains all data.
     recovered: bool,
 }
 
