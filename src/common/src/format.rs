@@ -60,7 +60,7 @@ fn fold_line(line: &str, columns: usize) -> String {
             lines.push(current.trim_end().to_owned());
             current = indent.clone();
         }
-        // Spaces between two words do not begin a line.
+        // A continuation line does not start with the spaces between two words.
         if lines.is_empty() || !current.trim().is_empty() || word != " " {
             current += word;
         }
@@ -153,7 +153,7 @@ pub fn format_bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1000.0;
     let mut unit = 0;
-    // 999.5 would round to 1000.
+    // 999.5 and more would be rounded to 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;

@@ -1,6 +1,6 @@
-//! Output of commands. Hidden characters are escaped, because text from a disk, an image, a network or a file must not control the
-//! operator's terminal. Apart from the agent's console and the server's log, no other code writes to standard output or standard error; a
-//! test in `tests` searches the source code for violations.
+//! Output of commands. Hidden characters are escaped, because text from a disk, an image, a network or a file must not
+//! control the operator's terminal. Apart from the agent's console and the server's log, no other code writes to
+//! standard output or standard error. A test in `drophammer::writers_tests` searches the source code for violations.
 
 #[cfg(test)]
 mod tests;

@@ -5,12 +5,13 @@ use crate::format::terminal::is_hidden;
 use crate::output::print_error;
 use std::cell::RefCell;
 
-/// A name with everything that a terminal obeys: sequences of 7 and 8 bits, clipboard, link, title, bell, erased and forged lines, direction, invisible
-/// characters, and the program's own marks.
+/// Name with everything that affects a terminal: 7-bit and 8-bit escape sequences that set colours, clipboard, links
+/// and title; bell; erased and forged lines; changes of the writing direction; invisible characters; and the marks of
+/// the program's own text styles.
 pub const HOSTILE: &str = "n\u{1b}[2J\u{9b}31m\u{1b}]52;c;ZXZpbA==\u{7}\u{1b}]8;;http://evil\u{1b}\\x\u{1b}]0;t\u{9c}\r\u{8}\u{7f}\u{85}\
      \ndrophammer: forged\u{b}\u{c}\u{202e}cba\u{2066}\u{200b}\u{200d}\u{feff}\u{2028}\u{2029}\u{ad}\u{e0041}\u{fdd3}\u{fdef}\u{fffd}";
 
-/// Returns the first character of an output that must not be in it.
+/// Returns the first hidden character of the output; `None` if all characters are safe for a terminal.
 pub fn first_hidden(output: &str) -> Option<char> {
     output.chars().find(|c| is_hidden(*c) && *c != '\n' && *c != '\t')
 }
@@ -19,12 +20,13 @@ thread_local! {
     static RECORDED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Takes what this thread writes, while [`recorded`] runs.
+/// Records output of this thread while [`recorded`] runs; returns `false` otherwise.
 pub(crate) fn record(text: &str) -> bool {
     RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recorded| recorded.push_str(text)).is_some())
 }
 
-/// Returns all that a command writes to both outputs, its error included.
+/// Runs a command and returns everything that it writes to standard output and standard error, including its error
+/// message.
 pub fn recorded<T>(command: impl FnOnce() -> Result<T>) -> String {
     RECORDED.set(Some(String::new()));
     if let Err(error) = command() {

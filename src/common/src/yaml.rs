@@ -101,7 +101,7 @@ pub fn to_json(node: &Node) -> Value {
 /// Formats a string. It is written without quotes if every YAML reader, including readers of YAML 1.1, parses it as a string at any
 /// position.
 pub fn format_scalar(text: &str) -> String {
-    // Words that YAML 1.1, YAML 1.2 or a lenient reader parses as another type than a string.
+    // Words that YAML 1.1, YAML 1.2 or a lenient reader parses as a type other than a string.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/._-+=".contains(&c));

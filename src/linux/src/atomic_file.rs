@@ -27,7 +27,8 @@ pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) ->
     let write = || {
         file.set_permissions(permissions)?;
         file.write_all(content)?;
-        // The kernel's own timestamps are so coarse that two versions of the same length may have the same one.
+        // The timestamps that the kernel sets are coarse: two versions written shortly after each other may have the
+        // same one.
         file.set_modified(SystemTime::now())?;
         file.sync_all()
     };

@@ -16,7 +16,7 @@ const KEPT: usize = 256 << 10;
 /// Output of the ramdisk before the agent started.
 const BEFORE: &str = "/run/ramdisk.log";
 
-/// Console output of this process.
+/// Log of the console output of this process.
 pub static SAID: ConsoleLog = ConsoleLog::new();
 
 /// Prints one or more lines.
@@ -40,7 +40,7 @@ pub struct ConsoleLog(Mutex<ConsoleTail>);
 
 struct ConsoleTail {
     text: String,
-    /// Number of bytes printed before `text`, which are no longer kept.
+    /// Number of older bytes that were printed before `text` and have been dropped.
     gone: u64,
 }
 
@@ -66,7 +66,8 @@ impl ConsoleLog {
         tail.text.push_str(text);
         tail.text.push('\n');
         if tail.text.len() > KEPT {
-            // Drop half of the log in one operation, so that not every line moves a long log.
+            // Drop half of the log at once: dropping one line at a time would move the rest of the log for every new
+            // line.
             let from = tail.text.len() - KEPT / 2;
             let from =
                 tail.text.as_bytes()[from..].iter().position(|byte| *byte == b'\n').map_or(from, |at| from + at + 1);
@@ -76,8 +77,8 @@ impl ConsoleLog {
         }
     }
 
-    /// Returns at most `most` bytes of the output from offset `start` onwards, preceded by their actual offset, which
-    /// is higher than `start` if the output at `start` is no longer kept.
+    /// Returns at most `most` bytes of the output from offset `start` onwards, preceded by its actual offset. This
+    /// offset is higher than `start` if the output at `start` has been dropped.
     pub fn read_since(&self, start: u64, most: usize) -> (u64, String) {
         let tail = self.lock_tail();
         let start = start.max(tail.gone);
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(said.read_since(0, 100), (0, "one\nzwei\ndrei ä\n\n".to_owned()));
         assert_eq!(said.read_since(0, 6), (0, "one\n".to_owned()));
         assert_eq!(said.read_since(4, 6), (4, "zwei\n".to_owned()));
-        // If no line fits, a part of a line is returned, but never half of a character.
+        // If no line fits, a part of a line is returned, cut at a character boundary.
         assert_eq!(said.read_since(9, 6), (9, "drei ".to_owned()));
         assert_eq!(said.read_since(18, 100), (18, String::new()));
         assert_eq!(said.read_since(1000, 100), (1000, String::new()), "nobody has said that much");
@@ -131,7 +132,7 @@ mod tests {
         assert!(start > 0 && text.len() <= KEPT && text.len() >= KEPT / 2 - 101, "{start}: {}", text.len());
         assert_eq!(start + text.len() as u64, 10_000 * 101);
         assert!(text.lines().all(|kept| kept == line));
-        // A line that is longer than the maximum size kept.
+        // A line that is longer than the maximum size of the log.
         said.append(&"ä".repeat(KEPT));
         let (start, text) = said.read_since(0, usize::MAX);
         assert_eq!(start + text.len() as u64, 10_000 * 101 + 2 * KEPT as u64 + 1);

@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// Logical sector sizes that can hold a GPT.
 pub const SECTORS_BYTES: [u64; 2] = [512, 4096];
 
-/// UEFI's minimum number of entries, which every tool writes.
+/// Number of entries in a table: UEFI's minimum, which all tools use.
 pub(crate) const ENTRIES: u32 = 128;
 const ENTRY_BYTES: u32 = 128;
 
@@ -52,7 +52,7 @@ const NAME: usize = 56;
 /// Function that fills a buffer from an offset of a disk or of a copy of its contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
-/// Single copy of the partition table.
+/// A copy of the partition table: primary or backup.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Gpt {
     sector: u64,
@@ -95,7 +95,7 @@ impl Gpt {
         let entries = vec![0; (ENTRIES * ENTRY_BYTES) as usize];
         let mut gpt = Gpt { sector, header: vec![0; sector as usize], entries };
         write_bytes(&mut gpt.header, 0, SIGNATURE);
-        // Version 1.0.
+        // Revision 1.0 of the header.
         for (at, word) in
             [(REVISION, 0x1_0000), (HEADER_SIZE, HEADER_BYTES), (ENTRY_COUNT, ENTRIES), (ENTRY_SIZE, ENTRY_BYTES)]
         {
@@ -204,7 +204,7 @@ impl Gpt {
         }
     }
 
-    /// Changes the end of a partition and nothing else.
+    /// Changes the end of a partition, and preserves its other fields.
     pub(crate) fn set_partition_end(&mut self, number: u32, end: u64) {
         if let Some(slot) = self.entry_slot_mut(number) {
             write_bytes(slot, LAST_LBA, &end.saturating_sub(1).to_le_bytes());

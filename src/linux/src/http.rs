@@ -63,7 +63,8 @@ pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
     build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
 }
 
-/// Returns a client for passwords of registries: it does not follow redirects, and uses the proxies of the environment over https only.
+/// Returns a client for requests with registry credentials: it does not follow redirects, and uses the proxies of the
+/// environment over https only.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -79,8 +80,8 @@ pub fn new_client_without_redirects() -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()))
 }
 
-/// Returns a client for devices that require a password: it does not follow redirects, and uses each connection for one request, because some
-/// devices close connections without notice. If `insecure`, it accepts any certificate.
+/// Returns a client for devices that require a password: it does not follow redirects. It uses a new connection for
+/// each request, because some devices close connections without notice. If `insecure`, it accepts any certificate.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -89,8 +90,8 @@ pub fn new_device_client(insecure: bool) -> Result<Client> {
     build_client(&|| builder().tls_danger_accept_invalid_certs(insecure))
 }
 
-/// Returns a client for long bodies: the response headers, and each read of the body, may take up to `stall`; the body as a whole has no
-/// time limit.
+/// Returns a client for long bodies. The response headers, and each read of the body, may take up to `stall`; there is
+/// no time limit for the whole body.
 ///
 /// Do not set `RequestBuilder::timeout` of reqwest's blocking client in addition: it would limit the body as a whole.
 ///
@@ -117,13 +118,14 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
     format!("{path}{suffix}{query}")
 }
 
-/// Returns a builder with the settings that all clients share. Without [`proxies`], a client connects directly.
+/// Returns a builder with the settings that all clients share. The client connects directly unless the caller adds
+/// [`proxies`].
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-    // No referer: a redirect would send the URL with its query, which may be secret, to the other host. HTTP/2 would send all ranges of an
-    // image over one connection, which defeats parallel ranges.
+    // No referer: on a redirect, it would disclose the URL and its query, which may be secret, to the other host.
+    // HTTP/2 would send all ranges of an image over one connection, which defeats parallel ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
@@ -137,8 +139,9 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
     before.scheme() == "https" && next.scheme() != "https"
 }
 
-/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error. A certificate that is
-/// not valid yet is not meant: the clock of this machine may be behind, and be corrected.
+/// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error.
+/// Returns false for a certificate that is not valid yet: this machine's clock may be behind, and may be corrected
+/// before a retry.
 pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     use CertificateError::{NotValidYet, NotValidYetContext};
     find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
@@ -231,7 +234,7 @@ mod tests {
         assert!(is_untrusted_certificate(&wrapped));
         assert!(!is_untrusted_certificate(&tls(rustls::Error::HandshakeNotComplete)));
         assert!(!is_untrusted_certificate(&std::io::Error::other("connection reset")));
-        // The clock may be corrected.
+        // The certificate may become valid once the clock is corrected.
         let early = || rustls::Error::InvalidCertificate(CertificateError::NotValidYet);
         let late = || rustls::Error::InvalidCertificate(CertificateError::Expired);
         assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));

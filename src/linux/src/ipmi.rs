@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Device of the first system interface.
 pub const DEVICE: &str = "/dev/ipmi0";
 
-/// Timeout of a command, which takes milliseconds. The driver itself retries a BMC that is busy.
+/// Timeout of a command, which normally takes milliseconds. The driver itself retries a BMC that is busy.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 /// Deadline of all commands together: a BMC that responds slowly must not delay the boot any longer.
 const TOTAL_PATIENCE: Duration = Duration::from_secs(20);
@@ -71,7 +71,7 @@ impl fmt::Display for IpmiError {
 struct Bmc<'a> {
     transport: &'a mut dyn IpmiTransport,
     end: Instant,
-    /// Pause before a busy BMC is asked again.
+    /// Pause before a command is repeated because the BMC was busy.
     pause: Duration,
 }
 

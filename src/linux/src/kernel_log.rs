@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Text before the messages of the kernel in an error message.
+/// Prefix of kernel messages that are appended to an error message.
 pub(crate) const EXCERPT_PREFIX: &str = "kernel log: ";
 
 /// Maximum number of log lines that are reported.

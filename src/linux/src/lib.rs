@@ -1,8 +1,9 @@
 //! Access to the machine: its processes, devices, firmware variables, storage tools, kernel log, and network.
 //!
 //! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, one
-//! file per tool, and decides nothing. [`process`] is the only module that starts programs: with an argument vector,
-//! standard input that is empty unless data is passed, a deadline, and the standard error in the error.
+//! file per tool, and decides nothing. [`process`] is the only module that starts programs. Programs are started
+//! without a shell, with an empty standard input unless data is passed, and with a deadline. Errors contain their
+//! standard error.
 
 pub mod atomic_file;
 pub mod clock;

@@ -29,8 +29,8 @@ use std::{fmt, thread};
 /// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum output that is kept, in bytes. Output beyond it is passed to the watcher but not stored, since an installer
-/// may print without end.
+/// Maximum output that is kept, in bytes. Output beyond it is passed to the watcher but not stored, since the output of
+/// an installer may be endless.
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].
@@ -286,7 +286,7 @@ impl fmt::Display for CommandError {
             ProcessFailure::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` printed more than the {limit} bytes that are read, or left a process that holds its output open",
+                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output open",
                     self.argv
                 )?;
             }
@@ -327,7 +327,7 @@ fn wait_with_timeout(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < end => {}
-            // try_wait fails only for a child that was reaped elsewhere, which nothing here does.
+            // try_wait fails only if other code has reaped the child, which does not happen in this program.
             Ok(None) | Err(_) => return None,
         }
         thread::sleep(pause);
@@ -338,7 +338,7 @@ fn wait_with_timeout(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn kill_group(child: &mut Child) {
     use nix::sys::signal::{Signal, killpg};
     if let Ok(id) = i32::try_from(child.id()) {
-        // A process that has already exited is fine too.
+        // Fails if the process has already exited, which is not an error.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
     // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for it.

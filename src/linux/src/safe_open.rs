@@ -20,7 +20,8 @@ pub enum PathRestriction {
 /// Opens `path` beneath `directory` with O_CLOEXEC.
 ///
 /// # Errors
-/// ELOOP: a symlink where none is allowed. EXDEV: the path escapes or crosses into another filesystem.
+/// Returns ELOOP if the path contains a symlink that is not allowed, and EXDEV if the path escapes from the directory
+/// or crosses into another filesystem.
 pub fn open_beneath<P: ?Sized + NixPath>(
     directory: impl AsFd,
     path: &P,
@@ -51,7 +52,7 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    /// A prison with ways out of it, and what each kind of way finds behind them.
+    /// Opens paths that lead out of the directory, with each restriction.
     #[test]
     fn nothing_leads_out() {
         let dir = tempfile::tempdir().unwrap();

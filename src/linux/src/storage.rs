@@ -1,5 +1,5 @@
-//! Disk operations, one file for each kernel interface or tool. An operation of the plan is the input, a typed result
-//! the output; all decisions are made by the plan.
+//! Disk operations, one file for each kernel interface or tool. Each function takes an operation of the plan and
+//! returns a typed result; all decisions are made by the planner.
 
 pub mod assembly;
 pub mod block_device;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// Creates an array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateArray {
-    /// `/dev/md1`, `/dev/md/root`.
+    /// Path of the array, such as `/dev/md1` or `/dev/md/root`.
     pub device: DevicePath,
     pub level: RaidLevel,
     /// Version of the superblock: `1.2`, unless the layout specifies another.
@@ -95,7 +95,7 @@ impl PlannedOperation for StopArray {
 pub struct TryArray {
     /// The array to create, with a distinct name and UUID so that it cannot be mistaken for the real one.
     pub make: CreateArray,
-    /// Size in bytes of each of its devices.
+    /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
     /// Alternative sizes, tried in turn if `member_bytes` is refused; for devices whose size is unknown before they are created.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -18,10 +18,10 @@ pub struct TellPointOfNoReturn {
     /// Extents of the plan.
     #[serde(skip)]
     pub extents: Vec<StageExtents>,
-    /// Hash of the operator's approval, if the plan was compared with one.
+    /// Hash of the approved plan with which this plan was compared; `None` if the operator approved none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// `sha256:HEX` of the secret in the marker of this attempt.
+    /// SHA-256 of the secret in the marker of this attempt, as `sha256:HEX`.
     #[serde(skip)]
     pub secret_digest: Option<String>,
 }
@@ -40,7 +40,8 @@ impl PlannedOperation for TellPointOfNoReturn {
     }
 }
 
-/// Final report of a successful run to the control plane, in addition to the results of the stages.
+/// Sends the final report of a successful run to the control plane. It contains the results of the stages and these
+/// fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinalReport {
     /// Id of the allocation.

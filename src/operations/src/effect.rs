@@ -18,7 +18,8 @@ pub struct Effect<'a> {
     /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately before the operation
     /// that each path still leads to a disk of the plan. Operations that open a disk themselves verify the open descriptor.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that were not written before, and that the operation and later ones may write. Devices on recreated disks are omitted.
+    /// Devices that may be written from this operation on. Devices on recreated disks are omitted, because these disks
+    /// may be written as a whole.
     pub written: Vec<DevicePath>,
     /// Undo operations; the last one is executed first. They are recorded before the operation is executed, since a partial operation must
     /// be undone too.
@@ -44,12 +45,13 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Undo of one operation. `Wiping`, `Wiped` and `Made` are undone only after a failure that leaves the system incomplete.
+/// Undo of one operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the system
+/// incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Unlocks everything that the session has locked.
     Unlock,
-    /// Wipes both ends of a disk whose wipe is not complete: after a failed wipe, the disk must not be mistaken for an untouched one.
+    /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged one.
     Wiping(DevicePath),
     /// Wipes the boot code of a disk that this session has wiped completely. Any partition table on it was written by this session.
     Wiped(DevicePath),
@@ -61,15 +63,15 @@ pub enum UndoOperation {
     DeactivateGroup(DeactivateGroup),
     /// Closes a container that the session has opened.
     CloseContainer(CloseContainer),
-    /// Unmounts everything.
+    /// Unmounts all mounts of the session.
     Unmount,
     /// Ends processes that programs of the image may have left running.
     EndProcesses,
     UnloadKernel,
 }
 
-/// Defines an enum of operations, and delegates the properties of each variant to its data, or to the unit type with the name of the
-/// variant.
+/// Defines an enum of operations. The properties of a variant are those of its data, or of the unit type with the name
+/// of the variant.
 macro_rules! operations {
     ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*

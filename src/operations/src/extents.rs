@@ -14,7 +14,7 @@ pub struct ByteRange {
 /// Consecutive stages with the extents that each of them may write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageExtents {
-    /// The JSON field is `steps`, the word that operators read.
+    /// Names of the stages. The JSON field is called `steps`, because operators know stages by this word.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
     /// Writable ranges by disk; empty if the stages write nothing.
@@ -24,7 +24,7 @@ pub struct StageExtents {
 /// Byte ranges of a disk, in order and disjoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskExtents {
-    /// `/dev/sda`.
+    /// Device path, such as `/dev/sda`.
     pub device: DevicePath,
     /// Serial number of the disk; empty if it has none.
     pub serial: String,

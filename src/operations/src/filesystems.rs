@@ -40,8 +40,8 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
 /// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
-    /// The filesystem to create, with a UUID that differs from the real one: the kernel refuses to mount two filesystems with the same
-    /// UUID, or confuses them.
+    /// The filesystem to create. Its UUID differs from the real one, because the kernel refuses to mount two
+    /// filesystems with the same UUID, or confuses them.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
     /// Alternative sizes, tried in turn if `size_bytes` is refused; for a filesystem whose size is unknown before it is created.
@@ -58,9 +58,9 @@ pub struct TryFilesystem {
 /// Kernel that mounts a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountingKernel {
-    /// Version: `5.14.0-427.el9.x86_64`.
+    /// Version of the kernel, such as `5.14.0-427.el9.x86_64`.
     pub version: String,
-    /// Mount point.
+    /// Mount point of the filesystem.
     pub path: String,
 }
 

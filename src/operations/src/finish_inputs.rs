@@ -14,8 +14,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootDisk {
     pub device: DevicePath,
-    /// Gap between the partition table and the first partition, for a boot loader. `None` if the disk has no GPT, or no BIOS boots from
-    /// disks with its sector size.
+    /// Gap between the partition table and the first partition, for a boot loader. `None` if this plan does not write
+    /// the partition table of the disk, or if a BIOS cannot boot from disks with this sector size.
     pub gap: Option<ByteRange>,
 }
 
@@ -76,12 +76,12 @@ pub enum RequestedNetwork {
 /// The root filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RootFilesystem {
-    /// UUID; empty if a raw image brings the filesystem.
+    /// UUID; empty if the filesystem is part of a raw image.
     pub uuid: String,
     pub format: Option<FilesystemFormat>,
-    /// UUIDs of the arrays below it.
+    /// UUIDs of the arrays below the filesystem.
     pub arrays: Vec<Uuid>,
-    /// The logical volume that contains it, if any.
+    /// The logical volume that contains the filesystem, if any.
     pub volume: Option<RootVolume>,
 }
 
@@ -113,9 +113,9 @@ pub struct FinishedArray {
 /// a plain partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
-    /// `/dev/sda1`.
+    /// Device path of the partition, such as `/dev/sda1`.
     pub device: DevicePath,
-    /// `/dev/sda`.
+    /// Disk that contains the partition, such as `/dev/sda`.
     pub disk: DevicePath,
     pub number: u32,
     /// Unique partition GUID (PARTUUID).

@@ -12,12 +12,12 @@ pub const OWN_PREFIX: &str = "drophammer: ";
 /// Registers boot entries for the installed system with the firmware, through efivarfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootEntries {
-    /// `drophammer: web-1`.
+    /// Description of the entries, such as `drophammer: web-1`.
     pub label: String,
     /// Partitions that may contain a boot loader. The finisher refers to them by index.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether no entries are registered if the image has an installer, which then registers its own entries.
+    /// Whether no entries are registered for an image with an installer, because the installer registers its own.
     pub unless_installer: bool,
 }
 
@@ -43,8 +43,8 @@ fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &
     format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
 }
 
-/// Removes boot variables of earlier systems. Afterwards none of the variables has the value that it had when the plan was made, and no
-/// boot order lists a removed number.
+/// Removes boot variables of earlier systems, unless their values have changed since the plan was made. Removed numbers
+/// are also removed from the boot order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
@@ -73,8 +73,8 @@ fn describe_removal(removal: &RemoveVariables) -> String {
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the expected value, in hexadecimal. A variable with a different value is not removed. With `None`, the variable is
-    /// removed whatever its value is.
+    /// SHA-256 of the planned value, in hexadecimal. A variable with a different value is not removed. With `None`, the
+    /// variable is removed regardless of its value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// A line of fstab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FstabEntry {
-    /// `UUID=…` or `tmpfs`.
+    /// Source of the mount: `UUID=…` or `tmpfs`.
     pub source: String,
     /// Mount point, `none` for swap.
     pub path: String,

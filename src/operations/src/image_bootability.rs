@@ -15,7 +15,8 @@ pub struct ImageNeeds {
     /// Whether the kernel may be on a preserved filesystem.
     pub keeps_kernels: bool,
     pub has_user_data: bool,
-    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is such a mount point whose key is in the TPM.
+    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of such
+    /// a filesystem whose key is in the TPM.
     pub opens: Option<String>,
     pub opens_by_tpm: Option<String>,
 }

@@ -82,9 +82,9 @@ pub fn spanning_partition_bytes(bytes: u64) -> u64 {
     (bytes / MIB).saturating_sub(2) * MIB
 }
 
-/// Returns the link that udev creates to a partition of an array. It contains the UUID of the array, not the GUID of the partition: mdadm's
-/// rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the partition contains a filesystem, and udev's own rules for
-/// disks (252 and 257) ignore arrays.
+/// Returns the link that udev creates to a partition of an array. The link contains the UUID of the array, not the GUID
+/// of the partition. mdadm's rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the partition
+/// contains a filesystem. udev's own rules for disks (252 and 257) ignore arrays.
 pub fn array_partition_link(array: Uuid, number: u32) -> String {
     format!("/dev/disk/by-id/md-uuid-{}-part{number}", format_array_uuid(array))
 }

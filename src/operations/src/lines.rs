@@ -1,9 +1,9 @@
-//! Operations as text: one line for each, and the same operation on several devices in one line.
+//! Operations as text: one line for each operation. Operations that differ only in their device share a line.
 
 use crate::PlannedOperation;
 use crate::text::{DeviceSizes, OperationLine, OperationText};
 
-/// Returns one text for each operation, or for each group of equal operations.
+/// Returns the lines for these operations. Operations with the same text on different devices are combined.
 pub fn operation_lines<O: PlannedOperation>(operations: &[O], sizes: &DeviceSizes) -> Vec<String> {
     let mut lines: Vec<(Vec<&str>, OperationText)> = Vec::new();
     for operation in operations {

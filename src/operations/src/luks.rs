@@ -14,11 +14,11 @@ pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 /// Creates a LUKS2 container on a whole device, and opens it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LuksContainer {
-    /// Disk, partition, array or logical volume, named as during the installation.
+    /// Disk, partition, array or logical volume, by its name during the installation.
     pub device: DevicePath,
     /// UUID in the header of the container.
     pub uuid: Uuid,
-    /// `/dev/mapper/luks-UUID`.
+    /// Path of the open container, `/dev/mapper/luks-UUID`.
     pub mapping: DevicePath,
     /// Sector size of the device.
     pub sector_bytes: u32,
@@ -28,8 +28,8 @@ pub struct LuksContainer {
     /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
     #[serde(skip)]
     pub key: SecretText,
-    /// Whether a key exists but was not available when the plan was made: the plan was made offline, or the control plane had already
-    /// sent the key once in this boot.
+    /// Whether a key exists but was not available when the plan was made. Either the plan was made offline, or the
+    /// control plane had already sent the key once in this boot.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }

@@ -34,7 +34,7 @@ fn describe_group(group: &CreateGroup) -> String {
 pub struct CreateVolume {
     pub name: String,
     pub group: String,
-    /// `/dev/GROUP/NAME`.
+    /// Path of the volume, `/dev/GROUP/NAME`.
     pub device: DevicePath,
     /// All physical volumes of the volume group that will contain the logical volume.
     pub physical: Vec<DevicePath>,

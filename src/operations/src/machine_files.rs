@@ -45,11 +45,12 @@ pub struct MachineFiles {
     pub has_arrays: bool,
     /// Filesystems that this run formats.
     pub made: Vec<MakeFilesystem>,
-    /// UUID of the root filesystem; empty if a raw image brings it.
+    /// UUID of the root filesystem; empty if the filesystem is part of a raw image.
     pub root_uuid: String,
 }
 
-/// Writes `/etc/metal/drophammer.json`. It is the last file, so a system that contains it is complete.
+/// Writes `/etc/metal/drophammer.json`. It is the last file that a run writes, so a system that contains it is
+/// complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteMarker(#[serde(serialize_with = "serialize_without_secret")] pub InstallMarker);
 

@@ -18,8 +18,8 @@ impl PlannedOperation for FinishInputs {
     }
 }
 
-/// Makes a raw image bootable. Such an image was built for any machine: without an installer it keeps its boot loader, and
-/// `/etc/metal/boot-info.yaml` is derived from the configuration of that boot loader.
+/// Makes a raw image bootable. Such an image is not specific to a machine. If it has no installer, its own boot loader
+/// is used, and `/etc/metal/boot-info.yaml` is derived from the configuration of this boot loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptImage(pub Box<FinishInputs>);
 

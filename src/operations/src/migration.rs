@@ -39,14 +39,14 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
     OperationText::after(format!("received from machine {}", receive.machine)).with(below.collect())
 }
 
-/// A device that is filled with the content of its counterpart.
+/// A device that receives the content of the corresponding device on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
     /// Name in the layout, on both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,
-    /// UUID in the notation of blkid; empty if it has none.
+    /// UUID of the filesystem in blkid's notation; empty if the filesystem has none.
     pub uuid: String,
     /// Size in bytes of the device on the source machine; no more than this is written.
     pub size_bytes: u64,

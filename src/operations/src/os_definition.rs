@@ -55,8 +55,8 @@ impl PlannedOperation for FindPrograms {
     }
 }
 
-/// Fills the system disk by the `create` program of the OS definition, instead of writing a raw image to it. The disk is then adapted and
-/// checked as `BurnDisk` does it.
+/// Fills the system disk by the `create` program of the OS definition, instead of writing a raw image to it. The disk
+/// is then adapted and checked as after [`BurnDisk`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.
@@ -64,7 +64,7 @@ pub struct CreateSystem {
     /// Disks that the program may write, in the order of the layout: those that are recreated. The program's `/dev` contains no other
     /// disks.
     pub disks: Vec<DevicePath>,
-    /// The system disk, and the content that it must have afterwards, as after writing a raw image.
+    /// The system disk, and its expected content, as for a raw image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]

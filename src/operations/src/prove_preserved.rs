@@ -31,7 +31,7 @@ fn describe_proof(kept: &[PreservedObject]) -> OperationText {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PreservedObject {
     pub object: ObjectLocator,
-    /// Identity by property: `guid`, `partition 1`, `members`, `label`.
+    /// Identifying values by property name, such as `guid`, `partition 1`, `members` or `label`.
     pub identity: BTreeMap<String, String>,
 }
 
@@ -41,21 +41,22 @@ pub struct PreservedObject {
 pub enum ObjectLocator {
     /// A disk by its kernel name, which is stable while the agent runs.
     Disk(KernelName),
-    /// An array, identified by its UUID. `device` is only informative, because kernel names of arrays change while the agent runs.
+    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays change while the
+    /// agent runs.
     Array {
         uuid: Uuid,
         #[serde(with = "common::serde_empty")]
         device: Option<DevicePath>,
     },
-    /// A volume group, identified by its LVM UUID; `name` is only informative. Volumes in `added` are created by this plan and are not
-    /// compared.
+    /// A volume group, identified by its LVM UUID; `name` is for display only. Volumes in `added` are created by this
+    /// plan and are not compared.
     Group {
         uuid: String,
         name: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         added: Vec<String>,
     },
-    /// A filesystem, identified by the device `on`. `device` and `path` are only informative.
+    /// A filesystem, identified by the device `on`. `device` and `path` are for display only.
     Filesystem {
         device: DevicePath,
         #[serde(with = "common::serde_empty")]

@@ -24,7 +24,8 @@ pub struct BurnDisk {
     pub grow: Option<u32>,
     /// Filesystems that the layout mounts, which the image must therefore contain.
     pub filesystems: Vec<ExpectedFilesystem>,
-    /// UUIDs, in lower case, that the image must not contain, because a device on a preserved disk has them. The value is that device.
+    /// UUIDs, in lower case, that the image must not contain, because devices on preserved disks have them. Each UUID
+    /// is mapped to its device.
     pub taken: BTreeMap<String, DevicePath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<AddedPartition>,

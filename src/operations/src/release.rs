@@ -1,4 +1,4 @@
-//! Holders of disks, which are released, that is stopped, removed or deactivated, before a disk is wiped.
+//! Release of the holders of disks: they are stopped, removed or deactivated before a disk is wiped.
 
 use crate::text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};

@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for the step of a failure outside of all stages, or for a name from another
-            /// version of the agent.
+            /// Returns the stage with this name. Returns `None` for the names that reports use for failures outside of
+            /// all stages, and for names from other versions of the agent.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -98,7 +98,7 @@ impl FailureState {
         matches!(self, FailureState::HalfMade | FailureState::Changed)
     }
 
-    /// Returns whether the system was complete when the stage failed, so no disk is written any further.
+    /// Returns whether the system was already complete when the stage failed. No disk is written after such a failure.
     pub fn is_complete(self) -> bool {
         matches!(self, FailureState::Unreported | FailureState::Complete)
     }

@@ -41,7 +41,7 @@ impl From<&str> for OperationLine<'_> {
     }
 }
 
-/// Text of an operation: before the names of its devices, after them, and on the lines below.
+/// Text of an operation: the parts before and after the names of its devices, and further lines.
 #[derive(PartialEq, Eq)]
 pub struct OperationText {
     before: String,

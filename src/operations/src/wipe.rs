@@ -35,7 +35,7 @@ pub struct WipeDisk {
     /// Ranges that are zeroed first, one after the other; each is durable before the next one is written. Once all of them are zeroed, the
     /// disk is not bootable.
     pub first: Vec<ByteRange>,
-    /// Ranges that are zeroed and read back as zero, after the `methods` and whatever their result was.
+    /// Ranges that are zeroed and verified after the `methods`, regardless of their result.
     pub zero: Vec<ByteRange>,
 }
 
@@ -45,7 +45,8 @@ impl PlannedOperation for WipeDisk {
     }
 
     fn effect(&self) -> Effect<'_> {
-        // The descriptor is verified too, but disks are wiped concurrently: none is written if another one has changed.
+        // Each wipe verifies its open descriptor, but disks are wiped concurrently. Therefore all paths are verified
+        // before the first write: if one disk has changed, none is written.
         Effect::opening([&self.device]).undone_by([UndoOperation::Wiping(self.device.clone())])
     }
 }
@@ -95,7 +96,7 @@ pub struct ProveZeros(pub Vec<ZeroProof>);
 /// Ranges of a device that are read completely and must be zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ZeroProof {
-    /// Device name before the first write.
+    /// Path of the device before the run has changed anything.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
     /// Serial numbers of the disks below the device, which the operator can pass with `--give-up` to discard the data. Empty if one of the

@@ -1,4 +1,4 @@
-//! Every command writes through this module, whatever names it has read.
+//! Names with control characters cannot forge output of commands.
 
 use super::*;
 use crate::testing::{HOSTILE, first_hidden, recorded};

@@ -129,7 +129,7 @@ impl YamlEditor<'_> {
     fn replace_value(&mut self, node: &YamlNode, from: Option<usize>, new: &Value, depth: usize) -> Option<()> {
         let is_short = !new.is_array() && !new.is_object();
         let (range, text) = match from {
-            // Only the short value is replaced: the text between colon and value is preserved.
+            // Only the value itself is replaced: the text between colon and value is preserved.
             Some(_) if is_short && !node.is_empty() && node.is_scalar() => (node.range()?, format_flow(new)),
             Some(from) if node.within_flow => (from..node.end?, format!(" {}", format_flow(new))),
             Some(from) => {

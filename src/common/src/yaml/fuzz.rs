@@ -195,7 +195,7 @@ fn scalar(random: &mut Rng, text: &mut String) {
         0 => text.push_str(&format!("'{}'", word.replace('\'', "''"))),
         1 => text.push_str(&super::quote_string(word)),
         2 => text.push_str(&super::format_scalar(word)),
-        // Some of them are not plain scalars.
+        // Some words are not valid plain scalars.
         3 => text.push_str(word),
         _ => text.push_str(&format!("plain{}", random.u8(..))),
     }

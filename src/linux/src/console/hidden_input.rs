@@ -14,7 +14,7 @@ pub const CONSOLE: &str = "/dev/console";
 /// Maximum line length of a terminal (N_TTY_BUF_SIZE in drivers/tty/n_tty.c).
 const LINE_BYTES: usize = 4096;
 
-/// Prints a question and waits for a line until `until`; `None` on timeout.
+/// Prints a question and waits for a line. Returns `None` if none was entered before `until`.
 ///
 /// # Errors
 /// Returns an error if the console is not a terminal, or cannot be read.
@@ -25,7 +25,7 @@ pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Resul
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let mut waits = libc::pollfd { fd: terminal.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives until the call returns.
+        // SAFETY: the pointer refers to one structure, which lives until the call returns.
         match unsafe { libc::poll(&raw mut waits, 1, i32::try_from(left.as_millis()).unwrap_or(i32::MAX)) } {
             0 => return Ok(None),
             1.. => break,
@@ -88,10 +88,10 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    /// Where a person types, and the terminal.
+    /// Opens a pseudoterminal. Returns the end at which the operator types, and the path of the terminal.
     fn terminal() -> (File, PathBuf) {
         let mut name = [0; 64];
-        // SAFETY: the calls get descriptors that are open, and room for the name.
+        // SAFETY: the descriptors are open, and the length passed is that of the buffer.
         let (person, name) = unsafe {
             let person = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY);
             assert!(person >= 0 && libc::grantpt(person) == 0 && libc::unlockpt(person) == 0);

@@ -1,4 +1,4 @@
-//! Firmware variables of drophammer itself.
+//! Firmware variables that drophammer defines.
 
 use super::variables::{remove_file, write_file};
 use common::bounded_read::read_whole;
@@ -14,7 +14,7 @@ const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
 /// Size of the attributes in front of the value, in bytes.
 const ATTRIBUTE_BYTES: usize = 4;
 
-/// Maximum size of a variable that drophammer reads.
+/// Maximum size of a variable that is read, in bytes.
 const MAXIMUM_BYTES: u64 = 64 << 10;
 
 /// Returns the path of a variable of drophammer in efivarfs.
@@ -25,8 +25,8 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 /// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
 ///
 /// # Errors
-/// Returns an error if the variable exists but cannot be read or parsed. It must not be treated as absent, because data
-/// that its record protects could then be erased.
+/// Returns an error if the variable exists but cannot be read or parsed. The caller must not treat the variable as
+/// absent, because data that its record protects could then be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
@@ -48,7 +48,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("not the JSON that drophammer writes ({error})")),
+        Err(error) => refused(format!("its value is not JSON in the format of drophammer ({error})")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! UEFI load options, such as `Boot0003`. UEFI specification 3.1.3; device paths: 10.3.
+//! UEFI load options, such as `Boot0003` (UEFI specification 3.1.3), and their device paths (10.3).
 
 use uuid::Uuid;
 
@@ -84,7 +84,7 @@ impl LoadOption {
     /// Returns the nodes of the path without its terminator; `None` if the path is malformed.
     pub fn nodes(&self) -> Option<Vec<DevicePathNode<'_>>> {
         let (mut path, mut nodes) = (&self.path[..], Vec::new());
-        // Type, subtype, and length including these four bytes.
+        // A node starts with type, subtype, and a length that includes these four bytes.
         while let [kind, subtype, low, high, ..] = *path {
             let length = usize::from(u16::from_le_bytes([low, high]));
             let node = path.get(..length).filter(|node| node.len() >= 4)?;
@@ -98,8 +98,8 @@ impl LoadOption {
     }
 }
 
-/// Encodes a GPT partition as a device path that does not name the disk (short form, 3.1.2): the firmware finds the
-/// partition even if the disk is moved to another slot.
+/// Encodes a GPT partition as a short-form device path (3.1.2), which does not contain the path of the disk. The
+/// firmware finds the partition even if the disk is moved to another slot.
 fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `Boot0000` of an Arch Linux, as published; `grub-install` and efibootmgr have made it.
+    /// Published example: `Boot0000` of an Arch Linux system, created by `grub-install` through efibootmgr.
     const GRUB: &str = "01000000 5e00 47005200550042000000 \
         04012a00 01000000 0008000000000000 0020080000000000 72f46fd0a1d71746b48ec6b2eff6fe8d 0202 \
         04043000 5c00450046004900 5c0047005200550042005c00 67007200750062007800360034002e006500660069000000 7fff0400";

@@ -17,10 +17,10 @@ pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
 /// Vendor GUID of the variables defined by the specification.
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Attributes of variables that are written: non-volatile, accessible to boot services and at runtime.
+/// Attributes of the variables that are written: non-volatile, and accessible both to boot services and at runtime.
 const ATTRIBUTES: u32 = 7;
 
-/// Maximum size of a variable that is read.
+/// Maximum size of a variable that is read, in bytes.
 const MAXIMUM: u64 = 1 << 20;
 
 /// Boot configuration of the firmware.
@@ -120,7 +120,8 @@ pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
 
 fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> {
     variable.write_all(content)?;
-    // efivarfs has truncated the file already. On other filesystems, the end of a longer value would remain.
+    // efivarfs has truncated the file already. Other filesystems, such as in tests, would keep the end of a longer old
+    // value.
     let (is, wanted) = (variable.metadata()?, content.len() as u64);
     if is.is_file() && is.len() > wanted { variable.set_len(wanted) } else { Ok(()) }
 }

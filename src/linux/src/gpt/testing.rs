@@ -6,8 +6,8 @@ use super::*;
 use std::fs;
 use tempfile::NamedTempFile;
 
-/// A disk full of 0xaa, at the start of which lies an image with a GPT of 128 partitions of one sector each. Its primary header
-/// says, perhaps, another place of the backup than the true one.
+/// Creates a disk filled with 0xaa. It starts with an image that has a GPT of 128 partitions of one sector each. If
+/// `backup_lba` is given, the primary header contains this offset of the backup instead of the correct one.
 pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup_lba: Option<u64>) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), vec![0xaa; ((image_sectors + more_sectors) * sector) as usize]).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn crowded(sector: u64, image_sectors: u64, more_sectors: u64, backup
     file
 }
 
-/// The bytes of such an image.
+/// Returns the bytes of an image as described for [`crowded`].
 pub fn crowded_image(sector: u64, sectors: u64) -> Vec<u8> {
     fs::read(crowded(sector, sectors, 0, None).path()).unwrap()
 }

@@ -22,7 +22,7 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
         assert_eq!((primary.backup_lba(), backup.backup_lba()), (199, 1));
         assert!(read(&good, 0).unwrap().is_none() && read(&good, 200).is_err());
         let header = sector as usize;
-        // What the header says at this offset, and whether its checksum is right all the same.
+        // Offset in the header, the value written there, whether the checksum is corrected, and the error.
         for (at, word, sealed, says) in [
             (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum is wrong"),
             (HEADER_SIZE, 91, false, "the header's checksum is wrong"),
@@ -51,7 +51,7 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
     }
 }
 
-/// Of what they say, all can be asked without harm.
+/// Reading the entries of a mutated table does not panic or exhaust memory.
 #[test]
 fn of_mutated_tables_both_copies_are_read_or_refused() {
     let (mut whole, mut refused, mut none) = (0, 0, 0);

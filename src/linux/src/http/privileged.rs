@@ -1,5 +1,5 @@
-//! Requests from a source port below 1024. Only a privileged process can bind such a port, which proves to the server that the request was
-//! not sent by an unprivileged process of this host.
+//! Requests from a source port below 1024. Only a privileged process can bind such a port. This proves to the server
+//! that no unprivileged process of this host sent the request.
 //!
 //! reqwest cannot bind a source port. Requests are few, so each one uses its own connection.
 

@@ -1,7 +1,8 @@
 //! Proxies of the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in upper or lower case.
 //!
-//! These variables are for the Internet. Agents, install servers, control planes and management controllers therefore ignore them. Only the
-//! clients of [`ProxyScope`] use a proxy, and not for addresses of this host and of private networks.
+//! These variables apply only to connections to the Internet, so connections between agents, install servers, control
+//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy, and never for
+//! addresses of this host or of a private network.
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::blocking::ClientBuilder;
@@ -43,8 +44,8 @@ pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBu
     ENVIRONMENT.clone().configure(builder, scope)
 }
 
-/// Describes the proxy through which a client of this scope sends requests to the URL, for messages: ` through the proxy URL of VARIABLE`,
-/// or an empty string.
+/// Describes, for messages, the proxy through which a client of this scope sends requests to the URL: ` through the
+/// proxy URL of VARIABLE`, or an empty string.
 pub fn describe_proxy(url: &str, scope: ProxyScope) -> String {
     url.parse().map(|url| ENVIRONMENT.describe(&url, scope)).unwrap_or_default()
 }
@@ -69,7 +70,8 @@ impl EnvironmentProxies {
         self.find_variable(url).filter(|_| scope == ProxyScope::All || url.scheme() == "https")
     }
 
-    /// Returns the proxy that the environment specifies for this URL, unless the URL is one of this host or of a private network.
+    /// Returns the proxy that the environment specifies for this URL; `None` if the URL leads to this host or a private
+    /// network.
     fn find_variable(&self, url: &Url) -> Option<&ProxyVariable> {
         let variable = match url.scheme() {
             "https" => self.https.as_ref()?,
@@ -93,7 +95,7 @@ impl EnvironmentProxies {
     }
 }
 
-/// Parses the URL of a proxy, whose scheme may be absent. SOCKS proxies are not supported, and ignored.
+/// Parses the URL of a proxy, whose scheme may be absent. SOCKS proxies are not supported and are ignored.
 fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     let text = value.trim();
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
@@ -101,8 +103,8 @@ fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     Some(ProxyVariable { name, url })
 }
 
-/// Returns whether the host is this one, or is in a private network: a name without a domain, or an address that is not routed in the
-/// Internet.
+/// Returns whether the host is this one, or is in a private network. Its name then has no domain, or its address is not
+/// routed on the Internet.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
         let name = host.trim_end_matches('.');
@@ -148,7 +150,7 @@ mod tests {
             let client = builder.build().unwrap();
             let answer = client.get(server.url("/v1/machines")).bearer_auth("secret").send().unwrap();
             assert_eq!(answer.text().unwrap(), "the server", "{name}");
-            // Not resolvable, and not sent to the proxy.
+            // The host name does not resolve, and the request is not sent to the proxy.
             client.get("http://install.invalid:8080/v1/machines").bearer_auth("secret").send().unwrap_err();
         }
         assert_eq!(proxy.requests().len(), 0);

@@ -83,7 +83,7 @@ impl IpmiDevice {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
         match opened {
             Ok(file) => Ok(Some(IpmiDevice { file, id: 0 })),
-            // A device node whose driver has no interface.
+            // There is no device node, or its driver has found no system interface.
             Err(error)
                 if matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ENODEV | nix::libc::ENXIO)) =>
             {

@@ -10,7 +10,8 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes of one read: every BMC supports it, and it is even, for devices that are read by words.
+/// Maximum number of bytes per read. Every BMC supports this length, and it is even because some devices are read in
+/// words.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;
@@ -30,7 +31,7 @@ pub(super) enum FruArea {
 }
 
 impl FruArea {
-    /// Position of the area's offset in the header.
+    /// Returns the index of the header byte that contains the offset of the area.
     fn header_index(self) -> usize {
         match self {
             FruArea::Chassis => 2,
@@ -39,8 +40,8 @@ impl FruArea {
         }
     }
 
-    /// Offset of the first field. Before it are version and length, and the chassis type, or language and date of the board, or language of the
-    /// product.
+    /// Returns the offset of the first field. It follows version and length, and one more item: the chassis type, the
+    /// language and date of the board, or the language of the product.
     fn first_field(self) -> usize {
         match self {
             FruArea::Chassis | FruArea::Product => 3,
@@ -84,7 +85,7 @@ pub(super) fn read_fru(bmc: &mut Bmc, problems: &mut Vec<String>) -> Result<FruI
 /// Storage of the FRU inventory.
 struct FruStorage {
     bytes: usize,
-    /// Whether offsets and lengths count words.
+    /// Whether offsets and lengths are in words instead of bytes.
     by_words: bool,
 }
 
@@ -135,7 +136,7 @@ pub(super) fn check_header(header: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// The bytes of a header or area, with its checksum, add up to zero.
+/// Returns whether the bytes of a header or area, including its checksum, add up to zero.
 fn has_valid_checksum(bytes: &[u8]) -> bool {
     bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)) == 0
 }

@@ -12,12 +12,12 @@ const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
 
-// Numbers of parameters.
+// Parameter numbers.
 const SET_IN_PROGRESS: u8 = 0;
 const IP_ADDRESS: u8 = 3;
 const MAC_ADDRESS: u8 = 5;
 
-/// Attempts to read parameters that are not being changed.
+/// Maximum number of attempts to read parameters while they are being changed.
 const ATTEMPTS: u32 = 5;
 
 /// LAN channel.
@@ -55,7 +55,8 @@ fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     }
 }
 
-/// Reads a channel while nothing changes it: before and after, no change is in progress.
+/// Reads address and MAC of a channel. Repeats this if a change of the parameters is in progress before or after the
+/// read.
 fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
     for _ in 0..ATTEMPTS {
         if is_complete(bmc, channel)? {
@@ -88,7 +89,7 @@ fn read_parameter(bmc: &mut Bmc, channel: u8, parameter: u8) -> Result<Vec<u8>, 
     }
 }
 
-/// Returns an address that a BMC can have.
+/// Parses an IPv4 address. Returns `None` if a BMC cannot have this address.
 pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     let address = Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?);
     let is_usable = !address.is_unspecified()

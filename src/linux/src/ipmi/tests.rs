@@ -1,4 +1,5 @@
-//! A BMC made of recorded bytes. The FRU inventory was written by PyPI's `fru` 4.1.0 (Dell's fru-tool).
+//! Tests with a simulated BMC that returns recorded bytes. Its FRU inventory was written by PyPI's `fru` 4.1.0 (Dell's
+//! fru-tool).
 
 use super::fru::{check_header, parse_fields};
 use super::lan::{parse_address, parse_mac};
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct FakeBmc {
     fru: Vec<u8>,
     by_words: bool,
-    /// Largest number of bytes of a read.
+    /// Maximum number of bytes per read.
     most: usize,
     /// Medium of each channel.
     channels: BTreeMap<u8, u8>,
@@ -141,9 +142,9 @@ fn lan_parameters_that_are_being_changed_are_not_read() {
     // The states are returned from the last to the first.
     for (changing, address) in [
         (vec![0, 1, 1], Some("10.1.0.7")),
-        // A change began while address and MAC were read.
+        // A change started while address and MAC were read.
         (vec![0, 0, 1, 0], Some("10.1.0.7")),
-        // The parameter is optional.
+        // The optional parameter Set In Progress is not supported.
         (vec![0xff, 0xff], Some("10.1.0.7")),
         (vec![1; 100], None),
         (vec![2; 100], None),
@@ -198,7 +199,7 @@ fn with_byte(index: usize, value: u8, area: (usize, usize)) -> Vec<u8> {
     fru
 }
 
-/// Header: 0 to 8. Chassis: 8 to 48. Board: 48 to 104. Product: 104 to 168.
+/// Offsets of the areas in the recorded inventory: header 0 to 8, chassis 8 to 48, board 48 to 104, product 104 to 168.
 #[test]
 fn a_damaged_area_is_omitted_and_the_others_are_read() {
     let product = (104, 168);
@@ -273,7 +274,7 @@ fn addresses_and_macs_that_are_none_are_omitted() {
 fn a_machine_without_a_bmc_has_none() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(read_bmc(&directory.path().join("ipmi0")).unwrap(), None);
-    // Not a device of the driver.
+    // The file is not a device of the driver.
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert!(read_bmc(&file).is_err());

@@ -40,8 +40,8 @@ const SECURITY_STATUS: usize = 128;
 /// # Errors
 /// Returns an error if the device is not an ATA disk, hdparm is missing, or the disk does not respond.
 pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
-    // The kernel caches this data, so it is available at no cost, and is sufficient for disks without security, such
-    // as emulated ones: QEMU's disk fails its next queued command after hdparm.
+    // The kernel caches this data, which suffices for disks without ATA security. hdparm is not run for such disks:
+    // QEMU's emulated disk fails its next queued command after hdparm.
     let identity = read_cached_identity(device).map_err(|error| format!("cannot read its identify data: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
         return Ok(AtaSecurity::default());
@@ -53,7 +53,7 @@ pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
 fn read_cached_identity(device: &Path) -> std::io::Result<IdentifyData> {
     let file = File::open(device)?;
     let mut identity = [0; 256];
-    // SAFETY: HDIO_GET_IDENTITY writes the 512 bytes of IDENTIFY data (ATA_ID_WORDS) where the pointer says.
+    // SAFETY: HDIO_GET_IDENTITY writes the 512 bytes of IDENTIFY data (ATA_ID_WORDS) to the array.
     unsafe { hdio_get_identity(file.as_raw_fd(), &mut identity) }?;
     Ok(identity)
 }
@@ -148,7 +148,7 @@ Logical Unit WWN Device Identifier: 5002538e40a5e5c5
 Checksum: correct
 ";
 
-    /// QEMU's ide-hd: a disk without the section.
+    /// Output for QEMU's ide-hd, a disk without the section about security.
     const NONE: &str = "
 /dev/sda:
 

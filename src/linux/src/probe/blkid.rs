@@ -81,10 +81,11 @@ impl BlkidProbe {
         Ok(probe)
     }
 
-    /// Returns all signatures of the device. libblkid's `blkid_do_safeprobe`, in contrast, fails if there are two.
+    /// Returns all signatures of the device. `blkid_do_safeprobe` of libblkid is not used, because it fails if there
+    /// are two.
     ///
     /// # Errors
-    /// Returns an error if a read fails; the signatures are unknown then.
+    /// Returns an error if a read fails, since the signatures are then unknown.
     pub(super) fn read_signatures(&mut self) -> io::Result<Vec<BlkidSignature>> {
         // A wrong checksum must not hide a filesystem, or a damaged disk would appear blank.
         let flags = blkid::BLKID_SUBLKS_LABEL

@@ -24,8 +24,9 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
     names.into_iter().map(|name| format!("/dev/disk/by-id/{name}")).collect()
 }
 
-/// Returns the names of an NVMe disk by the identifiers of its namespace that the kernel does not use as WWN. Other kernels and firmware
-/// versions prefer another identifier. The attributes come from sysfs; missing ones are empty.
+/// Returns the names of an NVMe disk that are derived from identifiers of its namespace other than the WWN. Another
+/// kernel or firmware version may use one of them as WWN instead. The attributes come from sysfs; missing ones are
+/// empty.
 pub(super) fn list_other_nvme_paths(wwn: &str, [uuid, nguid, eui]: [&str; 3]) -> Vec<String> {
     let hex = |text: &str| text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_lowercase();
     let all = [format!("uuid.{}", uuid.trim()), format!("eui.{}", hex(nguid)), format!("eui.{}", hex(eui))];
@@ -105,7 +106,8 @@ mod tests {
 
     type Row = ([&'static str; 6], Option<[&'static str; 2]>, &'static [&'static str]);
 
-    /// Transport, vendor, model, serial, WWN and namespace; model and serial by ATA; the names.
+    /// Transport, vendor, model, serial number, WWN and namespace; model and serial number according to ATA; expected
+    /// names.
     const TABLE: [Row; 15] = [
         (["mmc", "", "DG4064", "0x1a2b3c4d", "", ""], None, &["mmc-DG4064_0x1a2b3c4d"]),
         (["mmc", "", "", "0x1a2b3c4d", "", ""], None, &[]),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Device to read.
 pub(super) struct ProbeTarget<'a> {
-    /// Kernel name, whose device node exists without udev.
+    /// Kernel name. Its device node exists even without udev.
     pub name: &'a KernelName,
     /// Path of the device in messages. The paths of the partitions are derived from it.
     pub device: &'a DevicePath,
@@ -34,9 +34,9 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Partition tables of computers that this program does not run on. They are recognized by so few bytes that libblkid and the kernel also
-/// find them in the first sector of filesystems, encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). Next to a signature
-/// of the whole device they are not tables.
+/// Types of partition tables of computers on which this program does not run. They are recognized by only a few bytes.
+/// libblkid and the kernel therefore also find them in the first sector of filesystems, encrypted disks and Ceph's OSDs
+/// (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.

@@ -18,7 +18,8 @@ pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
     let places = sysfs_ancestors(sys, disk);
     let any = |test: &dyn Fn(&str) -> bool| places.iter().any(|(name, _)| test(name));
     let numbered = |prefix: &'static str| any(&|name| parse_number_after(name, prefix).is_some());
-    // In this order: USB bridges and HBAs both have a SCSI host, and SATA disks behind a SAS HBA are on SAS.
+    // The order matters: USB bridges and HBAs both have a SCSI host, and SATA disks behind a SAS HBA have the transport
+    // SAS.
     if numbered("usb") {
         "usb"
     } else if any(&|name| name.starts_with("end_device-")) {
@@ -42,10 +43,10 @@ pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
     }
 }
 
-/// Returns the link `/dev/disk/by-path/…`; empty if the attachment is not supported here.
+/// Returns the link `/dev/disk/by-path/…`; empty if this type of attachment is not supported.
 ///
-/// If udev creates two links, this is the shorter or older one, which every udev creates: `…-ata-1` (not `…-ata-1.0`)
-/// and `virtio-pci-…`.
+/// If udev creates two links, this is the shorter or older one, which all versions of udev create: `…-ata-1` (not
+/// `…-ata-1.0`) and `virtio-pci-…`.
 pub(super) fn find_by_path(sys: &Path, disk: &Path) -> String {
     build_path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
@@ -92,8 +93,8 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// Returns the part of the name below the controller for a SCSI device `H:B:T:L`: `ata-1`, `sas-phy3-lun-0`,
-/// `scsi-0:0:1:0`.
+/// Returns the part of a by-path name that follows the controller, for the SCSI device `H:B:T:L`: `ata-1`,
+/// `sas-phy3-lun-0`, `scsi-0:0:1:0`.
 fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
     let [_, bus, target, lun] = parse_scsi_address(address)?;
     let above = |prefix: &str| {
@@ -189,7 +190,8 @@ mod tests {
     use super::super::fake::FakeMachine;
     use super::*;
 
-    /// Transport and by-path of a disk at that place below /sys/devices, among those other files.
+    /// Returns transport and by-path name of a disk at this path below /sys/devices, in a sysfs that also contains
+    /// `files`.
     fn at(place: &str, files: &[(&str, &str)]) -> (&'static str, String) {
         let tree = FakeMachine::new();
         for (file, content) in files {

@@ -111,8 +111,8 @@ fn normalize_vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
 
-/// Returns the serial number, which virtio provides on the disk, NVMe on the controller, SCSI and ATA in vital
-/// product data.
+/// Returns the serial number. For virtio it is an attribute of the disk, for NVMe of the controller; SCSI and ATA
+/// provide it in vital product data.
 fn read_serial(dir: &Path) -> String {
     let candidates = [read_attribute(&dir.join("serial")), read_attribute(&dir.join("device/serial"))];
     let vital = || parse_unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
@@ -142,7 +142,7 @@ fn read_wwn(dir: &Path) -> String {
         [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| read_attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // Derived from vendor, model and serial number, which are already known; not a registered name.
+        // Not a registered name: it is derived from vendor, model and serial number, which are already known.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn threads_are_grouped_by_socket_and_core() {
-        // Two sockets of two cores with two threads, numbered as Linux does: all first threads first.
+        // Two sockets of two cores with two threads each. Linux numbers the first threads of all cores before the
+        // second ones.
         let places = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 0), (0, 1), (1, 0), (1, 1)];
         let text: Vec<String> =
             (0..).zip(places).map(|(number, (socket, core))| thread(number, socket, core)).collect();

@@ -169,7 +169,7 @@ fn receive_frame(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, 
     };
     let Ok(length) = usize::try_from(length) else {
         let error = io::Error::last_os_error();
-        // An interface that goes down reports that once to each socket.
+        // When an interface goes down, the kernel reports this error once to each socket.
         let passes = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted, ErrorKind::NetworkDown];
         return if passes.contains(&error.kind()) { Ok(None) } else { Err(error) };
     };
@@ -229,7 +229,7 @@ mod tests {
         assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
     }
 
-    /// Two cables whose other ends are leaves: what one end sends, the other one hears.
+    /// Two veth pairs act as cables to two leaves: the peer interfaces send the leaves' frames.
     #[test]
     #[ignore = "needs root: it makes network cards"]
     fn root_both_leaves_are_heard_on_the_wire() {
@@ -248,7 +248,7 @@ mod tests {
         };
         std::thread::spawn(move || {
             let socket = open_socket(std::iter::empty()).unwrap();
-            // Until the test is over.
+            // The interfaces exist until the end of the test.
             while let [Some(one), Some(two)] = cards.map(|card| interface_index(&format!("{card}p"))) {
                 for (card, frame) in [(one, leaf(1)), (two, leaf(2))] {
                     send(&socket, card, &frame);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn send(socket: &OwnedFd, card: i32, frame: &[u8]) {
-        // SAFETY: as `receive_frame`.
+        // SAFETY: as in `receive_frame`.
         unsafe {
             let mut to: libc::sockaddr_ll = std::mem::zeroed();
             (to.sll_family, to.sll_ifindex, to.sll_halen) = (libc::AF_PACKET as u16, card, 6);

@@ -139,9 +139,9 @@ fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     }
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even read-only: it
-/// empties a partial parity log (PPL), replays a journal, or continues a reshape. Feature bits (linux/raid/md_p.h)
-/// indicate all three, and metadata version 0.91 also indicates a reshape.
+/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if it is started
+/// read-only. The kernel then empties a partial parity log (PPL), replays a journal, or continues a reshape. Feature
+/// bits (linux/raid/md_p.h) indicate all three, and metadata version 0.91 also indicates a reshape.
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;
@@ -204,9 +204,9 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
 }
 
 /// Marks members as faulty whose data is outdated. mdadm excludes them as well (Assemble.c). A member is outdated if
-/// its event count is lower than the highest count by more than one (a difference of one may be caused by stopping the
-/// array), or if other members were used without it. If two members were used without each other, both are marked,
-/// because the operator must decide which one is correct.
+/// other members were used without it, or if its event count is lower than the highest count by more than one. Stopping
+/// the array may cause a difference of one. If two members were used without each other, both are marked, because the
+/// operator must decide which one is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),

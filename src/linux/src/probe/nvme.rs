@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Timeout of Identify, which takes milliseconds; a removed controller must not block the inventory.
+/// Timeout of Identify, which normally takes milliseconds; a removed controller must not block the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
 // Controller or Namespace Structure (CNS): selector of Identify.
@@ -130,8 +130,8 @@ fn identify(device: &File, cns: u32, namespace: u32) -> io::Result<Vec<u8>> {
 fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     let sanitize = read_u32(controller, 328);
     let can_format = read_u16(controller, 256) & 1 << 1 != 0;
-    // FNA: bit 0: Format NVM formats all namespaces of the subsystem, bit 1: erases them all, bit 2: supports
-    // cryptographic erase.
+    // Bits of FNA: with bit 0, Format NVM formats all namespaces of the subsystem; with bit 1, a secure erase affects
+    // all of them; with bit 2, cryptographic erase is supported.
     let attributes = read_u8(controller, 524);
     let format_is_ours = can_format && (alone || attributes & 0b11 == 0);
     let offers = [

@@ -32,12 +32,13 @@ pub(super) struct DmRaidSuperblock {
     events: u64,
     /// Copies that had failed when this superblock was written, one bit for each slot.
     failed: u64,
-    /// Whether this copy contains all data, so its recovery is complete.
+    /// Whether the recovery of this copy is complete, so that it contains all data.
     recovered: bool,
 }
 
 impl DmRaidSuperblock {
-    /// Parses a superblock, little-endian: magic, features, number and slot of copies, then these fields.
+    /// Parses a little-endian superblock: magic, features, number of copies, slot of this copy, and then the fields
+    /// above.
     fn parse(bytes: &[u8; 64]) -> Option<DmRaidSuperblock> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.starts_with(b"DmRd")).then_some(())?;
@@ -70,8 +71,8 @@ pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<Dm
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
-    // The copy with the highest event count comes first; of several, the one in the lowest slot, from which the kernel
-    // would resynchronize the others.
+    // The copy with the highest event count comes first. If several copies have this count, the kernel would
+    // resynchronize the others from the one in the lowest slot.
     good.sort_by_key(|(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }

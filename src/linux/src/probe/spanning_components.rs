@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 /// Description of a component type.
 struct ComponentKind {
-    /// libblkid's TYPE.
+    /// TYPE reported by libblkid.
     signature: &'static str,
     /// Description of the object that the components form.
     whole: &'static str,
@@ -24,9 +24,9 @@ struct ComponentKind {
 
 /// Location of the object's ID.
 enum ObjectIdSource {
-    /// libblkid's UUID.
+    /// UUID reported by libblkid.
     Signature,
-    /// Binary UUID of 16 bytes at this offset; invalid if all are zero.
+    /// Binary UUID of 16 bytes at this offset; invalid if all bytes are zero.
     Bytes(u64),
     /// Text at this offset, with its length in bytes.
     Text(u64, usize),
@@ -36,19 +36,20 @@ enum ObjectIdSource {
 
 enum ComponentCondition {
     Always,
-    /// If the eight bytes at this offset are zero.
+    /// The device is a component if the eight bytes at this offset are zero.
     Zero(u64),
-    /// If the eight bytes at this offset are not all zero.
+    /// The device is a component if the eight bytes at this offset are not all zero.
     NotZero(u64),
 }
 
 const JOURNAL: &str = "filesystem and its external journal";
 
-/// Component types. ext: `s_journal_uuid` of `struct ext4_super_block`, zero for an internal journal. xfs:
-/// `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`; log records contain the filesystem's UUID, the realtime device
-/// nothing. bcache: `set_uuid` of `struct cache_sb_disk`, preceded by `version`; zero in a backing device without a
-/// cache. Stratis: pool UUID in its static header. BlueStore: UUID in the text of its label, the same for data, DB
-/// and WAL. ZFS: libblkid reports the UUID of the pool; its members are in nested lists, which are not parsed.
+/// Component types, recognized by these fields. ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero for
+/// an internal journal. xfs: `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`; the records of an external log contain
+/// the UUID of the filesystem, but a realtime device contains no ID. bcache: `set_uuid` of `struct cache_sb_disk`,
+/// which is preceded by `version`, and is zero in a backing device without a cache. Stratis: the pool UUID in the
+/// static header. BlueStore: the UUID in the text of the label, which is the same on data, DB and WAL devices. ZFS: the
+/// UUID of the pool, as reported by libblkid; the members of the pool are in nested lists, which are not parsed.
 const KINDS: [ComponentKind; 10] = [
     component_kind(
         "ext2",
@@ -110,9 +111,9 @@ const KINDS: [ComponentKind; 10] = [
     component_kind("zfs_member", "zpool", ObjectIdSource::Signature, ComponentRole::Peer, ComponentCondition::Always),
 ];
 
-/// Filesystems whose superblock records the number of their devices, with offset and length of that field:
-/// `num_devices` of btrfs' `struct btrfs_super_block`, a little-endian number, and `nr_devices` of bcachefs'
-/// `struct bch_sb`, a byte.
+/// Filesystems that record the number of their devices in the superblock, with offset and length of the field in bytes.
+/// The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and `nr_devices` of bcachefs'
+/// `struct bch_sb`.
 const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn component_kind(
@@ -279,13 +280,13 @@ mod tests {
         let cases: [Case; 23] = [
             ("ext4", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
             ("ext3", "own", &[(1232, id)], &[(JOURNAL, WHOLE, needs)]),
-            // The journal is inside.
+            // Internal journal.
             ("ext4", "own", &[], &[]),
             ("jbd", WHOLE, &[], &[(JOURNAL, WHOLE, serves)]),
             ("xfs", WHOLE, &[], &[(XFS_LOG, WHOLE, needs)]),
             ("xfs", WHOLE, &[(48, &one)], &[]),
             ("xfs", WHOLE, &[(48, &one), (16, &one)], &[(XFS_REALTIME, WHOLE, needs)]),
-            // A record in the third sector.
+            // Log record in the third sector.
             (
                 "xfs_external_log",
                 "",
@@ -295,7 +296,7 @@ mod tests {
             ("xfs_external_log", "", &[(1328, id)], &[]),
             ("bcache", "own", &[(4112, &one), (4152, id)], &[("bcache and its cache", WHOLE, needs)]),
             ("bcache", "own", &[(4112, &3u64.to_le_bytes()), (4152, id)], &[("bcache and its cache", WHOLE, serves)]),
-            // Without a cache.
+            // Backing device without a cache.
             ("bcache", "own", &[(4112, &one)], &[]),
             ("stratis", "own", &[(544, hex.as_bytes())], &[("stratis pool", &hex, ComponentRole::Peer)]),
             ("stratis", "own", &[], &[]),
@@ -316,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Made by mkfs.xfs: libblkid shows no UUID of the log.
+    /// The filesystem is created by mkfs.xfs. libblkid does not report a UUID for its log.
     #[test]
     fn an_xfs_is_tied_to_its_external_log_and_misses_its_realtime_device() {
         use super::super::fake::{FakeMachine, ran};

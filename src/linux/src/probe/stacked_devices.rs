@@ -57,7 +57,8 @@ fn read_stacked_device(
     // An overlay is also on top of a loop device backed by memory, which is not a disk.
     below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = parse_sectors(&read_attribute(&dir.join("size"))).unwrap_or_default();
-    // A node like /dev/md127 outlives its array. An inactive array that has claimed its members holds them.
+    // A node like /dev/md127 outlives its array. An inactive array also has the size 0, but is listed because it holds
+    // its members.
     if kind == StackedDeviceKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }
@@ -88,7 +89,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A stacked device over others, and its node: a file.
+    /// Adds a stacked device on top of the devices `below`, with a file as its device node.
     fn stack(tree: &FakeMachine, name: &str, number: &str, below: &[&str], size_bytes: u64) {
         tree.write(&format!("sys/block/{name}/size"), format!("{}\n", size_bytes / 512));
         tree.write(&format!("sys/block/{name}/dev"), format!("{number}\n"));

@@ -26,14 +26,14 @@ pub(crate) const MEMBER: &str = "LVM2_member";
 pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
-/// Prefix of the device-mapper UUID of read-only mappings that show a volume.
+/// Prefix of the device-mapper UUIDs of read-only mappings of volumes.
 pub(crate) const COPY: &str = "drophammer-";
 
 /// Deadline of lvm, since failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of lvm's report, which must be complete. A linear volume takes about half a KiB of it, a raid1 with
-/// its copies two and a half.
+/// Maximum size of lvm's report, which must be complete. A linear volume takes about 0.5 KiB of the report, and a raid1
+/// volume with its copies about 2.5 KiB.
 const REPORT_BYTES: usize = 64 << 20;
 
 /// Returns all groups, and the physical volumes that lvm cannot assign. Without physical volumes, lvm is not run.
@@ -212,8 +212,8 @@ pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg
     vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
 
 pub(super) fn read_report() -> Result<LvmReport, String> {
-    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
-    // includes hidden volumes, which are the copies of others.
+    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all` includes
+    // hidden volumes, such as the copies of a raid1 volume.
     let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
@@ -236,9 +236,9 @@ fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs, `path` converts lvm's path
-/// of a device to that of the inventory, `whole` returns the number of complete copies of a raid1 volume and their
-/// total number.
+/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs. `path` converts lvm's path
+/// of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and how
+/// many exist.
 fn build_groups(
     report: LvmReport,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
@@ -289,7 +289,7 @@ fn build_groups(
     groups
 }
 
-/// Returns why the group cannot be activated here; `None` if it can. This host has no system ID (lvmsystemid(7)) and
+/// Returns why the group cannot be activated here; `None` if it can. The ramdisk has no system ID (lvmsystemid(7)) and
 /// no lock manager (lvmlockd(8)).
 fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
@@ -342,8 +342,8 @@ fn determine_health(
             };
         }
         "raid6" => 2,
-        // Each level except 0 works if one image is missing. A raid10 may work if more are missing, but not for every
-        // pair of missing images.
+        // Each level except 0 works if one image is missing. With two images missing, a raid10 works for some pairs of
+        // images, but not for all.
         kind if kind.starts_with("raid") && !kind.starts_with("raid0") => 1,
         _ => 0,
     };
@@ -367,9 +367,9 @@ pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }
 
-/// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID, which consists of the
-/// prefix `LVM-` or [`COPY`] and the UUIDs of group and volume. UUIDs are used because two groups may have the same
-/// name.
+/// Returns a function that finds the device-mapper device of a volume by its device-mapper UUID. This UUID consists of
+/// the prefix `LVM-` or [`COPY`], and the UUIDs of group and volume. UUIDs are used because two groups may have the
+/// same name.
 fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName> + use<> {
     let block = sys.join("block");
     let devices = list_names(&block).unwrap_or_default().into_iter().filter(|name| name.starts_with("dm-"));

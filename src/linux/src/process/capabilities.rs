@@ -24,10 +24,11 @@ pub fn has_capabilities(capabilities: &[Capability]) -> bool {
         .is_ok_and(|[_, permitted, ..]| permitted & capability_bits(capabilities) == capability_bits(capabilities))
 }
 
-/// Returns the effective, permitted and inheritable sets: the low 32 bits of each, then the high ones.
+/// Returns the effective, permitted and inheritable capability sets: first the low 32 bits of each set, then the high
+/// ones.
 fn read_own_sets() -> Result<[u32; 6], Errno> {
     let mut sets = [0; 6];
-    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+    // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
     let asked = unsafe { libc::syscall(libc::SYS_capget, HEADER.as_ptr(), sets.as_mut_ptr()) };
     Errno::result(asked).map(|_| sets)
 }
@@ -45,7 +46,7 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
 /// Returns an error if the kernel refuses. The program must not be started then.
 pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
     let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
-        // SAFETY: these take numbers.
+        // SAFETY: prctl is only called with options that take numbers.
         Errno::result(unsafe { libc::prctl(what, number, more, 0, 0) }).map(drop)
     };
     if geteuid().is_root() {
@@ -56,7 +57,7 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     let sets = [bits, bits, bits, 0, 0, 0];
     // A systemd unit that grants exactly these capabilities may forbid capset(2).
     if read_own_sets() != Ok(sets) {
-        // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+        // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
         let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
         Errno::result(set).map_err(|error| describe_failure("drop other capabilities", error))?;
     }

@@ -48,7 +48,7 @@ impl FilterProcess {
 
 impl Drop for FilterProcess {
     fn drop(&mut self) {
-        // A process that has already exited is fine too.
+        // Fails if the process has already exited, which is not an error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

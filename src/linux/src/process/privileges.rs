@@ -62,7 +62,7 @@ fn apply_landlock() -> Result<bool, Errno> {
     // SAFETY: without attributes, the call returns the ABI version.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, 1_u32) };
     let Some((_, handled)) = LANDLOCK.iter().rev().find(|(since, _)| *since <= version) else { return Ok(false) };
-    // A version accepts only the attributes that it can restrict.
+    // An ABI version accepts only the attributes that it defines.
     let known = 8 * handled.iter().filter(|bits| **bits != 0).count();
     // SAFETY: the size matches the attributes.
     let rules = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, handled.as_ptr(), known, 0_u32) };

@@ -174,7 +174,7 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     }
     files.iter().try_for_each(|file| write_sandbox_file(root, file))?;
     set_mount_attributes(root, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID)?;
-    // A service may be denied this; the host name is not a secret.
+    // A service may not be permitted to do this. The failure is ignored, because the host name is not a secret.
     let _ = nix::unistd::sethostname("sandbox");
     nix::unistd::chdir(root)?;
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)

@@ -85,7 +85,7 @@ fn what_must_be_whole_is_whole_or_an_error() {
     assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
     let error = said(3_999_999).unwrap_err();
     assert!(matches!(error.end, ProcessFailure::NotWhole(3_999_999)), "{error}");
-    let expected = "` printed more than the 3999999 bytes that are read, or left a process that holds its output open";
+    let expected = "` printed more than 3999999 bytes, or left behind a process that keeps its output open";
     assert!(error.to_string().ends_with(expected), "{error}");
     // A background process that outlives the tool.
     let error =

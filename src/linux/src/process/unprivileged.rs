@@ -40,11 +40,11 @@ pub fn close_inherited_files() -> io::Result<()> {
     Ok(())
 }
 
-/// Drops all capabilities. See capset(2): version 3 has two 32-bit words.
+/// Drops all capabilities. Each set has two 32-bit words in version 3 of the interface (capset(2)).
 fn clear_capability_sets() -> Result<(), Errno> {
     let header: [u32; 2] = [0x2008_0522, 0];
     let none = [0_u32; 6];
-    // SAFETY: both have the layout of linux/capability.h, and live until it returns.
+    // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
     Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
 }
 

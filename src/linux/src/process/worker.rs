@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub const WORKER: &str = "image-worker";
 pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
 
-/// Path of this program, valid even if its file has been replaced since. Test programs become workers too, by
+/// Path of this program, valid even if its file has been replaced since. Test programs also run as workers, through
 /// `testing::workers!`.
 const PROGRAM: &str = "/proc/self/exe";
 
@@ -70,7 +70,7 @@ impl WorkerProcess {
         while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(5));
         }
-        // A process that has already exited is fine too.
+        // Fails if the process has already exited, which is not an error.
         let hangs = matches!(self.0.try_wait(), Ok(None)) && self.0.kill().is_ok();
         let end = match self.0.wait() {
             _ if hangs => "it stopped responding".to_owned(),
@@ -89,7 +89,7 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        // A process that has already exited is fine too.
+        // Fails if the process has already exited, which is not an error.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,13 +1,13 @@
-//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. Not a byte of a disk
-//! changes: the disks reject writes by programs, arrays are started read-only, and a logical volume is activated only
-//! if its activation writes nothing. Other volumes are made readable by read-only mappings if LVM's metadata describe
+//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. No byte of a disk is
+//! changed: the disks reject writes by programs, arrays are started read-only, and a logical volume is activated only
+//! if its activation writes nothing. Other volumes are made readable by read-only mappings if LVM's metadata describes
 //! where their content is (`volume_groups`).
 //!
-//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes to
-//! arrays that are started read-only: `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
-//! superblock of a bitmap at every start and stop, and the whole bitmap if it is outdated; the kernel also replays a
-//! journal, empties a partial parity log, and continues a reshape. It cannot be proven from the superblocks that the
-//! kernel will write nothing.
+//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
+//! even to arrays that are started read-only. `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
+//! superblock of a bitmap at every start and stop, and the whole bitmap if it is outdated. The kernel also replays a
+//! journal, empties a partial parity log, and continues a reshape. The superblocks cannot prove that the kernel will
+//! write nothing.
 
 mod volume_groups;
 
@@ -44,9 +44,9 @@ pub struct ReadOnlyAssembly {
     locks: WriteLocks,
     /// Failed attempts to start arrays and volumes.
     failed: Vec<FailedAttempt>,
-    /// Arrays that were attempted, with the number of their members.
+    /// Arrays that the assembly has tried to start, with the number of their members at that time.
     arrays: HashSet<(Uuid, usize)>,
-    /// Groups that were attempted, with the number of their physical volumes.
+    /// Groups that the assembly has tried to activate, with the number of their physical volumes at that time.
     groups: HashSet<(String, usize)>,
     /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
@@ -119,7 +119,7 @@ impl ReadOnlyAssembly {
     pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
-                // The inventory shows our own lock.
+                // The inventory shows the read-only flag that this program has set.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock_disk(&disk.device)?;
@@ -278,9 +278,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops at the first outdated
-/// member of a running array (by its event count), and does not start any array after that (Assemble.c, "Found some
-/// drive for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops when it finds a member
+/// of a running array whose event count is outdated. It then starts no further arrays (Assemble.c, "Found some drive
+/// for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

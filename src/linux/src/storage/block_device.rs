@@ -101,8 +101,8 @@ pub struct KernelPartition {
 }
 
 /// Retries for two seconds while the kernel returns `busy`. Some users release a device after a short time: a process
-/// that was just killed, udev on a developer's machine, and a child forked by another thread, which holds all open
-/// descriptors until exec, even those with O_CLOEXEC.
+/// that was just killed, udev on a developer's machine, and a child forked by another thread. Such a child holds all
+/// open descriptors until exec, even those with O_CLOEXEC.
 pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -113,7 +113,7 @@ pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix:
     }
 }
 
-/// Converts an error for [`retry_while_busy`].
+/// Converts an I/O error to the error type of [`retry_while_busy`].
 pub(crate) fn to_errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
@@ -121,7 +121,7 @@ pub(crate) fn to_errno(error: &std::io::Error) -> Errno {
 /// Returns the size of the device in bytes.
 pub fn read_size_bytes(device: &File) -> nix::Result<u64> {
     let mut bytes = 0;
-    // SAFETY: BLKGETSIZE64 writes one u64 where the pointer says.
+    // SAFETY: BLKGETSIZE64 writes one u64 to the address that it gets.
     unsafe { ioctl::blkgetsize64(device.as_raw_fd(), &mut bytes) }?;
     Ok(bytes)
 }
@@ -129,7 +129,7 @@ pub fn read_size_bytes(device: &File) -> nix::Result<u64> {
 /// Returns the logical sector size in bytes, the unit of LBAs in a partition table.
 pub fn read_sector_bytes(device: &File) -> nix::Result<u32> {
     let mut bytes: c_int = 0;
-    // SAFETY: BLKSSZGET writes one int where the pointer says.
+    // SAFETY: BLKSSZGET writes one int to the address that it gets.
     unsafe { ioctl::blksszget(device.as_raw_fd(), &mut bytes) }?;
     Ok(bytes.unsigned_abs())
 }
@@ -142,13 +142,13 @@ pub(crate) fn flush_buffers(device: &File) -> nix::Result<()> {
 
 /// Discards this range. Its content is undefined afterwards.
 pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
-    // SAFETY: BLKDISCARD reads two u64 where the pointer says.
+    // SAFETY: BLKDISCARD reads two u64 from the address that it gets.
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
 /// Zeroes this range of whole sectors, with a command of the disk if the disk supports one, otherwise by writing zeros.
 pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
-    // SAFETY: BLKZEROOUT reads two u64 where the pointer says.
+    // SAFETY: BLKZEROOUT reads two u64 from the address that it gets.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
@@ -166,39 +166,40 @@ pub(crate) fn flush_journal(filesystem: &File) -> nix::Result<()> {
 
 /// Grows a mounted ext3 or ext4 to `blocks` blocks, like resize2fs.
 pub(crate) fn grow_ext4(filesystem: &File, blocks: u64) -> nix::Result<()> {
-    // SAFETY: EXT4_IOC_RESIZE_FS reads one u64 where the pointer says.
+    // SAFETY: EXT4_IOC_RESIZE_FS reads one u64 from the address that it gets.
     unsafe { ioctl::ext4_resize_fs(filesystem.as_raw_fd(), &blocks) }.map(drop)
 }
 
 /// Grows a mounted xfs to the end of its device, like xfs_growfs.
 pub(crate) fn grow_xfs(filesystem: &File, device_bytes: u64) -> nix::Result<()> {
     let mut is = ioctl::XfsGeometry { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 9] };
-    // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one of these where the pointer says.
+    // SAFETY: XFS_IOC_FSGEOMETRY_V1 writes one such structure to the address that it gets.
     unsafe { ioctl::xfs_geometry(filesystem.as_raw_fd(), &mut is) }?;
     let blocks = device_bytes / u64::from(is.block_bytes.max(1));
     if blocks <= is.data_blocks {
         return Ok(());
     }
     let wanted = ioctl::XfsGrow { blocks, inode_percent: is.inode_percent };
-    // SAFETY: XFS_IOC_FSGROWFSDATA reads one of these where the pointer says.
+    // SAFETY: XFS_IOC_FSGROWFSDATA reads one such structure from the address that it gets.
     unsafe { ioctl::xfs_grow(filesystem.as_raw_fd(), &wanted) }.map(drop)
 }
 
 /// Grows a mounted btrfs on a single device to the end of that device, like `btrfs filesystem resize max`.
 pub(crate) fn grow_btrfs(filesystem: &File) -> nix::Result<()> {
-    // SAFETY: BTRFS_IOC_RESIZE reads one of these where the pointer says; the name ends in NUL.
+    // SAFETY: BTRFS_IOC_RESIZE reads one such structure from the address that it gets; the name ends in NUL.
     unsafe { ioctl::btrfs_resize(filesystem.as_raw_fd(), &build_btrfs_args("max")?) }.map(drop)
 }
 
 /// Registers a btrfs device with the kernel; `control` is `/dev/btrfs-control`.
 pub(crate) fn scan_btrfs_device(control: &File, device: &DevicePath) -> nix::Result<()> {
-    // SAFETY: BTRFS_IOC_SCAN_DEV reads one of these where the pointer says; the name ends in NUL.
+    // SAFETY: BTRFS_IOC_SCAN_DEV reads one such structure from the address that it gets; the name ends in NUL.
     unsafe { ioctl::btrfs_scan_dev(control.as_raw_fd(), &build_btrfs_args(device.as_str())?) }.map(drop)
 }
 
 /// Unregisters all btrfs devices that are not mounted.
 pub(crate) fn forget_btrfs_devices(control: &File) -> nix::Result<()> {
-    // SAFETY: BTRFS_IOC_FORGET_DEV reads one of these where the pointer says; an empty name means all devices.
+    // SAFETY: BTRFS_IOC_FORGET_DEV reads one such structure from the address that it gets; an empty name means all
+    // devices.
     unsafe { ioctl::btrfs_forget_dev(control.as_raw_fd(), &build_btrfs_args("")?) }.map(drop)
 }
 
@@ -211,14 +212,14 @@ fn build_btrfs_args(name: &str) -> nix::Result<ioctl::BtrfsArgs> {
 
 /// Sets or clears the block layer's read-only flag.
 pub(crate) fn set_read_only(device: &File, read_only: bool) -> nix::Result<()> {
-    // SAFETY: BLKROSET reads one int where the pointer says.
+    // SAFETY: BLKROSET reads one int from the address that it gets.
     unsafe { ioctl::blkroset(device.as_raw_fd(), &c_int::from(read_only)) }.map(drop)
 }
 
 /// Returns the disk sequence number, which is unique while the kernel runs; `None` for kernels before 5.15.
 pub(crate) fn read_diskseq(device: &File) -> nix::Result<Option<NonZeroU64>> {
     let mut number = 0u64;
-    // SAFETY: BLKGETDISKSEQ writes one u64 where the pointer says.
+    // SAFETY: BLKGETDISKSEQ writes one u64 to the address that it gets.
     match unsafe { ioctl::blkgetdiskseq(device.as_raw_fd(), &raw mut number) } {
         Ok(_) => Ok(NonZeroU64::new(number)),
         Err(Errno::ENOTTY | Errno::EINVAL) => Ok(None),

@@ -80,8 +80,8 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan, which are kept open while the plan is carried out, because the kernel does not assign the name of
-/// an open disk to another disk.
+/// Disks of a plan, which stay open while the plan is carried out. The kernel does not assign the name of an open disk
+/// to another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);
 
@@ -95,8 +95,8 @@ impl HeldDisks {
         Ok(())
     }
 
-    /// Verifies, before a device is written by its path, that it is only on disks of the plan, and that these disks
-    /// still have the planned identity.
+    /// Verifies a device before it is written by its path: all of its disks must be in the plan, and must still have
+    /// the planned identity.
     ///
     /// # Errors
     /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. The

@@ -20,7 +20,7 @@ use std::slice;
 use std::time::{Duration, Instant};
 use verification::ContentSamples;
 
-/// Tries the plan's methods until one succeeds and is verified, then zeroes the areas of signatures.
+/// Tries the plan's methods until one succeeds and is verified, and then zeroes the areas that may contain signatures.
 ///
 /// The disk stays open exclusively during the erase, so that it cannot be mounted or assembled.
 ///

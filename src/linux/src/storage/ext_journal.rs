@@ -1,4 +1,4 @@
-//! Location of the journal of an ext3 or ext4.
+//! Location of the journal of an ext3 or ext4 filesystem.
 
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;

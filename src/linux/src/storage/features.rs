@@ -1,5 +1,5 @@
-//! Tests that the ramdisk's kernel can mount filesystems with any feature that the ramdisk's mkfs can enable. Otherwise
-//! an installation would fail after the old system is gone.
+//! Tests that the ramdisk's kernel can mount filesystems with any feature that the ramdisk's mkfs can enable. If it
+//! could not, an installation would fail after the old system was erased.
 
 use super::mount::MountStack;
 use super::vmdisks::TestDisks;
@@ -53,7 +53,7 @@ const EXT4: [&str; 36] = [
     "-b 1024 -I 128",
 ];
 
-/// mkfs.xfs(8) 6.1.
+/// Options of mkfs.xfs, each with its requirements (mkfs.xfs(8) 6.1).
 const XFS: [&str; 18] = [
     "",
     "-m crc=0",
@@ -75,7 +75,7 @@ const XFS: [&str; 18] = [
     "-l size=64m",
 ];
 
-/// mkfs.btrfs(8) 6.2.
+/// Options of mkfs.btrfs, each with its requirements (mkfs.btrfs(8) 6.2).
 const BTRFS: [&str; 16] = [
     "",
     "--csum crc32c",
@@ -95,7 +95,7 @@ const BTRFS: [&str; 16] = [
     "-d dup -m single",
 ];
 
-/// mkfs.fat(8).
+/// Options of mkfs.vfat (mkfs.fat(8)).
 const VFAT: [&str; 7] = ["", "-F 16", "-F 32", "-F 32 -s 8", "-S 4096", "-a", "-f 1"];
 
 fn made_and_mounted(

@@ -6,11 +6,11 @@ use model::layout::FilesystemFormat;
 
 /// Size of the area that contains the superblocks of xfs and ext, in bytes.
 pub const SUPERBLOCK_AREA: usize = 4096;
-/// Magic number at the start of an xfs.
+/// Magic number at the start of an xfs superblock.
 const XFS_MAGIC: &[u8] = b"XFSB";
-/// Magic number in the superblock of ext.
+/// Magic number in an ext superblock.
 const EXT_MAGIC: [u8; 2] = [0x53, 0xef];
-/// Start of the superblock of ext.
+/// Offset of the ext superblock.
 const EXT_SUPERBLOCK: usize = 1024;
 
 /// Filesystem feature with the first version of Linux that supports it.
@@ -24,7 +24,8 @@ struct Feature {
     without: &'static str,
 }
 
-/// Features of xfs v5 (fs/xfs/libxfs/xfs_format.h); fields are big-endian. Older features are part of every kernel that an image may have.
+/// Features of xfs v5 (fs/xfs/libxfs/xfs_format.h); fields are big-endian. Older features are supported by every kernel
+/// that an image may contain.
 const XFS: [Feature; 8] = [
     Feature { name: "rmapbt", field: 212, bit: 2, since: (4, 8), without: "rmapbt=0" },
     Feature { name: "reflink", field: 212, bit: 4, since: (4, 9), without: "reflink=0" },
@@ -86,7 +87,7 @@ fn find_unsupported(superblock: &[u8; SUPERBLOCK_AREA], kernel: LinuxVersion) ->
     let is_ext = superblock[EXT_SUPERBLOCK + 56..EXT_SUPERBLOCK + 58] == EXT_MAGIC;
     type ReadWord = fn([u8; 4]) -> u32;
     let (features, read): (&[Feature], ReadWord) = match superblock.starts_with(XFS_MAGIC) {
-        // Version 5, in the low bits of the version number; earlier versions do not have these fields.
+        // The low bits of the version number are 5; earlier versions do not have the feature fields.
         true if superblock[101] & 0xf == 5 => (&XFS, u32::from_be_bytes),
         false if is_ext => (&EXT, u32::from_le_bytes),
         _ => return Vec::new(),

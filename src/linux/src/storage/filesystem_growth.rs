@@ -46,7 +46,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A filesystem that is smaller than its device grows to the size of the device. A second time changes nothing.
+    /// Checks that a filesystem that is smaller than its device grows to the size of the device, and that a second call
+    /// changes nothing.
     fn grows(device: &DevicePath, format: FilesystemFormat) {
         let argv = match format {
             FilesystemFormat::Ext3 => format!("mkfs.ext3 -q {device} 64M"),
@@ -65,7 +66,7 @@ mod tests {
         let all = read_size_bytes(&File::open(device).unwrap()).unwrap();
         for _ in 0..2 {
             let bytes = grow_filesystem(device, format, point.path()).unwrap();
-            // The size that is told leaves out what the filesystem has for itself.
+            // The reported size does not include the filesystem's own metadata.
             assert!(bytes > all * 8 / 10 && bytes <= all, "{format}: {bytes} of {all}");
         }
         assert_eq!(fs::read_to_string(point.path().join("file")).unwrap(), "there");
@@ -80,7 +81,7 @@ mod tests {
         }
     }
 
-    /// A filesystem that was copied unchanged to a larger device, as in the migration of a machine.
+    /// Checks that a filesystem grows after it was copied to a larger device, as in the migration of a machine.
     fn grows_after_a_copy(small: &DevicePath, large: &DevicePath, format: FilesystemFormat) {
         let make = if format == FilesystemFormat::Ext4 {
             format!("mkfs.ext4 -q {small}")
@@ -102,7 +103,7 @@ mod tests {
             .args([&format!("if={small}"), &format!("of={large}"), "bs=1M", "conv=fsync", "status=none"])
             .run()
             .unwrap();
-        // Of two with one UUID the kernel would not know which is meant.
+        // The kernel could not distinguish two filesystems with the same UUID.
         fs::OpenOptions::new().write(true).open(small).unwrap().write_all(&[0; 256 << 10]).unwrap();
         let mounted = mount(large);
         let all = read_size_bytes(&File::open(large).unwrap()).unwrap();
@@ -129,7 +130,7 @@ mod tests {
         grows_after_a_copy(small, large, FilesystemFormat::Ext4);
     }
 
-    /// In a container the kernel may refuse what root may do elsewhere: ext4 wants CAP_SYS_RESOURCE.
+    /// Runs in a virtual machine, because a container may lack capabilities: ext4 requires CAP_SYS_RESOURCE.
     #[test]
     #[ignore = "needs a kernel of its own: scripts/test vm runs it in a machine"]
     fn vm_grow_every_filesystem_to_the_end_of_its_disk() {

@@ -77,7 +77,7 @@ fn configure_loop(device: &File, backing: &File, sector_bytes: u32) -> nix::Resu
         init: [0; 2],
     };
     let config = ioctl::LoopConfig { fd, block_bytes: sector_bytes, info, reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config` where the pointer says.
+    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config` from the address that it gets.
     unsafe { ioctl::configure(device.as_raw_fd(), &config) }.map(drop)
 }
 

@@ -21,9 +21,9 @@ pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// LVM configuration (lvm.conf(5)). The ramdisk has neither udev, which would create nodes and list devices, nor LVM's
-/// daemons, and does not store backups of metadata. `--devices` selects the devices, so LVM's detection of components
-/// is off: it would mistake a disk with an old superblock at its end for a member of an array, and ignore the disk.
+/// LVM configuration (lvm.conf(5)). The ramdisk does not run LVM's daemons, or udev, which would create nodes and list
+/// devices. It does not store metadata backups. LVM's detection of components is off, because `--devices` selects the
+/// devices, and the detection would ignore a disk with an old md superblock at its end.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \

@@ -25,8 +25,8 @@ pub(crate) const TOOLS: &[&str] = &["mdadm"];
 /// array.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members. As
-/// many members may be missing as the level tolerates.
+/// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members.
+/// Members may be missing if the level tolerates it.
 ///
 /// # Errors
 /// Returns an error if a member is in use (the error lists the users), mdadm fails, or the result differs from the
@@ -120,8 +120,8 @@ fn build_argv(array: &CreateArray) -> Vec<String> {
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
     // Without `--force` mdadm would create a RAID 5 degraded and rebuild its last member, which is faster. A power
-    // cut during that time leaves an array both dirty and degraded, which the kernel no longer starts (raid5_run in
-    // drivers/md/raid5.c).
+    // failure during this time leaves the array both dirty and degraded, and the kernel refuses to start such an array
+    // (raid5_run in drivers/md/raid5.c).
     if array.level == RaidLevel::Raid5 {
         args.push("--force".to_owned());
     }

@@ -1,5 +1,5 @@
-//! Mounts below the target's root, and unmounting that completes only when all data is written, because unwritten data
-//! is lost by kexec.
+//! Mounts below the target's root, and unmounting that completes only when all data is written, because kexec would
+//! lose unwritten data.
 
 use super::{block_device, busy_device_users};
 use crate::kernel_log::KernelLog;
@@ -65,7 +65,8 @@ impl MountStack {
     /// for that, the filesystem needs an additional option, such as `noload`.
     ///
     /// # Errors
-    /// The same errors as for [`MountStack::mount_filesystem`], or the mount point does not exist.
+    /// The same errors as for [`MountStack::mount_filesystem`]; in addition, returns an error if the mount point does
+    /// not exist.
     pub fn mount_read_only(&mut self, filesystem: &MountFilesystem) -> Result<()> {
         self.mount_with(filesystem, MountFlags::RDONLY | INERT)
     }
@@ -140,7 +141,7 @@ impl MountStack {
         self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
 
-    /// Writes back all data and unmounts, youngest first.
+    /// Writes back all data and unmounts, newest mount first.
     ///
     /// # Errors
     /// Returns an error if data could not be written, or a mount stays busy (the error lists the users). This mount and all older ones stay
@@ -192,7 +193,7 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
     })
 }
 
-/// Unmounts neither lazily nor forcibly, because both return before data is written.
+/// Unmounts without MNT_DETACH and MNT_FORCE, with which umount2(2) returns before all data is written.
 ///
 /// # Errors
 /// Returns an error if the mount stays busy (the error lists the users).

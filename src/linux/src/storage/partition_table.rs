@@ -20,8 +20,9 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 /// of the partitions.
 ///
 /// # Errors
-/// Returns an error if the disk is in use, its size or sector size differs from the plan, a write fails, the table read
-/// back or the partitions registered with the kernel differ from the plan, or a device node does not appear.
+/// Returns an error if the disk is in use, its size or sector size differs from the plan, a write fails, or a device
+/// node does not appear. Also returns an error if the table on the disk, or the partitions registered with the kernel,
+/// differ from the plan.
 pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = wipe::open_exclusive(device)?;

@@ -1,5 +1,5 @@
 //! Rehearsal: before the wipe, all preserved objects are brought up over snapshots whose changes are kept in memory.
-//! Arrays start, groups are activated and journals are replayed, but not a byte of a disk changes.
+//! Arrays start, groups are activated and journals are replayed, but no byte of a disk is changed.
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
@@ -84,9 +84,9 @@ struct RehearsalStage {
 
 enum ActiveObject {
     Array(DevicePath),
-    /// Name and devices.
+    /// Volume group, with its name and devices.
     Group(String, Vec<DevicePath>),
-    /// Path of the mapping.
+    /// LUKS container, with the path of its mapping.
     Container(DevicePath),
 }
 

@@ -32,7 +32,8 @@ impl TestLoopDevice {
         TestLoopDevice { file, device }
     }
 
-    /// Creates another device of that size with the same name, like a disk that takes the name of a removed one.
+    /// Replaces a device by another one of the same size and name, as if a disk was unplugged and another one got its
+    /// name. Returns the identity of the removed device, and the new device.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
         loop {
             let mut disk = TestLoopDevice::new(size_bytes, 512);

@@ -1,6 +1,6 @@
 //! Trials of arrays and filesystems before anything is erased. Arrays and filesystems are created on files in memory
-//! that have the size and sector size of the real devices, and are started or mounted by the kernel. Thus options that
-//! a tool or the kernel rejects are found while the old system is intact.
+//! that have the size and sector size of the real devices, and are started or mounted by the kernel. Options that a
+//! tool or the kernel rejects are thus found while the old system is still intact.
 
 use super::mount::MountStack;
 use super::scratch_disk::ScratchDisk;

@@ -26,7 +26,7 @@ const ALIGNMENT: usize = 4096;
 pub struct TestDisks(Vec<DevicePath>);
 
 impl TestDisks {
-    /// Takes disks by kernel name: `vda vdb`.
+    /// Takes the disks with these kernel names, such as `vda vdb`.
     pub fn take(names: &str) -> TestDisks {
         assert_test_machine();
         free();
@@ -55,7 +55,10 @@ impl TestDisks {
 /// Guards against a test filter that is too wide: on another machine `vda` may be the system disk.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
-    assert!(cmdline.contains(" vm-tests"), "vm_ tests destroy disks: only scripts/vm-tests runs them, in its machine");
+    assert!(
+        cmdline.contains(" vm-tests"),
+        "vm_ tests destroy disks: only scripts/vm-tests runs them, in a virtual machine"
+    );
 }
 
 impl Drop for TestDisks {

@@ -18,8 +18,8 @@ const BOOT_CODE_BYTES: usize = 440;
 /// Zeroes the first and last MiB of a disk or partition, so that its old content is no longer recognized.
 ///
 /// # Errors
-/// The device is in use (the error lists the users), cannot be written, or returns other data than zeros (the error
-/// contains the offset).
+/// Returns an error if the device is in use (the error lists the users), cannot be written, or does not return zeros
+/// afterwards (the error contains the offset).
 pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     wipe_ranges(device, |_| Vec::new())
 }
@@ -28,7 +28,7 @@ pub fn wipe_ends(device: &DevicePath) -> Result<()> {
 /// content.
 ///
 /// # Errors
-/// As [`wipe_ends`].
+/// The same errors as for [`wipe_ends`].
 pub fn wipe_signatures(device: &DevicePath) -> Result<()> {
     wipe_ranges(device, |size| operations::label_copy_ranges(ByteRange { start: 0, length: size }).collect())
 }
@@ -45,7 +45,7 @@ fn wipe_ranges(device: &DevicePath, more: impl FnOnce(u64) -> Vec<ByteRange>) ->
 /// Zeroes the boot code that a BIOS would run from the disk's first sector, and preserves the partition table.
 ///
 /// # Errors
-/// The disk is in use or cannot be written.
+/// Returns an error if the disk is in use or cannot be written.
 pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
     let disk = open_exclusive(device)?;
     disk.write_all_at(&[0; BOOT_CODE_BYTES], 0)
@@ -57,7 +57,7 @@ pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
 /// has a holder, and a disk with such a partition (open(2), block/bdev.c).
 ///
 /// # Errors
-/// The device is missing or in use.
+/// Returns an error if the device is missing or in use.
 pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     let open = || {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_EXCL).open(device);
@@ -120,7 +120,8 @@ mod tests {
         let error = wipe_ends(disk.path()).unwrap_err().to_string();
         assert!(error.contains(&format!("is mounted at {}", point.path().display())), "{error}");
         drop(mount);
-        // An installer that another test runs meanwhile has a copy of this mount in its own namespace, until it ends.
+        // The mount namespace of an installer that a concurrent test runs contains a copy of this mount until the
+        // installer exits.
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = wipe_ends(disk.path()) {
             assert!(Instant::now() < deadline, "{error}");

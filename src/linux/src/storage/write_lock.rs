@@ -157,7 +157,7 @@ mod tests {
         let error = wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
         assert!(error.contains("Operation not permitted"), "{error}");
         assert_eq!(locks.find_changed_ranges(), [""; 0]);
-        // Writing to the disk gets around the lock of its partition.
+        // A write to the disk bypasses the lock of its partition.
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", 5 << 20).unwrap();
         assert_eq!(locks.find_changed_ranges(), [""; 0]);
         std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().write_all_at(b"x", (5 << 20) - 1).unwrap();

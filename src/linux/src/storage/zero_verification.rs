@@ -22,7 +22,7 @@ const SLOWEST_BYTES: u64 = 16 << 20;
 /// Additional time for devices that respond with a delay.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Total size of the ranges of a device, in bytes, from which progress is reported.
+/// Minimum total size of the ranges of a device, in bytes, for which progress is reported.
 const REPORTED_BYTES: u64 = 64 << 30;
 
 /// Callback for progress messages.
@@ -72,7 +72,7 @@ fn open_direct(device: &DevicePath) -> io::Result<File> {
     }
 }
 
-/// Reading of one device: its deadline and progress.
+/// State of reading one device: deadline and progress.
 struct ZeroCheck<'a> {
     device: &'a DevicePath,
     give_up: &'a [String],
@@ -172,7 +172,7 @@ mod tests {
         let size = 300 * MIB;
         let (file, path) = file(size);
         proven(&[proof(&path, &[(0, size)])]).unwrap();
-        // Between the samples by which a device is taken for blank.
+        // Some of these offsets are between the samples of the blank detection.
         for offset in [0, 4096, BLOCK as u64 - 1, BLOCK as u64, 6 * MIB + 17, 149 * MIB, size - 1] {
             file.as_file().write_all_at(&[1], offset).unwrap();
             let error = proven(&[proof(&path, &[(0, size)])]).unwrap_err();
@@ -221,7 +221,7 @@ mod tests {
             image.write_all_at(&[1], 64 * MIB + 4095).unwrap();
             let error = proven(std::slice::from_ref(&all)).unwrap_err();
             assert!(error.contains(&format!("at byte {}", 64 * MIB + 4095)), "{error}");
-            // Reads of a loop device whose file has no byte left fail with EIO.
+            // Reads of a loop device fail with EIO if its file was truncated to zero bytes.
             image.set_len(0).unwrap();
             let error = proven(&[all]).unwrap_err();
             assert!(error.contains("cannot be read completely"), "{error}");

@@ -28,7 +28,7 @@ fn run(script: &str) -> VerifyVerdict {
     without_the_harness(run_verify(&chosen(script), SOON))
 }
 
-/// Tests are started with a line of their own.
+/// Removes the lines that the test harness prints.
 fn without_the_harness(verdict: VerifyVerdict) -> VerifyVerdict {
     match verdict {
         VerifyVerdict::Refused(words) => {
@@ -39,7 +39,7 @@ fn without_the_harness(verdict: VerifyVerdict) -> VerifyVerdict {
     }
 }
 
-/// Its words after an exit with 1.
+/// Runs a script that rejects the parameters, and returns the message.
 fn words(script: &str) -> String {
     match run(script) {
         VerifyVerdict::Refused(words) => words,
@@ -47,7 +47,8 @@ fn words(script: &str) -> String {
     }
 }
 
-/// Some systems forbid namespaces to all but root. Where root has none, nothing here would be judged.
+/// Returns whether the sandbox can be used, since some systems deny namespaces to unprivileged users. Panics if even
+/// root has no sandbox, because the tests would then check nothing.
 fn can_run() -> bool {
     match run("#!/bin/sh\nexit 0\n") {
         VerifyVerdict::NotRun(why) => {
@@ -73,7 +74,7 @@ fn a_verify_says_yes_or_no() {
     assert!(own.ends_with("of common.sh | of a hook | /definition | /definition/verify"), "{own}");
     let killed = words("#!/bin/sh\nsh -c 'kill -9 $$'\nexit $?\n");
     assert!(killed.starts_with("it exited with 137"), "{killed}");
-    // 125 alone is no trouble of ours.
+    // Exit code 125 without the prefix of the worker is not an error of the sandbox.
     assert!(words("#!/bin/sh\nexit 125\n").starts_with("it exited with 125"));
     assert_eq!(run_verify(&SelectedDefinition::default(), SOON), VerifyVerdict::Good);
 }
@@ -123,12 +124,12 @@ fn one_that_hangs_is_ended_with_all_it_started() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(!running("8637"));
-    // It ends, and what it has left behind with it.
+    // The processes that `verify` leaves behind end together with it.
     assert_eq!(run("#!/bin/bash\nsleep 86381 >/dev/null 2>&1 &\nexit 0\n"), VerifyVerdict::Good);
     assert!(!running("86381"));
 }
 
-/// Is there a process with this in its arguments?
+/// Returns whether a `sleep` process has this text in its arguments.
 fn running(argument: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let own = std::process::id().to_string();

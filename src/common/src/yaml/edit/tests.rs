@@ -7,7 +7,7 @@ fn read(text: &str) -> Value {
     crate::yaml::to_json(&crate::yaml::read_document(text, options).unwrap())
 }
 
-/// With the change made to what the text says.
+/// Edits the text so that its value contains the change, and checks the result.
 fn changed(text: &str, change: impl FnOnce(&mut Value)) -> Option<EditedYaml> {
     let old = read(text);
     let mut new = old.clone();
@@ -130,7 +130,7 @@ fn what_cannot_be_done_in_place_is_not_done() {
     for text in ["a: &x 1\nb: *x\n", "a: !!str 1\n", "a: 1\n---\nb: 2\n", "a: [1\n"] {
         assert_eq!(edit_values(text, &json!({"a": 1}), &json!({"a": 2})), None, "{text}");
     }
-    // Another order.
+    // A different order of the items.
     assert_eq!(edit_values("a: [1, 2]\n", &json!({"a": [1, 2]}), &json!({"a": [2, 1]})), None);
     let deep = "[".repeat(100) + &"]".repeat(100);
     assert_eq!(edit_values(&deep, &json!([]), &json!([1])), None);

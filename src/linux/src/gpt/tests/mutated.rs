@@ -1,24 +1,25 @@
-//! GPTs that no tool would write: made out of good ones, always the same 300. Read by the inventory, and by who fits a raw image.
+//! Invalid GPTs, created by random changes to valid ones. They are the same 300 in every run, and test the inventory
+//! and the adaptation of raw images.
 
 use super::*;
 use fastrand::Rng;
 
 const TABLES: u64 = 300;
 
-/// Of each. To look into a partition is what takes time.
+/// Number of partitions of each table: only a few, because probing the contents of a partition takes time.
 const PARTITIONS: usize = 6;
 
-/// Numbers at the edges of what a sector, a count or a size can be.
+/// Boundary values of sector numbers, counts and sizes.
 const EDGES: [u64; 12] = [0, 1, 2, 33, 34, 4096, 4097, u32::MAX as u64, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX];
 
-/// A disk that begins with such a table.
+/// Disk with a mutated table.
 pub(crate) struct Mutated {
     pub name: String,
     pub sector: u32,
     pub disk: Vec<u8>,
 }
 
-/// All of them.
+/// Returns all mutated tables.
 pub(crate) fn mutated() -> impl Iterator<Item = Mutated> {
     (0..TABLES).map(|seed| {
         let mut random = Rng::with_seed(seed);
@@ -30,7 +31,7 @@ pub(crate) fn mutated() -> impl Iterator<Item = Mutated> {
     })
 }
 
-/// A few partitions, and what firmware looks at first.
+/// Returns a valid disk with a few partitions and a protective MBR.
 fn good(sector: u64, sectors: u64) -> Vec<u8> {
     let mut disk = crowded_image(sector, sectors);
     for header in headers(&disk, sector as usize) {
@@ -47,7 +48,7 @@ fn good(sector: u64, sectors: u64) -> Vec<u8> {
     disk
 }
 
-/// Where they are, as the disk is now.
+/// Returns the offsets of the headers that the disk currently contains.
 fn headers(disk: &[u8], sector: usize) -> Vec<usize> {
     let places = [sector, disk.len() - sector];
     places.into_iter().filter(|at| is_header(&disk[*at..])).collect()
@@ -55,7 +56,7 @@ fn headers(disk: &[u8], sector: usize) -> Vec<usize> {
 
 fn change(random: &mut Rng, disk: &mut Vec<u8>, sector: usize) -> String {
     let headers = headers(disk, sector);
-    // One of the two, or both alike.
+    // Changes the first header, the last one, or both in the same way.
     let which = match random.u8(..3) {
         0 => headers.first().copied().into_iter().collect(),
         1 => headers.last().copied().into_iter().collect(),
@@ -74,7 +75,7 @@ fn change(random: &mut Rng, disk: &mut Vec<u8>, sector: usize) -> String {
             which.iter().for_each(|at| disk[at + field..at + field + 4].copy_from_slice(&value.to_le_bytes()));
             format!("{value} at {field}")
         }
-        // Entries that overlap, that end before they begin, and that lie anywhere.
+        // Entries that overlap, end before their start, or are at any position.
         2..=4 => {
             let (entry, field) = (random.usize(..PARTITIONS), *random.choice(&[FIRST_LBA, LAST_LBA]).unwrap());
             for header in &which {
@@ -93,7 +94,7 @@ fn change(random: &mut Rng, disk: &mut Vec<u8>, sector: usize) -> String {
             which.iter().for_each(|at| disk[*at..at + sector].fill(0));
             return format!("none at {which:?}");
         }
-        // A smaller disk than the image was made for.
+        // A disk that is smaller than the table requires.
         _ => {
             let length = disk.len() - random.usize(..disk.len() / sector / 2) * sector;
             disk.truncate(length);
@@ -113,14 +114,14 @@ fn number(random: &mut Rng, sectors: u64) -> u64 {
     }
 }
 
-/// Where the entries are that belong to the header there, when they are on the disk.
+/// Returns the offsets of the entries of this header; `None` if they are not within the disk.
 fn entries(disk: &[u8], header: usize, sector: usize) -> Option<Vec<usize>> {
     let start = usize::try_from(read_u64(disk, header + ENTRIES_LBA)).ok()?.checked_mul(sector)?;
     let end = start.checked_add(128 * 128).filter(|end| *end <= disk.len())?;
     Some((start..end).step_by(128).collect())
 }
 
-/// Makes both checksums right, where the header says something that can be summed up.
+/// Corrects both checksums if the ranges that the header specifies are within the disk.
 fn seal(disk: &mut [u8], header: usize, sector: usize) {
     let word = |disk: &[u8], at: usize| u32::from_le_bytes(disk[header + at..header + at + 4].try_into().unwrap());
     let length = (word(disk, ENTRY_COUNT) as usize).saturating_mul(word(disk, ENTRY_SIZE) as usize);

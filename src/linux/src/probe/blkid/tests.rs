@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
-/// An image file with what that command makes of it; `IMAGE` stands for its path.
+/// Creates an image file and runs a command on it. `IMAGE` in the command is replaced by the path of the file.
 fn image(dir: &tempfile::TempDir, size_bytes: u64, argv: &str) -> PathBuf {
     let path = dir.path().join(format!("{size_bytes}-{}", argv.len()));
     File::create(&path).unwrap().set_len(size_bytes).unwrap();
@@ -190,7 +190,7 @@ fn loop_a_read_error_is_an_error_and_not_a_blank_disk() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(&dir, 16 * MIB, "mkfs.ext4 -q IMAGE");
     let disk = Loop::new(&image, 512);
-    // Reads of a loop device whose file has no byte left fail with EIO.
+    // Reads of a loop device fail with EIO if its file was truncated to zero bytes.
     OpenOptions::new().write(true).open(&image).unwrap().set_len(0).unwrap();
     let mut probe = BlkidProbe::open(disk.path(), None, 512).unwrap();
     assert_eq!(probe.read_signatures().unwrap_err().raw_os_error(), Some(libc::EIO));

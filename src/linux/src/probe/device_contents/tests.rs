@@ -1,4 +1,4 @@
-//! Partition tables that nobody would write, as the survey reads them.
+//! Contents of disks with mutated GPTs, with GPTs written by this program, and with obsolete tables.
 
 use super::super::fake::FakeMachine;
 use super::*;
@@ -36,7 +36,7 @@ fn of_mutated_gpts_no_partition_lies_outside_the_disk_and_no_disk_passes_for_bla
     assert!(read == 300 && partitions > 500 && doubts > 0, "{read} {partitions} {doubts}");
 }
 
-/// What we write, as libblkid reads it.
+/// libblkid reads a table written by this program correctly.
 #[test]
 fn a_table_that_we_write_is_read_as_it_was_meant() {
     let tree = FakeMachine::new();
@@ -76,7 +76,7 @@ fn a_table_that_we_write_is_read_as_it_was_meant() {
     }
 }
 
-/// A root sector of Atari's AHDI with one partition, as random bytes in the first sector can look.
+/// Writes an Atari AHDI root sector with one partition to the disk. Random bytes in a first sector may look like it.
 fn with_atari_table(mut disk: Vec<u8>) -> Vec<u8> {
     let sectors = u32::try_from(disk.len() / 512).unwrap();
     disk[0x1c2..0x1c6].copy_from_slice(&sectors.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Machines with disks of every kind, as files.
+//! Inventories of simulated machines with disks of various types.
 
 use super::*;
 use crate::probe::fake::{FakeMachine, ran, sfdisk};
@@ -28,7 +28,7 @@ fn sata(tree: &FakeMachine) {
     tree.write(&format!("{device}/type"), "0\n");
     tree.write(&format!("{device}/wwid"), "t10.ATA     QEMU HARDDISK                           QM00001 \n");
     tree.write(&format!("{device}/vpd_pg80"), b"\x00\x80\x00\x14             QM00001");
-    // ATA has the two characters of a word swapped.
+    // ATA swaps the two characters of each word.
     let mut answer = vec![0; 572];
     answer[1] = 0x89;
     answer[60 + 20..60 + 40].copy_from_slice(b"MQ0000 1            ");
@@ -191,7 +191,7 @@ fn serial_numbers_of_vital_product_data() {
     }
 }
 
-/// A SATA disk with a GPT of two partitions and an ext4 in the second.
+/// Returns a machine with a SATA disk that has a GPT of two partitions, with an ext4 filesystem in the second one.
 fn partitioned() -> FakeMachine {
     let tree = FakeMachine::new();
     sata(&tree);
@@ -220,7 +220,7 @@ fn partitioned() -> FakeMachine {
     tree
 }
 
-/// The kernel's view of partition `number` of sda.
+/// Adds partition `number` of sda to the simulated sysfs.
 fn kernel_has(tree: &FakeMachine, number: u32, start: u64, size: u64) {
     let dir = format!("sys/devices/{SATA}/sda{number}");
     tree.write(&format!("{dir}/partition"), format!("{number}\n"));
@@ -306,7 +306,7 @@ fn a_gpt_that_is_lost_is_not_a_blank_disk() {
     assert_eq!(kind(&tree), Some(("PMBR".to_owned(), 0)));
 }
 
-/// Is the disk blank, and are its partitions?
+/// Returns whether the disk is blank, and whether each of its partitions is blank.
 fn blank(tree: &FakeMachine) -> (bool, Vec<bool>) {
     let disk = disks(tree).remove(0);
     let partitions = disk.table.iter().flat_map(|table| &table.partitions);

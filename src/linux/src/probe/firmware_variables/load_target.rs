@@ -22,7 +22,7 @@ pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
         // CD-ROM: the firmware starts the fallback path on it.
         [] => LoadTarget::Device,
         [cd] if (cd.kind, cd.subtype) == (4, 2) => LoadTarget::Device,
-        // BIOS boot specification.
+        // BIOS Boot Specification device path.
         [bios] if bios.kind == 5 => LoadTarget::Firmware,
         [disk, files @ ..] if is_partition(disk) && files.iter().all(|node| is_file(node)) => classify_partition(disk),
         volumes if volumes.iter().all(|node| is_firmware_volume(node)) => LoadTarget::Firmware,

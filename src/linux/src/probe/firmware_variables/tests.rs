@@ -1,4 +1,4 @@
-//! A directory as efivarfs, with values as firmware and other systems write them.
+//! Tests with a directory that simulates efivarfs, and with values in the format of firmware and other systems.
 
 use super::super::fake::FakeMachine;
 use super::*;

@@ -1,4 +1,4 @@
-//! What mdadm 4.2 says of members, recorded, and what becomes of it.
+//! Arrays derived from recorded output of mdadm 4.2.
 
 use super::*;
 use crate::probe::fake::FakeMachine;
@@ -44,7 +44,7 @@ fn recorded_members() {
 fn arrays_that_the_kernel_writes_to_at_every_start_are_known() {
     let cases = [
         ("0x0", "1.2", false),
-        // A bitmap, bad blocks, a layout of RAID 0.
+        // Features: bitmap, bad block log, and RAID 0 layout.
         ("0x1009", "1.2", false),
         ("0x4", "1.2", true),
         ("0x200", "1.2", true),
@@ -203,7 +203,7 @@ fn members_are_grouped_and_the_latest_is_believed() {
     assert_eq!(members, expected);
 }
 
-/// Place, events and the places that were empty, of each member; which of them count?
+/// Returns for each member whether it is active. Members are given by slot, event count, and the slots that were empty.
 fn counted(members: &[(u32, u64, &[u32])]) -> Vec<bool> {
     let member = |(place, events, empty): &(u32, u64, &[u32])| {
         let superblock = MdSuperblock {

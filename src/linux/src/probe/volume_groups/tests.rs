@@ -1,4 +1,4 @@
-//! A report of lvm 2.03.16, recorded, and what becomes of it.
+//! Volume groups derived from a recorded report of lvm 2.03.16.
 
 use super::*;
 use crate::probe::DeviceRange;
@@ -255,7 +255,7 @@ fn volumes_that_are_not_activated_alone() {
         ("-wi-------", "public", "", None),
         ("swi---s---", "public,snapshot,thicksnapshot", "", None),
         ("owi---s---", "public,origin,thickorigin,multithickorigin", "", Some(HAS_SNAPSHOT)),
-        // Recorded by an earlier version.
+        // Report that was recorded before drophammer requested the attributes.
         ("", "public,origin,thickorigin,multithickorigin", "", Some(HAS_SNAPSHOT)),
         ("Owi---s---", "public,origin,thickorigin", "", Some(MERGE)),
         ("Swi---s---", "public,snapshot,thicksnapshot", "", Some(MERGE)),
@@ -284,7 +284,7 @@ fn copies_of_a_recorded_group() {
     assert_eq!(found("no-such"), []);
 }
 
-/// As lvm 2.03.16 prints it: three physical volumes, of which one is not allocatable and one is fragmented.
+/// Report of lvm 2.03.16 on three physical volumes, of which one is not allocatable and one is fragmented.
 #[test]
 fn limits_and_free_space_of_a_group_are_read() {
     let report = |max_lv: &str, permissions: &str| {
@@ -310,7 +310,7 @@ fn limits_and_free_space_of_a_group_are_read() {
         .collect();
     assert_eq!(free, [("sda", true, 20, 12), ("sdb", false, 96, 96), ("sdc", true, 0, 0)]);
     assert!(report("0", "read-only").read_only);
-    // Older reports do not contain it.
+    // Older reports do not contain the allocation.
     assert!(recorded("lvm-fullreport.json", &|_, _| (2, 2)).iter().all(|group| group.allocation.is_none()));
 }
 

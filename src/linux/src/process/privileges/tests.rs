@@ -1,4 +1,4 @@
-//! What code can do that runs in a process without power.
+//! Actions of code that runs in a process without privileges.
 
 use super::*;
 use std::ffi::CString;
@@ -12,10 +12,10 @@ use std::ptr::null;
 
 const PROBE: &str = "DROPHAMMER_TEST_PROBE";
 
-/// A file of the target, a disk, and a directory that is open already.
+/// Actions that must be refused, with their descriptions. They use a file of the target, a disk, and an open directory.
 type Ways<'a> = [(&'a str, Box<dyn Fn() -> libc::c_long + 'a>); 30];
 
-/// Each gives a number below zero when it is refused.
+/// Returns the actions. An action returns a negative number if it is refused.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each either is refused or does something harmless")]
 fn ways<'a>(file: &'a CString, disk: &'a CString, directory: i32) -> Ways<'a> {
     let open = |path: &'a CString, flags: libc::c_int| {
@@ -89,7 +89,8 @@ fn ways<'a>(file: &'a CString, disk: &'a CString, directory: i32) -> Ways<'a> {
     ]
 }
 
-/// The code in the place of a worker: tells what it can do, and what can be done all the same.
+/// Code that runs as the worker: prints for each action whether it was refused, and checks that threads and memory
+/// still work.
 #[test]
 #[ignore = "is what another test starts"]
 fn probe() {

@@ -1,4 +1,4 @@
-//! Assembling in a machine with md and the device mapper: what is seen, and that the disks stay as they are.
+//! Assembly in a virtual machine with md and the device mapper: contents that are found, and disks that do not change.
 
 use super::volume_groups::format_table;
 use super::*;
@@ -12,7 +12,7 @@ mod volumes;
 
 const GROUP: &[&str] = &["/dev/nvme0n1", "/dev/nvme1n1"];
 
-/// An array of the inventory whose kernel device has that size.
+/// Adds an array to the inventory; its kernel device has this size.
 fn found(inventory: &mut Inventory, name: &str, size_bytes: Option<u64>) -> uuid::Uuid {
     let uuid = uuid::Uuid::new_v4();
     let running = size_bytes.map(|_| name.into());
@@ -61,7 +61,7 @@ fn tried(line: &str) {
     let _ = ToolCommand::new("sh").args(["-c", line]).run();
 }
 
-/// Takes everything down that runs, several times as one is on top of the other.
+/// Takes down all arrays and mappings. Repeats this, because they are on top of each other.
 fn stop_all() {
     for _ in 0..4 {
         tried("dmsetup remove_all; for md in /sys/block/md*; do mdadm -q --stop /dev/${md##*/}; done");
@@ -70,7 +70,8 @@ fn stop_all() {
     tried("rm -rf /dev/vg00 /dev/vg01 /dev/twin /dev/half");
 }
 
-/// Stops all and empties these disks, to the end: an array over the same partitions would show what lay inside the one before.
+/// Takes everything down and zeroes these disks completely: a later array on the same partitions would otherwise show
+/// the contents of an earlier one.
 fn blank(disks: &[&str]) {
     stop_all();
     for disk in disks {
@@ -79,7 +80,7 @@ fn blank(disks: &[&str]) {
     }
 }
 
-/// Cuts a disk to partitions of that size.
+/// Creates `count` partitions of this size on a disk.
 fn cut(disk: &str, size_mib: u64, count: u64) {
     let path = DevicePath::from(disk);
     let partition = |number: u64| operations::NewPartition {
@@ -103,7 +104,8 @@ fn cut(disk: &str, size_mib: u64, count: u64) {
     .unwrap();
 }
 
-/// Assembles, reads, stops again; the disks' parts must be what they were. Gives what was seen.
+/// Assembles, reads the inventory, and takes everything down. Checks that the partitions have not changed, and returns
+/// the inventory and the notes.
 fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     stop_all();
     let before = fingerprints(parts);
@@ -117,7 +119,7 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     assert!(writable());
     assembled.inspect_filesystems(&mut inventory).unwrap();
     let notes = assembled.notes.clone();
-    // The kernel gets time for its own writes.
+    // Wait, so that delayed writes of the kernel are noticed.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(writable());
     stop_all();
@@ -125,7 +127,8 @@ fn looked(disks: &[&str], parts: &[&str]) -> (Inventory, Vec<String>) {
     (inventory, notes)
 }
 
-/// Has one of them become writable while this looked on? It may miss that, and never sees what is not there.
+/// Returns the disks that became writable after they were locked. It may miss a short change, but never reports a false
+/// one.
 fn watch(disks: &[&str], over: &std::sync::atomic::AtomicBool) -> Vec<String> {
     let (mut locked, mut opened) = (HashSet::new(), Vec::new());
     while !over.load(std::sync::atomic::Ordering::Relaxed) {
@@ -188,7 +191,7 @@ fn array<'a>(inventory: &'a Inventory, name: &str) -> &'a MdArray {
     found.unwrap_or_else(|| panic!("no {name} in {:?}", inventory.arrays))
 }
 
-/// The filesystem on a running array.
+/// Returns the signatures on an array that was assembled.
 fn inside(inventory: &Inventory, array: &MdArray) -> Vec<String> {
     let Some(name) = &array.running else { return Vec::new() };
     let stacked = inventory.stacked.iter().find(|stacked| stacked.name == *name).unwrap();
@@ -265,7 +268,7 @@ fn vm_assembling_arrays_changes_nothing() {
 fn vm_assembling_damaged_arrays_changes_nothing() {
     crate::storage::vmdisks::assert_test_machine();
     parts();
-    // Without --assume-clean its resync is still to come.
+    // Without --assume-clean, the array still needs a resync.
     create("five", "5", "--metadata=1.2", &["/dev/vda1", "/dev/vdb1", "/dev/vda2"]);
     create("ten", "10", "--metadata=1.2 --assume-clean", &["/dev/vdb2", "/dev/vda3", "/dev/vdb3", "/dev/vda4"]);
     ran("mkfs.ext4 -q /dev/md/ten");

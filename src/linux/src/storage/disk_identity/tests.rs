@@ -1,4 +1,4 @@
-//! Disks that are what they were, and others that have taken their names.
+//! Unchanged disks, and disks that were replaced by others with the same names.
 
 use super::*;
 use crate::probe::ProbeDepth;
@@ -34,7 +34,7 @@ fn what_the_plan_knows_must_be_so_still() {
     }
 }
 
-/// Two disks of one size without serial number: one was pulled, and the other one has taken its name.
+/// Two disks of the same size, without serial numbers: one was unplugged, and the other one got its name.
 #[test]
 fn another_disk_of_the_same_kind_has_another_number() {
     let numbered =
@@ -44,7 +44,7 @@ fn another_disk_of_the_same_kind_has_another_number() {
         (numbered(7, ""), numbered(7, ""), &[][..]),
         (numbered(7, ""), numbered(8, ""), other),
         (numbered(7, "S1"), numbered(8, "S1"), other),
-        // A kernel or an inventory that does not tell.
+        // The kernel or the inventory does not provide the number.
         (numbered(7, ""), numbered(0, ""), &[]),
         (numbered(0, ""), numbered(8, ""), &[]),
     ] {
@@ -108,12 +108,12 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
         assert!(error.ends_with(end), "{error}");
     }
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
-    // As itself it is written.
+    // With its own identity, the disk is written.
     erase::wipe_disk(&WipeDisk { identity: disk.identity(), ..wipe }).unwrap();
     partition_table::write_partition_table(&PartitionTable { identity: disk.identity(), ..table }).unwrap();
 }
 
-/// A path that comes to mean another disk, as that of a tool's argument would.
+/// Paths of devices on disks that are not in the plan are rejected, like the arguments of tools.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
@@ -134,7 +134,7 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
     assert!(held.verify_underlying_disks(&"/dev/no-such-disk".into()).is_err());
 }
 
-/// A loop device that is open goes only when it is closed: nobody else gets its name.
+/// An open loop device exists until it is closed, so its name is not reused.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
@@ -147,12 +147,12 @@ fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
     other.as_file().set_len(16 << 20).unwrap();
     losetup(&[disk.path().as_str(), other.path().to_str().unwrap()]).unwrap_err();
     held.verify_underlying_disks(disk.path()).unwrap();
-    // In this order: the name is another test's as soon as nobody holds it.
+    // Dropped in this order, because another test may take the name as soon as the device is closed.
     drop(disk);
     drop(held);
 }
 
-/// The serial numbers of NVMe, SATA and virtio come from three places in sysfs.
+/// NVMe, SATA and virtio disks have their serial numbers in different sysfs files.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {

@@ -107,11 +107,11 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// A disk that knows its state, and what it was asked for.
+    /// Simulated disk that tracks its security state and records commands.
     struct FakeDisk {
         security: RefCell<AtaSecurity>,
         refuses: &'static [&'static str],
-        /// Reports success and keeps the password all the same.
+        /// Whether the disk reports success although it keeps the password.
         lies: bool,
         asked: RefCell<Vec<String>>,
     }

@@ -1,4 +1,4 @@
-//! Disks that are erased: loop devices on any machine; NVMe, virtio and SATA in one of their own.
+//! Erasing of disks: loop devices on any machine, and NVMe, virtio and SATA disks in a virtual machine.
 
 use super::*;
 use crate::probe::ProbeDepth;
@@ -20,7 +20,8 @@ fn plan(device: &DevicePath, methods: &[EraseMethod], strict: bool, zero: Vec<By
     WipeDisk { device: device.clone(), identity, methods: methods.to_vec(), strict, budget_seconds: 120, first, zero }
 }
 
-/// Every MiB of the device begins and ends with text, and so does every place that is compared.
+/// Writes text to the start and end of every MiB of the device, and to every sample that the verification compares.
+/// Returns the size of the device.
 fn fill(device: &DevicePath) -> u64 {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(device).unwrap();
     let size = block_device::read_size_bytes(&file).unwrap();
@@ -36,7 +37,8 @@ fn fill(device: &DevicePath) -> u64 {
     size
 }
 
-/// How many MiB of the device have something else than zeros where [`fill`] wrote, read past the page cache.
+/// Returns how many MiB of the device have nonzero data at the offsets written by [`fill`]. Reads from the device and
+/// not from the page cache.
 fn written(device: &DevicePath) -> usize {
     let file = File::open(device).unwrap();
     let size = block_device::read_size_bytes(&file).unwrap();
@@ -51,7 +53,7 @@ fn written(device: &DevicePath) -> usize {
     (0..size).step_by(MIB as usize).filter(|start| has_content(*start)).count()
 }
 
-/// Loop devices over files on a ramfs, which cannot make holes: they cannot discard.
+/// Mounted ramfs. Loop devices over its files do not support discard, because a ramfs cannot punch holes.
 struct NoDiscard {
     _mount: sys_mount::UnmountDrop<sys_mount::Mount>,
     point: tempfile::TempDir,
@@ -132,7 +134,7 @@ fn loop_a_discard_that_reads_back_zero_is_enough() {
     let erased =
         wipe_disk(&plan(disk.path(), &[NvmeFormat, AtaErase, Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!((erased.device.as_str(), erased.method), (disk.path().as_str(), Discard));
-    let proof = "64 samples of 1 MiB, both ends among them, read back as zero; \
+    let proof = "64 samples of 1 MiB, including both ends, read back as zero; \
                  2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert!(erased.seconds > 0.0);
@@ -147,7 +149,7 @@ fn loop_zeros_are_written_where_nothing_else_works() {
     let size = fill(disk.path());
     let erased = wipe_disk(&plan(disk.path(), &[Discard, WriteZeroes], true, ends(size))).unwrap();
     assert_eq!(erased.method, WriteZeroes);
-    assert!(erased.proof.starts_with("all of it reads back as zero; "), "{}", erased.proof);
+    assert!(erased.proof.starts_with("the whole disk reads back as zero; "), "{}", erased.proof);
     assert!(std::fs::read(disk.image()).unwrap().iter().all(|byte| *byte == 0));
 }
 
@@ -164,7 +166,8 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     {
         assert!(error.contains(method), "{error}");
     }
-    // What was on it is not found again, all the same; what is in the middle is still there, and is not said to be gone.
+    // The signature areas are zeroed nevertheless. The rest of the content remains, and the error does not claim
+    // otherwise.
     assert_eq!(written(disk.path()), 14);
     let error = wipe_disk(&plan(disk.path(), &[], true, Vec::new())).unwrap_err().to_string();
     assert!(error.ends_with("cannot erase the disk: the plan contains no method"), "{error}");
@@ -183,7 +186,7 @@ fn loop_without_a_method_the_places_of_signatures_suffice() {
         assert_eq!(erased.proof, "2.10 MB in 2 signature areas read back as zero");
         assert_eq!(written(disk.path()), 14);
     }
-    // No multiple of a sector: written byte by byte, and nothing beside it.
+    // A range that is not a multiple of a sector is written exactly, without the bytes around it.
     fill(disk.path());
     wipe_disk(&plan(disk.path(), &[], false, vec![ByteRange { start: 7, length: 5 }])).unwrap();
     let image = std::fs::read(disk.image()).unwrap();
@@ -228,7 +231,7 @@ fn loop_disks_are_erased_side_by_side() {
     assert!(disks.iter().all(|disk| written(disk.path()) == 0));
 }
 
-/// What the inventory says of this disk.
+/// Returns the erase methods of this disk in the inventory.
 fn offered(device: &DevicePath) -> Vec<EraseMethod> {
     probe::read_inventory(ProbeDepth::Deep).unwrap().find_disk(device.as_str()).unwrap().erase.clone()
 }
@@ -247,7 +250,7 @@ fn vm_erase_formats_an_nvme_disk() {
                  2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert_eq!(written(device), 0);
-    // The kernel has the disk as before: same size, and it can be written.
+    // The disk has the same size as before, and is writable.
     assert_eq!(fill(device), size);
 }
 
@@ -282,7 +285,8 @@ fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
     }
 }
 
-/// QEMU's SATA disk takes a TRIM and, without `discard=unmap`, does nothing: like many an SSD. It has no ATA security.
+/// QEMU's SATA disk accepts TRIM, but ignores it without `discard=unmap`, like some SSDs. It does not support ATA
+/// security.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {

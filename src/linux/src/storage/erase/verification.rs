@@ -36,8 +36,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
         }
     }
     Ok(match whole {
-        true => "all of it reads back as zero".to_owned(),
-        false => format!("{SAMPLES} samples of 1 MiB, both ends among them, read back as zero"),
+        true => "the whole disk reads back as zero".to_owned(),
+        false => format!("{SAMPLES} samples of 1 MiB, including both ends, read back as zero"),
     })
 }
 
@@ -115,7 +115,7 @@ mod tests {
     fn one_byte_at_either_end_is_enough_to_refuse() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(GIB).unwrap();
-        assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, both ends among them, read back as zero");
+        assert_eq!(verify_samples(&file, GIB).unwrap(), "64 samples of 1 MiB, including both ends, read back as zero");
         for offset in [0, GIB - 1] {
             file.write_all_at(&[1], offset).unwrap();
             assert_eq!(
@@ -124,9 +124,9 @@ mod tests {
             );
             file.write_all_at(&[0], offset).unwrap();
         }
-        // Of a small disk nothing is left out.
+        // A small disk is read completely.
         file.set_len(3 << 20).unwrap();
-        assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "all of it reads back as zero");
+        assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "the whole disk reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not return zeros at byte 1234567");
         assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
@@ -145,13 +145,13 @@ mod tests {
             file.write_all_at(&text, start).unwrap();
         }
         let before = ContentSamples::read_samples(&file, GIB, &[]);
-        // Between two of the others.
+        // The signature is between two of the evenly spread samples.
         let signature = ByteRange { start: 3 << 20, length: 1 };
         let with_signature = ContentSamples::read_samples(&file, GIB, &[signature]);
         file.write_all_at(&[0; 4096], 0).unwrap();
         let error = before.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {last}"));
-        // A thrown away key gives noise, not zeros.
+        // After a cryptographic erase, reads return noise instead of zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
         assert_eq!(before.verify_changed(&file).unwrap(), "2 samples of 4 KiB with data were overwritten");
         let error = with_signature.verify_changed(&file).unwrap_err();

@@ -128,8 +128,8 @@ fn process_chunks(
     Ok(())
 }
 
-/// Returns the estimated time for the rest of the disk if it is more than twice the time left until the deadline, so
-/// that slow disks are detected after minutes and not after hours.
+/// Returns the estimated time for the rest of the disk, if it is more than twice the time left until the deadline. Slow
+/// disks are thus detected after minutes and not after hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;
@@ -227,7 +227,7 @@ mod tests {
         });
         assert_eq!((all, seen), (Ok(()), vec![(0, 4), (4, 4), (8, 2)]));
 
-        // Its time is over before the first chunk: how fast this machine is makes no difference.
+        // The deadline has passed before the first chunk, so the result does not depend on the speed of this machine.
         let error = process_chunks(1000, 100, EraseDeadline::after_budget(Duration::ZERO), |_, _| Ok(())).unwrap_err();
         assert!(error.ends_with(", at 0 % of the disk"), "{error}");
 
@@ -239,10 +239,10 @@ mod tests {
     fn a_disk_that_is_too_slow_is_noticed_early() {
         let seconds = Duration::from_secs;
         let cases = [
-            // 20 TB at 200 MB/s, a quarter of an hour after the start of four hours.
+            // 20 TB at 200 MB/s, 15 minutes after the start, with a limit of 4 hours.
             (900, 180, 20_000, 13_500, Some(99_100)),
             (600, 120, 20_000, 13_800, None),
-            // Half of it is done, as much is to come as is left.
+            // Half of the disk is done in half of the time limit.
             (7200, 500, 1000, 7200, None),
             (10, 0, 1000, 100, None),
         ];

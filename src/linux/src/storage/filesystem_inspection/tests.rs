@@ -1,4 +1,4 @@
-//! Looking into filesystems on loop devices: what is seen, and that not a byte changes.
+//! Inspection of filesystems on loop devices: contents that are found, and disks that do not change.
 
 use super::*;
 use crate::process::ToolCommand;
@@ -22,7 +22,7 @@ fn marker() -> InstallMarker {
     InstallMarker { machine: "m".into(), allocation: "a".into(), image: "debian".into(), ..InstallMarker::default() }
 }
 
-/// A disk with these signatures on it.
+/// Returns a disk with these signatures.
 fn disk(device: &str, kinds: &[&str], uses: Vec<DeviceUse>) -> InventoryDisk {
     let signature = |kind: &&str| DeviceSignature { kind: (*kind).to_owned(), ..DeviceSignature::default() };
     InventoryDisk {
@@ -33,7 +33,8 @@ fn disk(device: &str, kinds: &[&str], uses: Vec<DeviceUse>) -> InventoryDisk {
     }
 }
 
-/// What cannot be mounted is in the inventory too.
+/// Inspects the filesystem and returns its contents and the notes. Checks that the inventory also contains a failure to
+/// mount it.
 fn looked(device: &DevicePath, kind: &str) -> (Vec<FilesystemContents>, Vec<String>) {
     let mut inventory = Inventory { disks: vec![disk(device.as_str(), &[kind], vec![])], ..Inventory::default() };
     let notes = inspect_filesystems(&mut inventory).unwrap();
@@ -43,7 +44,7 @@ fn looked(device: &DevicePath, kind: &str) -> (Vec<FilesystemContents>, Vec<Stri
     (inventory.filesystems, notes)
 }
 
-/// Copies a filesystem that is mounted and has just been written to: with a journal that waits to be replayed.
+/// Copies a mounted filesystem immediately after writes, so that the journal of the copy needs a replay.
 fn cut_off(make: &str, marker: Option<&InstallMarker>) -> TestLoopDevice {
     let (disk, copy) = (TestLoopDevice::new(300 * MIB, 512), TestLoopDevice::new(300 * MIB, 512));
     ran(&format!("{make} {}", disk.path()));
@@ -74,7 +75,7 @@ fn digest(disk: &TestLoopDevice) -> String {
     line.split(' ').next().unwrap().to_owned()
 }
 
-/// Looks at it locked and compares the whole disk.
+/// Inspects the locked disk, and checks that no byte of it changes.
 fn unchanged(disk: &TestLoopDevice, kind: &str) -> (Vec<FilesystemContents>, Vec<String>) {
     let before = digest(disk);
     let mut locks = WriteLocks::default();
@@ -123,7 +124,7 @@ fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() 
         let is_on_a_disk = !matches!(format, FilesystemFormat::None | FilesystemFormat::Swap | FilesystemFormat::Tmpfs);
         assert_eq!(safe_mount_options(format.name()).is_some(), is_on_a_disk, "{format}");
     }
-    // All other names of signatures in libblkid.
+    // Names of all other signatures in libblkid.
     let others = "9p BeFS apfs bcachefs bcache befs bfs cramfs crypto_LUKS ddf_raid_member drbd erofs exfat exfs ext4dev f2fs \
         gfs gfs2 hfs hfsplus hpfs iso9660 jbd jfs linux_raid_member luks lustre LVM1_member LVM2_member minix mpool msdos nilfs2 ntfs \
         ntfs3 ocfs2 reiser4 reiserfs romfs squashfs squashfs3 stratis swap swsuspend sysv ubi ubifs udf ufs vdo VMFS VMFS_volume_member \
@@ -133,7 +134,7 @@ fn only_drivers_of_filesystems_that_a_layout_can_have_read_what_somebody_left() 
     }
 }
 
-/// Makes `kind` on `device` and looks at the options with which it is mounted for a look.
+/// Creates a filesystem of this type, and checks the options with which it is mounted for inspection.
 fn mounted_inertly(device: &DevicePath, kind: &str, make: &str) {
     ran(&format!("{make} {device}"));
     let point = TemporaryMountPoint::create().unwrap();
@@ -239,7 +240,7 @@ fn root_the_place_to_look_at_is_for_root_alone_and_leaves_with_whoever_looked() 
 #[ignore = "needs root and loop devices"]
 fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
     let disk = cut_off("mkfs.ext4 -q -F -e panic", Some(&marker()));
-    // The first inodes, without which the filesystem cannot be read.
+    // Overwrite the first inodes, without which the filesystem is unreadable.
     let about = ran(&format!("dumpe2fs {}", disk.image().display()));
     let after = |word: &str| about.split(word).nth(1).unwrap().trim_start().split(|c: char| !c.is_ascii_digit());
     let number = |word: &str| after(word).next().unwrap().parse::<u64>().unwrap();
@@ -251,7 +252,8 @@ fn loop_a_damaged_filesystem_that_asks_for_a_panic_changes_nothing() {
     assert_eq!((found.len(), notes.len()), (0, 1), "{found:?}");
 }
 
-/// What mkfs had written when it was cut off: every second block of it, and the superblock, which most write last of all, or not.
+/// Returns a disk as after an interrupted mkfs: with every second block that mkfs writes, and with or without the
+/// superblock, which most formats write last.
 fn cut_inside(make: &str, superblock: u64, is_written: bool) -> TestLoopDevice {
     use std::os::unix::fs::FileExt;
     const BLOCK: u64 = 4096;

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// A disk image of so many MiB, made by sfdisk.
+/// Creates a disk image of this size, partitioned by sfdisk.
 fn image(mib: u64, script: &str) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     file.as_file().set_len(mib * MIB).unwrap();
@@ -62,10 +62,10 @@ fn the_backup_goes_to_the_end_and_the_last_partition_grows() {
     }
 }
 
-/// MiB of the disk, what grows, what is wrong with the image, what is said.
+/// Size of the disk in MiB, partition that grows, function that damages the image, and expected error.
 type Refused<'a> = (u64, Option<u32>, &'a dyn Fn(&File), &'a str);
 
-/// Another byte than before: GUIDs are random.
+/// Inverts a byte, so that it changes whatever its value is: GUIDs are random.
 fn flip(file: &File, offset: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
@@ -105,7 +105,7 @@ fn added(bytes: usize) -> AddedPartition {
     AddedPartition { name: "config-2".to_owned(), guid, content: vec![7; bytes] }
 }
 
-/// Whether the last partition of the image grows up to it, or not.
+/// With and without growing the image's last partition up to the added one.
 #[test]
 fn a_partition_is_added_at_the_end_with_what_is_in_it() {
     for (grow, root) in [(None, 8192), (Some(5), 61 * 2048 - 8192)] {
@@ -156,7 +156,7 @@ fn fit_crowded(file: &NamedTempFile, sector: u64) -> io::Result<()> {
     fit_on_disk(&disk, sector, file.as_file().metadata()?.len(), None, None)
 }
 
-/// `fit_on_disk` itself reads both tables again.
+/// `fit_on_disk` itself verifies both copies of the table.
 #[test]
 fn the_old_backup_goes_but_not_where_the_new_one_lies() {
     for sector in [512, 4096] {
@@ -239,7 +239,7 @@ fn an_mbr_stays_as_it_is() {
     assert!(fs::read(image.path()).unwrap() == before);
 }
 
-/// An image from a smaller disk lies at the start of a larger one.
+/// Returns a disk that starts with the image of a smaller disk.
 fn disk(mib: u64, sector: u32, script: &str) -> TestLoopDevice {
     let (small, large) = (TestLoopDevice::new(16 * MIB, sector), TestLoopDevice::new(mib * MIB, sector));
     sfdisk(small.path().as_str(), script);
@@ -248,7 +248,8 @@ fn disk(mib: u64, sector: u32, script: &str) -> TestLoopDevice {
     large
 }
 
-/// A test that starts a program beside this one hands it our descriptors, until it is another program: so long the disk is in use.
+/// Runs mkfs, and retries while the disk is in use: a child process that a concurrent test starts holds our descriptors
+/// until its exec.
 fn make_ext4(partition: &DevicePath) {
     let make = || ToolCommand::new("mkfs.ext4").args(["-q", partition.as_str()]).run();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Volumes on loop devices, with MetalK8s' rules held against what the real tools find there.
+//! Volumes on loop devices, checked with the real tools by the rules of MetalK8s.
 
 use super::*;
 use crate::process::ToolCommand;
@@ -42,17 +42,19 @@ fn output(program: &str, args: &[&str]) -> String {
     ToolCommand::new(program).args(args.iter().copied()).run().unwrap().stdout
 }
 
-/// `is_prepared` of MetalK8s' salt module for a volume with a filesystem: blkid, reading the device itself, finds the UUID.
+/// Checks like `is_prepared` of MetalK8s' salt module for a volume with a filesystem: blkid reads the UUID from the
+/// device.
 fn is_prepared_filesystem(path: &str) -> bool {
     let found = output("blkid", &["-p", "-o", "export", path]);
     found.lines().any(|line| line == format!("UUID={UID}"))
 }
 
-/// The same for a block volume: partition 1 has the UUID as its GUID, so that udev's link `by-partuuid` leads to it. Here it is not held
-/// against the letter of the module, which is wrong: it wants the link to lead to the name of the disk, or of the file, and a `1`. So
-/// it says yes for `sdb`, and no for each disk whose name ends in a digit (`nvme0n1`, `loop0`), for arrays, for each sparse file, and for
-/// partitions that are not called as `sdb1` or `nvme0n1p1`. Of an NVMe partition it gives sgdisk `/dev/nvme0n1p` for the disk. What it says
-/// of each kind on an installed machine is in docs/volumes.md.
+/// Checks a block volume: partition 1 has the UUID as its GUID, so that udev's link `by-partuuid` leads to it. The
+/// check differs from the module, which has a defect: it expects the link to lead to the name of the disk or file,
+/// followed by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit (`nvme0n1`,
+/// `loop0`), arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe partition,
+/// it passes `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes.md lists its results for each type of volume on an
+/// installed machine.
 fn is_prepared_block(disk: &str) -> bool {
     let found = output("sgdisk", &["-i", "1", disk]);
     let has = |field: &str, value: &str| found.lines().any(|line| line == format!("{field}: {value}"));
@@ -67,10 +69,10 @@ fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
         let mut volume = volume(disk.path(), filesystem(disk.path(), format, options));
         prepare_volume(&volume).unwrap();
         assert!(is_prepared_filesystem(disk.path().as_str()), "{format}");
-        // What is there stays.
+        // Existing data is preserved.
         let error = prepare_volume(&volume).unwrap_err().to_string();
         assert!(error.contains("prepare volume db-1") && error.contains("is no longer blank"), "{error}");
-        // But what was cut off is made again.
+        // An interrupted preparation is repeated.
         volume.must_be_blank = false;
         prepare_volume(&volume).unwrap();
         assert!(is_prepared_filesystem(disk.path().as_str()), "{format}");
@@ -84,14 +86,14 @@ fn loop_filesystems_are_prepared_as_metalk8s_knows_them() {
 fn loop_a_whole_disk_becomes_a_partition_with_the_uuid() {
     for sector_bytes in [512, 4096] {
         let disk = TestLoopDevice::new(64 << 20, sector_bytes);
-        // An array has a name that is a link, and so have disks by their ids.
+        // The path is a symlink, as for arrays and for disks in by-id.
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("data");
         std::os::unix::fs::symlink(disk.path(), &link).unwrap();
         let link = DevicePath::from(link.display().to_string());
         prepare_volume(&volume(&link, partition())).unwrap();
         assert!(is_prepared_block(disk.path().as_str()), "{sector_bytes}");
-        // `/dev/loop3p1`, as an NVMe disk has it.
+        // Partitions are named like `/dev/loop3p1`, as on NVMe disks.
         assert!(disk.partition(1).as_str().ends_with("p1"));
         let size = block_device::read_size_bytes(&File::open(disk.partition(1)).unwrap()).unwrap();
         assert_eq!(size, 62 << 20);
@@ -99,7 +101,7 @@ fn loop_a_whole_disk_becomes_a_partition_with_the_uuid() {
     }
 }
 
-/// Files are attached with `losetup --partscan`, as the unit does it.
+/// Files are attached with `losetup --partscan`, as by the unit in the installed system.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_files_of_sparse_volumes_are_prepared() {
@@ -160,9 +162,9 @@ fn vm_volumes_of_lvm_are_prepared() {
         prepare_volume(&new).unwrap();
         assert_eq!(read_device_size(&device).unwrap(), 36 << 20, "whole extents");
         assert!(!is_fs || is_prepared_filesystem(device.as_str()));
-        // udev's link is made of the device mapper's own UUID.
+        // udev's link contains the device-mapper UUID.
         let path = persistent_path(&VolumePath::Made(create)).unwrap();
-        // Nobody names it dm-0 here, so it is found by its number.
+        // Without udev, the path is not a link to a node such as dm-0, so the device is found by its number.
         let number = std::fs::metadata(&device).unwrap().rdev();
         let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
         let dm = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/dm/uuid"));
@@ -170,14 +172,14 @@ fn vm_volumes_of_lvm_are_prepared() {
         let error = prepare_volume(&new).unwrap_err().to_string();
         assert!(error.contains("prepare volume db-1"), "{error}");
     }
-    // What is read of the group is what the next plan counts on.
+    // The inventory reports the free space that the next plan uses.
     let inventory = probe::read_inventory(probe::ProbeDepth::Deep).unwrap();
     let found = inventory.groups.iter().find(|group| group.name == "kube").unwrap();
     assert_eq!(found.free_bytes, Some(found.physical[0].size_bytes - (72 << 20)));
     lvm::deactivate_group("kube", &physical).unwrap();
 }
 
-/// Ceph leaves copies of its label in the middle of a disk, between the samples.
+/// Ceph stores copies of its label in the middle of a disk, between the samples of the blank detection.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_disk_with_only_a_copy_of_a_bluestore_label_is_not_prepared() {

@@ -41,7 +41,7 @@ fn with_a_tpm_no_second_key_is_asked_for() {
     assert!(said.contains("/dev/sdb1 is encrypted") && !said.contains("/dev/sda3 is encrypted"), "{said}");
 }
 
-/// What is read through the mapping.
+/// Reads the first 4 KiB of the mapping.
 fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     std::io::Read::read_exact(&mut fs::File::open(mapping).unwrap(), &mut bytes).unwrap();
@@ -74,7 +74,7 @@ fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
     assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
 }
 
-/// The numbers of the key slots, and what the tokens are.
+/// Returns the numbers of the key slots, and the types of the tokens.
 fn slots_and_tokens(device: &str) -> (Vec<String>, Vec<String>) {
     let dump = ToolCommand::new(TOOL).args(["luksDump", "--dump-json-metadata", device]).run().unwrap();
     let header: serde_json::Value = serde_json::from_str(&dump.stdout).unwrap();
@@ -102,7 +102,7 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     close_mapping(&sealed.mapping).unwrap();
     assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
 
-    // With a second key, which is the first slot.
+    // The container has a second key, in slot 0.
     sealed.key = SecretText::new(KEY);
     create_container(&sealed).unwrap();
     close_mapping(&sealed.mapping).unwrap();
@@ -113,7 +113,7 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     let left = fs::read_dir("/run").unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     assert_eq!(left.filter(|name| name.ends_with(".key")).count(), 0, "no key lies about");
 
-    // As on a board with another TPM.
+    // Without the token, the container cannot be opened, as on a board with another TPM.
     ToolCommand::new(TOOL).args(["token", "remove", "--token-id", "0", "/dev/vda"]).run().unwrap();
     let said = tpm::open_with_tpm(&reading, &sealed.device).unwrap_err().to_string();
     assert!(said.contains("open /dev/vda with this machine's TPM") && !said.contains(KEY), "{said}");

@@ -1,9 +1,9 @@
 //! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. The plugin's token in a
 //! container's header unlocks the container both in the ramdisk and in the installed system.
 //!
-//! The keys are not bound to PCRs. The PCRs that would restrict how the machine was booted (such as 7: Secure Boot keys
-//! and signers) differ between the ramdisk booted over the network and the installed system booted from disk, and may
-//! change with a firmware update.
+//! The keys are not bound to PCRs. PCRs that describe how the machine was booted (such as 7: Secure Boot keys and
+//! signers) differ between the ramdisk booted over the network and the installed system booted from disk. A firmware
+//! update may also change them.
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
@@ -35,8 +35,9 @@ pub(crate) fn find_missing_requirements() -> Vec<String> {
 fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new(tpm).exists() {
-        missing
-            .push(format!("the machine has no TPM 2 ({tpm}): it is disabled in the firmware setup, or of version 1.2"));
+        missing.push(format!(
+            "the machine has no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or of version 1.2"
+        ));
     }
     if !process::find_missing_tools(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
         missing.push(format!(
@@ -87,7 +88,7 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
         .arg("--token-only")
         .arg(device)
         .arg(super::mapping_name(&container.mapping));
-    let only = "only the TPM that sealed the key can unseal it, unless it was cleared";
+    let only = "only the TPM that sealed the key can unseal it, and not after it was cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }

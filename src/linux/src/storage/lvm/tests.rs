@@ -128,7 +128,7 @@ fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
         }
     }
     deactivate_group("vg00", all).unwrap();
-    // Volumes of each type that take the rest of the group, on disks of different sizes.
+    // Volumes of each type that take the rest of the group; disks have different sizes.
     for (devices, kind) in
         [("vda vdb", LvmType::Striped), ("vdc nvme0n1", LvmType::Striped), ("vdd nvme1n1", LvmType::Raid1)]
     {
@@ -139,7 +139,7 @@ fn vm_lvm_every_kind_of_volume_is_made_deactivated_and_activated() {
     }
 }
 
-/// All that LVM asks a person about (`yes_no_prompt` in its sources) and that can come up here.
+/// Covers all questions of LVM (`yes_no_prompt` in its source code) that can occur here.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_nothing_asks_and_nothing_stops_it() {

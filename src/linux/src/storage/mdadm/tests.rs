@@ -147,7 +147,7 @@ fn read(device: impl AsRef<Path>, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Creates it over devices full of ones, writes, stops, assembles it under another name, and reads.
+/// Creates the array on devices full of ones, writes to it, stops it, assembles it under another name, and reads it.
 fn lives(array: &CreateArray) {
     let devices: Vec<DevicePath> = array.present_devices().cloned().collect();
     for device in &devices {
@@ -282,7 +282,7 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
     assert!(error.contains("mdadm --assemble /dev/md/data"), "{error}");
 }
 
-/// What the inventory says of an array's members.
+/// Returns the members of an array and their roles according to the inventory.
 fn roles(uuid: Uuid) -> Vec<(DevicePath, model::inventory::MemberRole)> {
     let inventory = probe::read_inventory(ProbeDepth::Deep).unwrap();
     let array = inventory.arrays.into_iter().find(|array| array.uuid == uuid).unwrap();
@@ -304,7 +304,7 @@ fn vm_raid_is_made_with_a_member_missing() {
     ];
     for (level, members) in cases {
         for metadata in ["1.2", "0.90"] {
-            // Others are on disks that earlier tests have used.
+            // A new UUID, because disks used by earlier tests contain other arrays.
             let uuid = Uuid::new_v4();
             let array = CreateArray { uuid, ..array("/dev/md/half", level, metadata, &words(members), 0, "") };
             create_array(&array).unwrap_or_else(|error| panic!("{members}: {error}"));
@@ -375,7 +375,7 @@ fn vm_raid_refuses_members_in_use_and_bad_options_with_the_tools_words() {
     let all = disks.all();
     let mirror = array("/dev/md/root", RaidLevel::Raid1, "1.2", &all[..2], 0, "");
     create_array(&mirror).unwrap();
-    // A second run after a cut must release first.
+    // A second run after an interruption must first release the members.
     let again = CreateArray { device: "/dev/md/again".into(), ..mirror.clone() };
     let error = create_array(&again).unwrap_err().to_string();
     assert!(error.contains("open /dev/vda for writing, used by: vda is held by md"), "{error}");

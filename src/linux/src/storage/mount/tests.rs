@@ -150,7 +150,7 @@ fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
     assert!(said.contains("nosuch"), "{error}");
 }
 
-/// The options of what is mounted there, as the kernel has them.
+/// Returns the mount options at this mount point according to the kernel.
 pub(in crate::storage) fn options_of(point: &Path) -> Vec<String> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = point.to_str().unwrap();

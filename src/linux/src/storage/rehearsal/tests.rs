@@ -1,4 +1,5 @@
-//! Rehearsals in a machine with md, LVM and the device mapper: what comes back, what is refused, and that no disk changes.
+//! Rehearsals in a virtual machine with md, LVM and the device mapper: objects that are brought up, refusals, and disks
+//! that do not change.
 
 use super::*;
 use crate::process::ToolCommand;
@@ -36,13 +37,13 @@ fn only(device: &DevicePath, format: FilesystemFormat, options: &[&str]) -> Rehe
     rehearsal(&[device], vec![RestoreOp::Mount(mounting(device, format, options))])
 }
 
-/// Rehearses while the disks are locked, and proves that they did not change and that nothing stays behind.
+/// Rehearses while the disks are locked. Checks that they have not changed, and that no array or mapping remains.
 fn unchanged(disks: &TestDisks, rehearse: impl FnOnce() -> Result<RehearsalResult>) -> Result<RehearsalResult> {
     let before = fingerprints(disks.all());
     let mut locks = WriteLocks::default();
     disks.all().iter().for_each(|disk| locks.lock_disk(disk).unwrap());
     let rehearsed = rehearse();
-    // The kernel gets time for its own writes.
+    // Wait, so that delayed writes of the kernel are noticed.
     std::thread::sleep(std::time::Duration::from_millis(500));
     locks.unlock_all().unwrap();
     assert_eq!(fingerprints(disks.all()), before, "{rehearsed:?}");
@@ -57,7 +58,7 @@ fn unchanged(disks: &TestDisks, rehearse: impl FnOnce() -> Result<RehearsalResul
     rehearsed
 }
 
-/// Writes files and pulls the plug: what was synchronised is in the journal only.
+/// Writes files and simulates a power failure: synchronized data is only in the journal.
 fn cut_off(device: &DevicePath, make: &str, format: FilesystemFormat) {
     let copy = Path::new("/tmp/cut-off");
     ran(&format!("{make} {device}"));
@@ -160,7 +161,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
         assert!(said.matches("kernel log: ").count() <= 1, "{said}");
     };
 
-    // A feature that this kernel can read and not write.
+    // A feature with which this kernel can mount the filesystem only read-only.
     ran(&format!("mkfs.ext4 -q -F -O ^metadata_csum {part}"));
     let mut features = [0; 4];
     file().read_exact_at(&mut features, 1024 + 0x64).unwrap();
@@ -178,12 +179,12 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     file().write_all_at(&[0x5a; 1024], journal as u64).unwrap();
     refused(&only(part, FilesystemFormat::Ext4, &[]), &["kernel log: ", "journal"]);
 
-    // An option that the kernel does not know.
+    // A mount option that the kernel does not support.
     ran(&format!("mkfs.ext4 -q -F {part}"));
     refused(&only(part, FilesystemFormat::Ext4, &["nosuch"]), &["with options nosuch; kernel log: ", "nosuch"]);
     unchanged(&disks, || run_rehearsal(&only(part, FilesystemFormat::Ext4, &["ro"]))).unwrap();
 
-    // A log that is damaged.
+    // A damaged log.
     cut_off(part, "mkfs.xfs -q -f", FilesystemFormat::Xfs);
     let dump = fs::read(part).unwrap();
     let records: Vec<usize> = (0..dump.len() / 512)
@@ -193,7 +194,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     records.iter().for_each(|at| file().write_all_at(&[0x5a; 200], *at as u64 + 12).unwrap());
     refused(&only(part, FilesystemFormat::Xfs, &[]), &["kernel log: ", "XFS"]);
 
-    // A group that is exported.
+    // An exported group.
     wipe::wipe_ends(part).unwrap();
     ran(&format!("lvm vgcreate -y vg00 {part}"));
     ran("lvm lvcreate -y -n srv -L 320m vg00");

@@ -77,7 +77,7 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
         let physical = [array.device];
         lvm::create_group(&group("vg00", &physical)).unwrap();
         lvm::create_volume(&volume("root", "vg00", &physical, LvmType::Linear)).unwrap();
-        // As dm-crypt would, over a volume.
+        // A mapping over a volume, like one of dm-crypt.
         let table = "0 8192 linear /dev/vg00/root 0";
         let dmsetup = ToolCommand::new("dmsetup").args(["create", "secret", "--noudevsync", "--table", table]);
         dmsetup.env("DM_DISABLE_UDEV", "1").run().unwrap();
@@ -122,7 +122,7 @@ fn vm_release_takes_a_mirrored_volume_apart_deepest_first() {
         release_holder(&mapping(&format!("/dev/mapper/vg00-{part}").into())).unwrap();
     }
     verify_unused(disks.all()).unwrap();
-    // The name can be used again, whatever is left in /dev.
+    // The name can be used again, even if links remain in /dev.
     lvm::create_group(&group("vg00", disks.all())).unwrap();
     lvm::create_volume(&volume("safe", "vg00", disks.all(), LvmType::Linear)).unwrap();
     lvm::deactivate_group("vg00", disks.all()).unwrap();

@@ -1,4 +1,4 @@
-//! With the real tools and the real kernel.
+//! Trials with the real tools and kernel.
 
 use super::*;
 use operations::MountingKernel;
@@ -28,7 +28,7 @@ fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFil
     }
 }
 
-/// Mounts and loop devices that this process has made to try something.
+/// Returns the mounts and backing files of loop devices that trials of this process use.
 fn places() -> Vec<String> {
     let ours = format!("/run/drophammer/scratch-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -38,7 +38,8 @@ fn places() -> Vec<String> {
     mounts.chain(backing).filter(|place| place.starts_with(&ours)).collect()
 }
 
-/// Tests that run beside this one have such places too: theirs go away, and what is left behind stays.
+/// Waits until all current mounts and backing files are gone. Those of concurrent tests disappear; leaked ones would
+/// stay.
 fn assert_nothing_left() {
     let (mut left, began) = (places(), Instant::now());
     while !left.is_empty() {
@@ -49,7 +50,7 @@ fn assert_nothing_left() {
     }
 }
 
-/// One test, since what is left behind is looked for.
+/// A single test, so that it can check at its end that nothing remains.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
@@ -64,7 +65,8 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         for sector_bytes in [512, 4096] {
             let size_bytes = if format == Vfat { 500 * MIB } else { 20 << 30 };
             let trial = TryFilesystem { sector_bytes, size_bytes, ..trial(format, options, mount) };
-            // A loop device over memory writes the zeros that a file need not: 454 MiB of the first one with large sectors.
+            // A loop device in memory stores written zeros, unlike a plain file: 454 MiB for the first filesystem with
+            // large sectors.
             let said = try_filesystem_within(&trial, 1024 * MIB)
                 .unwrap_or_else(|error| panic!("{format} {sector_bytes}: {error}"));
             assert_eq!(said, None, "{format} {sector_bytes}");
@@ -98,7 +100,7 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         let error = try_filesystem_within(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
         assert!(error.contains(words), "{format} {options}: {error}");
     }
-    // What only a disk with large sectors refuses.
+    // Options that only a disk with large sectors refuses.
     let small_blocks = TryFilesystem { sector_bytes: 4096, ..trial(Ext4, "-b 1024", None) };
     let error = try_filesystem_within(&small_blocks, 256 * MIB).unwrap_err().to_string();
     assert!(error.contains("mkfs.ext4 -b 1024"), "{error}");
@@ -126,7 +128,7 @@ fn what_succeeds_in_one_size_is_not_refused_and_else_the_first_failure_tells() {
     }
 }
 
-/// `-b 10G` for an array of which nobody knows how large it will be.
+/// Options such as `-b 10G` for an array of unknown size: the first size is too small for them, but another one is not.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
@@ -149,21 +151,21 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
 #[test]
 #[ignore = "needs root and loop devices"]
 fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
-    // The log of so large an xfs is 2 GiB of zeros, which a tmpfs keeps.
+    // The log of such a large xfs is 2 GiB of zeros, which take memory in a tmpfs.
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
     let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
     assert!(
         said.starts_with("xfs of /dev/sdx2 was not tried in full size: it takes more than 96 MiB of memory"),
         "{said}"
     );
-    // A wrong option is told from too little memory.
+    // A wrong option is distinguished from a lack of memory.
     let wrong = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m nosuch=1", None) };
     assert!(try_filesystem_within(&wrong, 96 * MIB).unwrap_err().to_string().contains("cannot be created"));
     assert!(trial_memory_bytes().unwrap() <= MOST_MEMORY_BYTES);
     assert!(Path::new("/run/drophammer").exists());
 }
 
-/// mdadm's options are tried with its own words, and nothing of it stays.
+/// Trials of mdadm's options report its error messages, and leave no array behind.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
@@ -187,7 +189,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
             sector_bytes,
         }
     };
-    // Of an array on arrays whose sizes were guessed too small.
+    // An array on arrays whose assumed sizes are too small.
     let guessed = trial(Raid1, "1.2", "/dev/vda /dev/vdb", "--size=10G", 512);
     let guessed = TryArray { member_bytes: vec![4 << 30; 2], ..guessed };
     assert!(try_array(&guessed).is_err());

@@ -1,13 +1,13 @@
-//! Volumes that LVM does not activate: what a mapping shows, and what stays opaque.
+//! Volumes that LVM does not activate: those that a mapping makes readable, and those that stay opaque.
 
 use super::*;
 use model::install_marker::InstallMarker;
 use model::inventory::OpaqueObject;
 
-/// Hashing takes long.
+/// Partitions that the tests use; only three, because hashing takes long.
 const USED: [&str; 3] = ["/dev/vda1", "/dev/vdb1", "/dev/vda2"];
 
-/// A group whose linear volume `root` has a filesystem with a marker.
+/// Creates a group whose linear volume `root` has a filesystem with a marker.
 fn installed() {
     parts();
     ran("lvm vgcreate -y vg00 /dev/vda1 /dev/vdb1 /dev/vda2");
@@ -25,7 +25,7 @@ fn mark(image: &str) {
     ran("umount /tmp/volume");
 }
 
-/// Images of the markers that were found, and objects that were not seen.
+/// Returns the images in the markers that were found, and the opaque objects.
 fn seen_and_hidden() -> (Vec<String>, Vec<OpaqueObject>) {
     let (inventory, _) = looked(&DISKS, &USED);
     assert!(inventory.explored);

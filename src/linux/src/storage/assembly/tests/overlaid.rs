@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Offset of the bitmap's count of events in a member with metadata 1.2: superblock at 4 KiB, bitmap 4 KiB behind it, and
-/// `events` of `bitmap_super_t` (drivers/md/md-bitmap.h).
+/// Offset of the bitmap's event count in a member with metadata 1.2. The superblock is at 4 KiB, and the bitmap 4 KiB
+/// after it; the field is `events` of `bitmap_super_t` (drivers/md/md-bitmap.h).
 const BITMAP_EVENTS: u64 = 8192 + 24;
 
-/// Makes the bitmap older than the array, as a power cut between the two leaves it.
+/// Makes the bitmap older than the array, as after a power failure between the writes of superblock and bitmap.
 fn age_bitmap(part: &str) {
     ran(&format!("dd if=/dev/zero of={part} bs=1 seek={BITMAP_EVENTS} count=8 conv=notrunc status=none"));
 }
@@ -36,7 +36,7 @@ fn vm_looking_at_an_array_with_a_bitmap_changes_no_byte_of_its_members() {
         assert!(array.running.is_some(), "{array:?}");
         assert_eq!(inside(&inventory, array).first().map(String::as_str), content, "{array:?}");
     }
-    // The result is the same after a second inspection, and after everything was taken down for a refused plan.
+    // A second inspection has the same result, and so has one after everything was taken down for a refused plan.
     let (_, notes) = looked(&DISKS, &PARTS);
     assert_eq!(notes, Vec::<String>::new());
     blank(&DISKS);
@@ -75,7 +75,7 @@ fn inside_unmarked(inventory: &Inventory, array: &MdArray) -> Vec<String> {
     running.unwrap().signatures.iter().map(|signature| signature.kind.clone()).collect()
 }
 
-/// LVM's label shows on the members too, and on whatever lies over them.
+/// With the array's metadata at the end, LVM's label is also visible on the members, and on their overlays.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_a_group_on_an_array_with_its_metadata_at_the_end_is_seen_on_the_array() {

@@ -111,7 +111,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
     blank(&DISKS);
 }
 
-/// The number in the marker of the only filesystem, and how the volume is.
+/// Returns the image in the marker of the only filesystem, and the health of its volume.
 fn told(inventory: &Inventory) -> (String, VolumeHealth) {
     let [filesystem] = &inventory.filesystems[..] else { panic!("{:?}", inventory.filesystems) };
     assert_eq!(filesystem.device, "/dev/mapper/vg00-sa--fe");
@@ -124,7 +124,7 @@ fn told(inventory: &Inventory) -> (String, VolumeHealth) {
     (filesystem.marker.as_ref().unwrap().image.clone(), volume.health)
 }
 
-/// Writes a marker onto the volume, which is active.
+/// Writes a marker to the filesystem on the active volume.
 fn mark(image: &str) {
     ran("mkdir -p /tmp/volume");
     ran("mount -t ext4 /dev/vg00/sa-fe /tmp/volume");

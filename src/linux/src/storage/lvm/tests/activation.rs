@@ -1,4 +1,4 @@
-//! Activation of volumes: with copies that synchronize, without one of the disks, and after a survey has assembled them.
+//! Activation of volumes: with copies that synchronize, without one of the disks, and after an assembly for inspection.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     let disks = TestDisks::take("vda vdb vdc");
     let all = disks.all();
     create_group(&group("vg-0", all, "")).unwrap();
-    // On the first two.
+    // The volume is on the first two disks.
     create_volume(&volume("vg-0/safe", all, 100, LvmType::Raid1)).unwrap();
     put("/dev/vg-0/safe", 8 << 20, &[7; 4096]);
     deactivate_group("vg-0", all).unwrap();

@@ -1,15 +1,16 @@
-//! What belongs to somebody else, in a group that is kept and beside it.
+//! Volumes of a preserved group that the layout does not contain, and other physical volumes.
 
 use super::*;
 use crate::storage::vmdisks::fingerprints;
 
-/// What runs of the group.
+/// Returns the device-mapper names of the group's active volumes.
 fn mapped(group: &str) -> Vec<String> {
     let names = ToolCommand::new("dmsetup").args(["info", "-c", "--noheadings", "-o", "name"]).run().unwrap().stdout;
     words::<String>(&names).into_iter().filter(|name| name.starts_with(&format!("{group}-"))).collect()
 }
 
-/// A group with volumes of ours and of others; a merge of one of theirs is due, and one of ours has been snapshot.
+/// The group has volumes of the layout and others. One of the others has a pending merge, and one volume of the layout
+/// has a snapshot.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
@@ -54,7 +55,7 @@ fn vm_lvm_volumes_of_others_in_a_kept_group_are_neither_active_nor_changed() {
     assert_eq!(fingerprints(&all[1..]), before);
 }
 
-/// What is known of physical volumes, of no group too, and what is not.
+/// Physical volumes with and without a group are known; a duplicate physical volume is unknown.
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {

@@ -1,4 +1,5 @@
-//! Volumes that are added to a kept group, in a machine with LVM: what LVM refuses is known before anything is wiped.
+//! Volumes that are added to a preserved group, in a virtual machine with LVM: refusals by LVM are detected before
+//! anything is wiped.
 
 use super::*;
 use crate::probe::{self, ProbeDepth};
@@ -22,7 +23,7 @@ fn adding(physical: &[DevicePath], sizes_mib: &[u64]) -> Rehearsal {
     rehearsal(&over, volumes.collect())
 }
 
-/// The group of two disks of 1 GiB each, with one volume.
+/// Creates a group of two disks of 1 GiB each, with one volume. Returns the disks.
 fn kube(disks: &TestDisks) -> Vec<DevicePath> {
     let physical = disks.all().to_vec();
     ran(&format!("lvm vgcreate -y kube {} {}", physical[0], physical[1]));
@@ -102,7 +103,8 @@ fn vm_rehearsed_names_have_room_up_to_the_limit() {
         ran(&format!("lvm lvremove -y kube/{name}"));
         Ok::<(), Error>(())
     };
-    // LVM does not double the hyphens in the names of temporary mappings, so mirrors with hyphens have some more room.
+    // LVM does not double the hyphens in the names of temporary mappings, so names of mirrors with hyphens may be
+    // somewhat longer.
     for (pattern, kind, beyond) in [
         ("a", LvmType::Linear, false),
         ("a-", LvmType::Linear, false),
