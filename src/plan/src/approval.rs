@@ -43,7 +43,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
 /// Parses the verdicts of an approval.
 ///
 /// # Errors
-/// Fails if the verdicts do not match the hash, or have another version.
+/// Fails if the verdicts do not match the hash, or use another version of the format.
 pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {

@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// Adds a problem for every absent device of an array that does not work without its absent devices.
+    /// Adds a problem for every absent device of this array, which cannot work without them.
     fn refuse_without(&mut self, raid: &ArraySpec, below: &UnderlyingDevices) {
         for (_, device) in below.absent() {
             let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);

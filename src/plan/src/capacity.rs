@@ -103,7 +103,8 @@ pub(crate) struct CapacityShortage {
     pub existing_mib: u64,
 }
 
-/// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
+/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is its number of physical volumes.
+/// `None` if the layout does not specify a size.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,

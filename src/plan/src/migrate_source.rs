@@ -1,5 +1,5 @@
-//! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why they cannot be migrated. Nothing
-//! is written.
+//! Source of a machine migration: lists the data of the installed machine that are migrated, or the reasons why they
+//! cannot be migrated. Nothing is written.
 //!
 //! | on the disks of the layout | |
 //! |---|---|
@@ -190,7 +190,7 @@ impl MigrationCheck<'_> {
         }
     }
 
-    /// Refuses members of migrated objects that the layout does not list.
+    /// Refuses migrated objects with members that the layout does not list.
     fn refuse_others<'b>(&mut self, place: &str, what: &str, others: impl Iterator<Item = &'b DevicePath>) {
         let others: Vec<&str> = others.map(DevicePath::as_str).collect();
         if !others.is_empty() {

@@ -52,8 +52,8 @@ impl DiskTooSmall {
 /// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order of `partitions`.
 ///
 /// # Errors
-/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the partition that takes the
-/// rest.
+/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the
+/// partition that takes the remaining space.
 pub(crate) fn place_partitions(
     partitions: &[layout::PartitionSpec],
     size_bytes: u64,
@@ -86,7 +86,8 @@ pub(crate) fn place_partitions(
     Ok(extents)
 }
 
-/// Returns the parts of each of these areas where superblocks are located, merged: both ends, and the copies of BlueStore labels.
+/// Returns the ranges of these areas in which superblocks may be located: both ends of each area, and the copies of
+/// BlueStore labels. Overlapping ranges are merged.
 pub(crate) fn signature_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {

@@ -36,7 +36,7 @@ pub struct PlannedVariable {
     pub origin: VariableOrigin,
     /// Reason for the origin.
     pub reason: String,
-    /// Whether drophammer created the variable, judged by the prefix of its description.
+    /// Whether drophammer created the variable, according to the prefix of its description.
     #[serde(skip)]
     pub own: bool,
     pub removed: bool,

@@ -1,4 +1,4 @@
-//! The request: the mode, and the owner of the installation.
+//! The request for a plan: its mode, and the state of the installation according to the control plane.
 
 use model::allocation::RecordSource;
 use model::deploy_steps::StepList;
@@ -21,7 +21,7 @@ pub struct PlanRequest {
     pub steps: StepList,
     pub subject: PlanSubject,
     pub assigned: PlanAssignment,
-    /// Ownership of the installation; `None` for an offline plan.
+    /// State of the installation according to the control plane; `None` for an offline plan.
     pub claim: Option<InstallClaim>,
 }
 
@@ -36,7 +36,7 @@ pub struct InstallClaim {
     pub fencing: Option<FencingToken>,
     /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
     pub confirmed: bool,
-    /// Whether the operator replaces the installation on the disks even if it is newer than the order.
+    /// Whether the operator permits replacing an installation that is newer than the order.
     pub replace_newer: bool,
     /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
@@ -84,7 +84,7 @@ pub enum MarkerWaiver {
     Unseen,
 }
 
-/// Machine and image, for the title of the plan and for the image stages.
+/// Machine and image, as shown in the title of the plan and used in the image stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PlanSubject {
     pub machine: String,
