@@ -307,7 +307,7 @@ fn describe_difference(
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
         DiskLikeness::TooLittle => {
-            format!("{is}, and was {was} when the machine was installed: no identifier is known of both disks")
+            format!("{is}, and was {was} when the machine was installed: no identifier is known for both disks")
         }
         _ if describe_disk(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")

@@ -227,8 +227,10 @@ impl MigrationCheck<'_> {
             Ok(uuid) => uuid,
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
-            let message =
-                format!("{device}{place_of} is a part of {} on several devices, which cannot be migrated", part.whole);
+            let message = format!(
+                "{device}{place_of} is a component of {} on several devices, which cannot be migrated",
+                part.whole
+            );
             return self.refuse(place, message);
         }
         let below = self.stack.disks_below(&now);

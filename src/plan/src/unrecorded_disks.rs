@@ -63,10 +63,10 @@ impl PlanDecider<'_> {
     fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
-                format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial)
+                format!("if this is the right disk, add the hint `serial: {}` to it in the layout", found.serial)
             }
             (false, true) => {
-                format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn)
+                format!("if this is the right disk, add the hint `wwn: {}` to it in the layout", found.wwn)
             }
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
         };

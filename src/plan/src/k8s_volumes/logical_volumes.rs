@@ -229,7 +229,7 @@ impl<'a> PlanDecider<'a> {
         on: &[LayoutPath],
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let device = create.device.clone();
-        let refuse = |why: String| Err(Some(format!("cannot be {device}: {why}")));
+        let refuse = |why: String| Err(Some(format!("cannot use {device}: {why}")));
         if found.health == VolumeHealth::Lost {
             return refuse("part of its data are missing".to_owned());
         }
