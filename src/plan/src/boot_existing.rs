@@ -25,9 +25,9 @@ use std::collections::BTreeSet;
 /// | install | any, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
 /// | install | of the started attempt | booted: power failed between marker and report |
 /// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since | booted: power failed between marker and report |
-/// | install | any other | not booted, and refused (`identity`): a previous owner of the disk may have written the marker |
+/// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
-/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or is a forgery by its root user |
+/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by its root user |
 ///
 /// A marker belongs to the started attempt under three conditions: the control plane has a record of that attempt; its
 /// secret, image and new partition tables agree with the marker; and these tables are on the disks.
@@ -163,8 +163,8 @@ fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     request.receiving().map(|_| operation_args::announce_start(request, begun_on, secret_digest))
 }
 
-/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; a separate /boot is located by the
-/// layout.
+/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; the layout specifies
+/// the device of a separate /boot.
 fn read_only_mounts(
     layout: &Layout,
     inventory: &Inventory,

@@ -24,7 +24,7 @@ pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>
     if changes_size(raid) {
         return None;
     }
-    // Whole MiB are whole chunks.
+    // A whole number of MiB is also a whole number of chunks.
     let usable = |size_bytes: u64| member_bytes(size_bytes, metadata) / MIB * MIB;
     let member = usable(least);
     Some(match raid.level {
@@ -40,7 +40,7 @@ pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<I
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
-        // RAID 0 uses all of unequal members.
+        // RAID 0 uses all space of members with different sizes.
         RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
         // The number of copies depends on the layout of the array.
         RaidLevel::Raid10 => least.saturating_mul(active_members(raid)),

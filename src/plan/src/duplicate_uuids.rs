@@ -37,8 +37,8 @@ impl<'a> PlanDecider<'a> {
         members.into_iter().for_each(|message| self.refuse("disks", message));
     }
 
-    /// Returns pairs of devices whose contents have the same UUID, of which the first is preserved. Contents are filesystems, swap areas,
-    /// physical volumes and LUKS containers.
+    /// Returns pairs of devices whose contents have the same UUID. The first device of each pair is preserved. Contents
+    /// are filesystems, swap areas, physical volumes and LUKS containers.
     fn find_copied_contents(&mut self) -> Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<SignatureOnDevice>> = BTreeMap::new();
         let (inside, members) = (self.inventory.partitions_inside_volumes(), self.raid_members());

@@ -146,7 +146,7 @@ impl<'a> PlanDecider<'a> {
             return;
         }
         let nameless = self.unrecognized_devices();
-        // All of them are treated alike, so a few are enough for the operator.
+        // All of them have the same remedy, so a few messages are enough for the operator.
         for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
             for disk in
                 inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe).collect::<Vec<_>>()
@@ -191,7 +191,7 @@ impl<'a> PlanDecider<'a> {
             self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
         let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
-        // A named device was judged together with the filesystem.
+        // A device that the option names is checked together with its filesystem.
         let is_named = filesystems.any(|filesystem| filesystem.mount_options().any(|is| is.starts_with(option)));
         let is_missed = part.role == ComponentRole::NeedsAnother && is_kept && !is_named;
         (is_missed && !served.contains(&whole_key(part))).then_some((part, option))

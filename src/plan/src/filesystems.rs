@@ -31,7 +31,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Decides on the filesystem on this device. For an encrypted filesystem, the device is the mapping of its container.
     pub(crate) fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
-        // Absent disks are decided on in `missing_disks`.
+        // The module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }

@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be finished on this machine.
 pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
-    // A system from another machine was finished there.
+    // A received system was already finished on the source machine.
     if request.receiving().is_some() {
         return Vec::new();
     }

@@ -57,8 +57,8 @@ pub(crate) fn build_marker(
     })
 }
 
-/// Returns the OS definition of the system: that of the allocation, or, if the system is received from another machine, that of its
-/// installation there.
+/// Returns the OS definition of the system. For a received system, this is the definition with which it was installed
+/// on the source machine; otherwise, it is the definition in the allocation.
 fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     match request.receiving() {
         Some(moving) => moving.carried.as_ref()?.marker.definition.clone(),

@@ -157,7 +157,8 @@ impl<'a> PlanDecider<'a> {
         volumes.into_iter().find(is_it).map(|volume| volume.name)
     }
 
-    /// Returns the filesystem or partition that is created for a volume on this device; nothing for a block volume of LVM.
+    /// Returns the filesystem or partition that is created for a volume on this device. `Nothing` for a `Block` volume
+    /// on LVM.
     fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> VolumeFilling {
         match &volume.content {
             VolumeContent::Filesystem { format, options } => VolumeFilling::Filesystem(MakeFilesystem {

@@ -92,7 +92,7 @@ impl<'a> PlanDecider<'a> {
         encrypted: EncryptionSpec,
         device: &PlannedDevice<'a>,
     ) {
-        // Absent disks are decided on in `missing_disks`.
+        // The module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }
@@ -336,14 +336,15 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
     )
 }
 
-/// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
+/// Returns the operations that create the containers around physical volumes (`of_groups`) or around filesystems. The
+/// former must be created before their groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
-/// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
-/// filesystems.
+/// Returns the operations that close the containers around physical volumes (`of_groups`) or around filesystems. The
+/// former can be closed only after their groups are deactivated.
 pub(crate) fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close =
         |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });

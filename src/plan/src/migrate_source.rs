@@ -292,7 +292,7 @@ impl MigrationCheck<'_> {
         }
     }
 
-    /// Refuses data on a device of the layout that is neither a member nor has a filesystem in the layout.
+    /// Refuses data on a device of the layout that is not a member and has no filesystem in the layout.
     fn refuse_data(&mut self, place: &str, name: &LayoutPath, unit: StackUnit) {
         let graph = &self.meant.graph;
         let has_filesystem = graph.find_device(name).is_some_and(|node| graph.filesystem_on(node).is_some());

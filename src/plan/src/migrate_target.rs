@@ -60,7 +60,7 @@ impl SystemSource for MigrationSource<'_> {
         refuse_taken_ids(self.request, inventory, decided)
     }
 
-    /// Returns true only for swap: the other filesystems of a migrated system are received.
+    /// Returns false for the creation of filesystems other than swap, because they are received.
     fn is_created(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Device(DeviceOp::MakeFilesystem(make)) => make.format == FilesystemFormat::Swap,

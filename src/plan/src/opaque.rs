@@ -1,5 +1,5 @@
-//! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
-//! `missing_members`.
+//! Objects whose content could not be inspected, and the conditions under which an installation may wipe them. The
+//! conditions for a reinstall are in `missing_members`.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
@@ -56,7 +56,8 @@ impl PlanDecider<'_> {
                     object.reason,
                     wiped.join(", ")
                 )),
-                // Earlier systems have filesystems, which can nearly always be mounted.
+                // No warning about a filesystem that was not mounted yet, because mounting it will nearly always
+                // succeed.
                 (false, false, true) if !object.may_contain_devices() => {}
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {

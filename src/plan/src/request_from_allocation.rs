@@ -42,7 +42,8 @@ pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocatio
     PlanRequest { mode, steps: select_steps(allocation), subject, assigned, claim: Some(claim) }
 }
 
-/// Returns the steps of the merged templates, which include the erase method; without templates, the default steps.
+/// Returns the steps of the merged templates. Without templates, returns the default steps with the erase method of the
+/// allocation.
 fn select_steps(allocation: &Allocation) -> StepList {
     match allocation.steps.is_empty() {
         true => StepList::with_erase_mode(allocation.erase),

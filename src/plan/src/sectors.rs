@@ -6,8 +6,8 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area. The deepest signatures there that libblkid recognizes are the second header of
-/// LUKS2 at 4 MiB and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area. The signatures with the largest offsets that libblkid
+/// recognizes there are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
 /// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the firmware RAID
@@ -181,7 +181,8 @@ mod tests {
         assert_eq!(copies(&[part]), [MIB + GIB, MIB + 10 * GIB]);
         let both = [GIB, MIB + GIB, 10 * GIB, MIB + 10 * GIB, 100 * GIB, 1000 * GIB];
         assert_eq!(copies(&[(0, size), part]), both);
-        // A copy at the very end is part of the tail, and an area without space for it has none.
+        // A copy at the very end is in the range that is zeroed at the end. An area that is too small for a copy has
+        // none.
         assert_eq!(copies(&[(0, GIB + 4096)]), none);
         assert_eq!(signature_ranges([ByteRange { start: 0, length: GIB + 4096 }], size).len(), 2);
         assert_eq!(copies(&[(0, GIB + 4 * MIB)]), [GIB]);

@@ -33,8 +33,8 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the array has no options
-/// and usual metadata.
+/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the
+/// array has no create options, and metadata 1.0 or 1.2.
 pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;

@@ -105,7 +105,7 @@ mod tests {
             // An old MBR whose last partition extends to the end of the disk.
             (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
             (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
-            // Not a place for a partition, but there are such tables.
+            // Partitions should not start at the first sector, but there are such tables.
             (vec![(0, 100 * MIB)], vec![sector]),
         ] {
             assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");

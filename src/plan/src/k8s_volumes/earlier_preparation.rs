@@ -22,11 +22,11 @@ use model::storage_graph::all_units;
 use operations::logical_volume_link;
 use uuid::Uuid;
 
-/// Remedy that is available to every operator: Kubernetes identifies a volume by the UID of its resource.
+/// Remedy that is always available, because Kubernetes identifies a volume by the UID of its resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
 
 impl<'a> PlanDecider<'a> {
-    /// Checks whether a volume may be prepared that was not found on any unwiped device.
+    /// Checks whether a volume that was not found on any unwiped device may be prepared.
     pub(super) fn refuse_second_copy(
         &mut self,
         volume: &K8sVolume,

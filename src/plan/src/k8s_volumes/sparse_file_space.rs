@@ -19,10 +19,10 @@
 //! | 4 TiB | 1,106,176 | 2,087,244 |
 //! | 15 TiB | 1,272,140 | 2,087,508 |
 //!
-//! The formulas below yield more than each of these values. They add the journal or log, as large as the tool chooses
-//! it for this size, and the metadata. With options that change the amount written (`-E nodiscard,lazy_itable_init=0`
-//! takes 2.2 GB for 100 GiB), all inode tables are assumed to be written. A block volume gets a partition table, for
-//! which 1 MiB is enough. vfat does not support sparse files.
+//! The formulas below yield more than each of these values. They add the journal or log, in the size that the tool
+//! chooses, and the metadata. With options that change the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2
+//! GB for 100 GiB), all inode tables are assumed to be written. A block volume gets a partition table, for which 1 MiB
+//! is enough. vfat does not support sparse files.
 
 use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;

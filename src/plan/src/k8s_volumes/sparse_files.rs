@@ -146,8 +146,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Decides on a preserved filesystem that was not inspected. Offline, the machine will inspect it later; on the machine, it cannot be
-    /// mounted.
+    /// Decides on a preserved filesystem that was not inspected. If the plan is made offline, the machine will inspect
+    /// the filesystem later. If it is made on the machine, the filesystem cannot be mounted.
     fn extend_unread(
         &mut self,
         volume: &K8sVolume,

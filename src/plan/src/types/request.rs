@@ -32,7 +32,7 @@ pub struct InstallClaim {
     pub allocation: String,
     /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<String>,
-    /// Fencing token of the order or first installation; `None` from a control plane that issues none.
+    /// Fencing token of the order or first installation; `None` if the control plane does not issue tokens.
     pub fencing: Option<FencingToken>,
     /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
     pub confirmed: bool,
@@ -47,9 +47,9 @@ pub struct InstallClaim {
     pub waiver: Option<MarkerWaiver>,
     /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt that passed the point of no return; `None` if none has.
+    /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Whether the layout's wipe policy replaces the one in the marker.
+    /// Whether the operator permits the layout's wipe policy to replace the recorded one.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
