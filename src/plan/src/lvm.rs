@@ -201,7 +201,7 @@ impl<'a> PlanDecider<'a> {
             Err(CapacityShortage { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
-                    LvmType::Striped => "the same on each physical volume, in extents of 4 MiB",
+                    LvmType::Striped => "an equal share on each physical volume, in extents of 4 MiB",
                     LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB and one for metadata",
                 };
                 let message = format!(

@@ -147,7 +147,7 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
             stale = other.kind
         ),
         _ => format!(
-            "cannot be {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
+            "cannot be used as {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
             volume.content,
             match signatures.is_empty() {
                 true => "the device is a partition with that GUID".to_owned(),

@@ -78,7 +78,7 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
     }
 }
 
-/// Devices that an operation writes.
+/// Returns the devices that an operation writes.
 fn written(operation: &Operation) -> Vec<&DevicePath> {
     let Effect { destroyed, written, .. } = effect(operation);
     [destroyed, written].concat()

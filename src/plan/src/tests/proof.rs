@@ -8,7 +8,8 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 
-/// A marker of this machine and allocation, found on the disks.
+/// A marker of this machine and allocation that was found on the disks, with the circumstances that decide whether it
+/// is trusted.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     mode: InstallMode,

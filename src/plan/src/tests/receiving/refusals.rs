@@ -167,7 +167,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     }
 }
 
-/// The blocks of such a filesystem are at least as large as these sectors.
+/// The blocks of these filesystems are at least as large as the sectors of the source machine.
 #[test]
 fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
     let (layout, other, mut moving, _) = planned();
