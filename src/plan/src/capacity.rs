@@ -177,7 +177,7 @@ pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32)
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
         FilesystemFormat::Ext3 => {
-            Some((MIN_EXT3_MIB, "a smaller ext3 filesystem has no journal and cannot be mounted"))
+            Some((MIN_EXT3_MIB, "a smaller ext3 filesystem lacks a journal and cannot be mounted"))
         }
         // Other profiles and mixed block groups need less.
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
