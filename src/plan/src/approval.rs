@@ -43,14 +43,12 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
 /// Parses the verdicts of an approval.
 ///
 /// # Errors
-/// Fails if the verdicts do not match the hash, or have another version.
+/// Fails if the verdicts do not match the hash, or use another version of the format.
 pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
         let version = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
-        return Err(format!(
-            "the approval has {version}, which lacks data that version {VERSION} of this drophammer compares"
-        ));
+        return Err(format!("the approval has {version}, but this drophammer requires version {VERSION}"));
     }
     let read: ApprovalSummary =
         serde_json::from_value(verdicts.clone()).map_err(|error| format!("cannot parse the approval: {error}"))?;

@@ -1,8 +1,9 @@
-//! Effect of a plan on the data of a machine, in a canonical form: server and agent produce the same bytes for the same plan. The operator
-//! approves the effect, and the agent compares it with that of its plan. Disks are identified by their printed identifiers and listed with
-//! their current contents; other objects have their names in the layout. Random ids of new objects and kernel names are not included.
+//! Effect of a plan on the data of a machine, in a canonical form: server and agent produce the same bytes for the same
+//! plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Disks are
+//! identified by the identifiers printed on them and listed with their current contents; other objects are identified
+//! by their names in the layout. Random ids of new objects and kernel names are not included.
 //!
-//! The format is described by a table in docs/rack.md. A change of the format or of its texts requires another [`VERSION`].
+//! A table in docs/rack.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
 
 mod disks;
 
@@ -24,7 +25,7 @@ use model::layout::graph::LayoutGraph;
 use model::layout::{self, FilesystemFormat, Layout};
 use model::storage_graph::{LayoutMatch, lookup};
 
-/// Returns the verdicts of a plan that was decided without problems.
+/// Returns the summary of a plan without problems.
 pub(crate) fn summarize_plan(
     layout: &Layout,
     inventory: &Inventory,
@@ -87,8 +88,9 @@ fn summarize_volumes(
     decided.persistent.planned.iter().filter_map(thing).collect()
 }
 
-/// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes that they are the same
-/// disks with the content that the layout specifies. The agent compares its plan with it, and refuses the run if the assumption is wrong.
+/// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes
+/// that the disks are the same, and have the content that the layout specifies. The agent compares its plan with the
+/// prediction, and refuses the run if they differ.
 ///
 /// # Errors
 /// Returns the problems that do not depend on the content of the disks.
@@ -145,7 +147,7 @@ pub(crate) fn predict_summary(
     Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
 }
 
-/// Returns the fate of an object, by its index in the layout and the disks below it; `None` if there are no disks below it.
+/// Returns the fate of the object with this index in the layout, derived from the disks below it. `None` for a tmpfs.
 type ObjectFateFn<'a> = &'a dyn Fn(usize, &[&ApprovedDisk]) -> Option<ObjectFate>;
 
 /// Functions that return the fate of each type of object.
@@ -160,7 +162,7 @@ struct ObjectFates<'a> {
 struct SummaryInputs<'a> {
     layout: &'a Layout,
     request: &'a PlanRequest,
-    /// Disks in the order of the layout; `None` for an absent disk without which the plan proceeds.
+    /// Disks in the order of the layout; `None` for an absent disk that the plan does not require.
     disks: Vec<Option<ApprovedDisk>>,
 }
 

@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// Adds a problem for every absent device of an array that does not work without its absent devices.
+    /// Adds a problem for every absent device of this array, which cannot work without them.
     fn refuse_without(&mut self, raid: &ArraySpec, below: &UnderlyingDevices) {
         for (_, device) in below.absent() {
             let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);
@@ -150,9 +150,9 @@ impl<'a> PlanDecider<'a> {
         None
     }
 
-    /// Returns whether two arrays or groups claim the same member. Only signatures of array members and of physical volumes are claims. If
-    /// the metadata of an array is at the end, the signature of a physical volume inside the array is also visible on the members of the
-    /// array, and is not a second claim there.
+    /// Returns whether two arrays or groups claim the same member. Only signatures of array members and of physical
+    /// volumes are claims. If the metadata of an array is at the end, its members also show the signature of the
+    /// physical volume inside the array; that signature is not a second claim.
     fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
         let contents: Vec<&DeviceSignature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
@@ -181,8 +181,8 @@ impl<'a> PlanDecider<'a> {
         self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
     }
 
-    /// Refuses an array name that another active array uses, unless that array is released first. mdadm cannot create a second array with
-    /// the device number that belongs to the name.
+    /// Refuses an array name that another active array uses, unless that array is released first. mdadm cannot create a
+    /// second array with the same device name.
     fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
         let running = self.stack.find_stacked(&name).filter(|_| ours != Some(&name) && !self.released.contains(&name));
@@ -278,7 +278,7 @@ fn active_slots(array: &inventory::MdArray) -> Vec<usize> {
     array.members.iter().filter_map(place).collect()
 }
 
-/// Returns the slots of the array to which no active member belongs.
+/// Returns the slots of the array that have no active member.
 fn missing_slots(array: &inventory::MdArray) -> Vec<usize> {
     let there = active_slots(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()

@@ -12,7 +12,7 @@ use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::storage_graph::{LayoutMatch, lookup};
 
-/// Value of [`PendingCreation::on`] for a disk that is recreated, and for a filesystem on a whole disk.
+/// Value of [`PendingCreation::on`] for a recreated disk, and for a filesystem on a whole disk.
 pub(crate) const DISK: &str = "disk";
 
 /// Returns the records of the disks that are sent to the control plane immediately before the point of no return.

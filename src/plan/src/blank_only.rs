@@ -1,4 +1,4 @@
-//! Protection of a machine that may not be the one that its file describes: its disks are erased only if they are blank.
+//! Protection of a machine if its machine file may describe a different one: only blank disks are erased.
 
 use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
@@ -6,8 +6,8 @@ use model::inventory::{Inventory, InventoryDisk};
 
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
-/// There are two exceptions. A marker of this machine proves that the disks belong to it. And if an attempt was started, that attempt has
-/// passed this check, and its disks are checked in [`super::installation_identity`].
+/// There are two exceptions. A marker of this machine proves that the disks belong to it. A started attempt has already
+/// passed this check, and [`super::installation_identity`] checks its disks.
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

@@ -12,7 +12,7 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// Name of the plan, in place of a layout.
+/// Name of the plan, displayed instead of a layout id.
 const NAME: &str = "boot entry for the unmodified image";
 
 /// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no GPT: a boot entry

@@ -20,17 +20,17 @@ use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be repeated.
 ///
-/// | mode | marker of this machine and allocation | the installed system is booted because of |
+/// | mode | marker of this machine and allocation | the installed system is |
 /// |---|---|---|
-/// | install | any, and the control plane declares that the allocation is installed | an accidental boot over PXE |
-/// | install | of the started attempt | a power cut between marker and report |
-/// | install by migration | of the started attempt, written by this machine, and received from the current boot of the source machine, if that is running | a power cut between marker and report |
-/// | install | any other | not booted, and refused (`identity`): a previous owner of the disk may have written the marker |
-/// | reinstall | of this order, and of the started attempt | a power cut between marker and report |
-/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or is a forgery by its root user |
+/// | install | any, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
+/// | install | of the started attempt | booted: power failed between marker and report |
+/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since | booted: power failed between marker and report |
+/// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
+/// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
+/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by its root user |
 ///
-/// A marker is of the started attempt if the control plane declares that attempt, its secret, image and new partition tables agree with the
-/// marker, and these tables are on the disks.
+/// A marker belongs to the started attempt under three conditions: the control plane has a record of that attempt; its
+/// secret, image and new partition tables agree with the marker; and these tables are on the disks.
 pub(crate) fn find_installation<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -45,8 +45,9 @@ pub(crate) fn find_installation<'a>(
     find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns a matching marker: the one on the root filesystem of the layout, else the newest, else the first that was found. All matching
-/// markers lead to the same decision; the choice only determines which system is read and booted.
+/// Returns a matching marker: the one on the root filesystem of the layout, or else the newest one, or else the first
+/// one found. All matching markers lead to the same decision; the choice only determines which system is read and
+/// booted.
 pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -82,8 +83,8 @@ pub(crate) struct ExistingInstallation<'a> {
     pub marker: &'a InstallMarker,
 }
 
-/// Returns whether the started attempt wrote the marker, and the disks still have the partition tables of that attempt. If the control
-/// plane declares no attempt, a marker proves nothing.
+/// Returns whether the started attempt wrote the marker, and the disks still have the partition tables of that attempt.
+/// If the control plane has no record of an attempt, a marker proves nothing.
 fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let Some(attempt) = &claim.attempt else { return false };
     let is_on_a_disk = |new: &RecordedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
@@ -96,15 +97,15 @@ pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &Inst
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
 }
 
-/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem also contains the marker of
-/// the source machine, which is ignored. If the source machine has booted since, this returns false: its own system may have written data
-/// that is missing here.
+/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem also
+/// contains the marker of the source machine, which is ignored. Returns false if the source machine has booted since:
+/// its system may have written data that is missing here.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
 }
 
-/// Returns a plan that mounts root and /boot without writing, and boots.
+/// Returns a plan that mounts root and /boot without writing to them, and boots the system.
 ///
 /// # Errors
 /// Fails if root or /boot cannot be mounted without writing.
@@ -162,8 +163,8 @@ fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     request.receiving().map(|_| operation_args::announce_start(request, begun_on, secret_digest))
 }
 
-/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; a separate /boot is located by the
-/// layout.
+/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; the layout specifies
+/// the device of a separate /boot.
 fn read_only_mounts(
     layout: &Layout,
     inventory: &Inventory,

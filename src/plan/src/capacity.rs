@@ -24,7 +24,7 @@ pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>
     if changes_size(raid) {
         return None;
     }
-    // Whole MiB are whole chunks.
+    // A whole number of MiB is also a whole number of chunks.
     let usable = |size_bytes: u64| member_bytes(size_bytes, metadata) / MIB * MIB;
     let member = usable(least);
     Some(match raid.level {
@@ -40,7 +40,7 @@ pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<I
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
     match raid.level {
-        // RAID 0 uses all of unequal members.
+        // RAID 0 uses all space of members with different sizes.
         RaidLevel::Raid0 => members.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
         // The number of copies depends on the layout of the array.
         RaidLevel::Raid10 => least.saturating_mul(active_members(raid)),
@@ -103,7 +103,8 @@ pub(crate) struct CapacityShortage {
     pub existing_mib: u64,
 }
 
-/// Returns the size of a volume with an explicit size, in a group of `physical` physical volumes of unknown size.
+/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is its number of physical volumes.
+/// `None` if the layout does not specify a size.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
@@ -176,7 +177,7 @@ pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32)
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
         FilesystemFormat::Ext3 => {
-            Some((MIN_EXT3_MIB, "a smaller one has no journal, without which it cannot be mounted"))
+            Some((MIN_EXT3_MIB, "a smaller ext3 filesystem lacks a journal and cannot be mounted"))
         }
         // Other profiles and mixed block groups need less.
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {

@@ -1,6 +1,6 @@
 //! Decision on each disk and everything on it, or the reasons why the plan is refused.
 //!
-//! An implementation of the tables in docs/plan.md.
+//! Implements the tables in docs/plan.md.
 
 use super::devices::DeviceTable;
 use super::teardown::HolderTeardown;
@@ -71,9 +71,9 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled only for inspection and
-    /// are not entirely on preserved disks. Refuses devices on preserved disks that are mounted or otherwise in use, because they could not
-    /// be stopped at the end of the run.
+    /// Decides which holders are released: those on disks that will be wiped, and devices that were assembled for
+    /// inspection and are not entirely on preserved disks. Refuses devices on preserved disks that are mounted or
+    /// otherwise in use, because they could not be stopped at the end of the run.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();

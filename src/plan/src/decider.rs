@@ -32,9 +32,9 @@ pub(crate) struct PlanDecider<'a> {
     pub combined: RefCell<Option<CombinedValues>>,
     /// Recorded disks of this installation, and the identifiers that several of them share.
     pub records: OnceCell<Vec<(&'a [RecordedDisk], SharedIdentifiers)>>,
-    /// Matching disk by index in `Layout::disks`.
+    /// Disks of the machine that match the layout, by index in `Layout::disks`.
     pub found: BTreeMap<usize, &'a inventory::InventoryDisk>,
-    /// Absent disk by index in `Layout::disks`.
+    /// Absent disks, by index in `Layout::disks`.
     pub absent: BTreeMap<usize, MissingDisk>,
     /// Present or future devices by their path in the layout.
     pub devices: DeviceTable<'a>,
@@ -50,7 +50,7 @@ pub(crate) struct PlanDecider<'a> {
     pub decided: PlanDecisions,
 }
 
-/// A group whose volumes are decided next.
+/// Volume group as planned, before its volumes are decided.
 pub(crate) struct PlannedGroup<'a> {
     /// Physical volumes.
     pub physical: Vec<DevicePath>,

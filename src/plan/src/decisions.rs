@@ -65,7 +65,7 @@ pub(crate) enum ArrayFate {
 /// Fate of a volume group.
 pub(crate) enum GroupFate {
     Made(CreateGroup),
-    /// A preserved group. `volumes` are those that the layout lists.
+    /// A preserved group. `volumes` are the volumes that the layout lists.
     Kept {
         name: String,
         devices: Vec<DevicePath>,

@@ -66,7 +66,7 @@ impl PlanDecider<'_> {
     /// |---|---|
     /// | is the recorded one | accepted, whatever its kernel name is |
     /// | is the recorded one, must be kept, and reads as blank | refused, unless discarded |
-    /// | is not proven to be the recorded one, and was recorded under another name, or the recorded one is found elsewhere | refused: names or hints no longer match the same disks |
+    /// | is not proven to be the recorded one; it was recorded under another name, or the recorded disk has another name now | refused: names or hints no longer match the same disks |
     /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
@@ -307,7 +307,7 @@ fn describe_difference(
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
         DiskLikeness::TooLittle => {
-            format!("{is}, and was {was} when the machine was installed: no identifier is known of both disks")
+            format!("{is}, and was {was} when the machine was installed: no identifier is known for both disks")
         }
         _ if describe_disk(found) == was => {
             format!("{is}, as when the machine was installed, but other properties differ")

@@ -1,10 +1,11 @@
-//! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the copy is still
-//! attached. A lookup by UUID may find either device, and would write to it.
+//! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the
+//! copy is still attached. A lookup by UUID may find either device, and the installed system would write to the one
+//! found.
 //!
-//! | one device is on a preserved disk, the other | |
+//! | one device is on a preserved disk, the other one | |
 //! |---|---|
 //! | is on a preserved disk, or on one that is not ours | refused: it is undefined which one will be used |
-//! | is on a disk that will be wiped | refused, unless the disk is discarded: it is unknown which one was used and has the current data |
+//! | is on a disk that will be wiped | refused, unless the disk is discarded: it is unknown which device was used and has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::decider::PlanDecider;
@@ -17,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of pairs of devices with the same UUID that are compared. A larger number is refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
-/// Maximum number of copies that are listed for the machine. A larger number is refused.
+/// Maximum number of pairs of copies that are listed for the machine. A larger number is refused.
 const MAXIMUM_COPIES: usize = 1000;
 
 /// A device and a signature on it.
@@ -36,8 +37,8 @@ impl<'a> PlanDecider<'a> {
         members.into_iter().for_each(|message| self.refuse("disks", message));
     }
 
-    /// Returns pairs of devices whose contents have the same UUID, of which the first is preserved. Contents are filesystems, swap areas,
-    /// physical volumes and LUKS containers.
+    /// Returns pairs of devices whose contents have the same UUID. The first device of each pair is preserved. Contents
+    /// are filesystems, swap areas, physical volumes and LUKS containers.
     fn find_copied_contents(&mut self) -> Vec<(SignatureOnDevice<'a>, SignatureOnDevice<'a>)> {
         let mut by_uuid: BTreeMap<String, Vec<SignatureOnDevice>> = BTreeMap::new();
         let (inside, members) = (self.inventory.partitions_inside_volumes(), self.raid_members());
@@ -57,7 +58,7 @@ impl<'a> PlanDecider<'a> {
         copies
     }
 
-    /// Returns the pairs of which one is preserved. `None` if there are too many to compare.
+    /// Returns the pairs in which at least one device is preserved. `None` if there are too many pairs to compare.
     fn find_copies(
         &self,
         found: &[SignatureOnDevice<'a>],

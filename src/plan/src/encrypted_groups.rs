@@ -28,8 +28,8 @@ use operations::LuksContainer;
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    /// Returns the mappings of the containers on these devices, which take the place of the devices. `None` if a container was refused, or
-    /// was not inspected.
+    /// Returns the mappings of the containers on these devices, which the group uses instead of the devices. `None` if
+    /// a container was refused, or was not inspected.
     pub(crate) fn open_containers(
         &mut self,
         place: &str,

@@ -42,7 +42,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
 /// Writable ranges by path of the disk.
 type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
-/// State while the extents of a plan are determined: where the devices of the plan are on the disks.
+/// State while the extents of a plan are determined: the locations of the plan's devices on the disks.
 struct ExtentBuilder<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
@@ -81,7 +81,7 @@ impl ExtentBuilder<'_> {
         }
     }
 
-    /// Returns the location of an existing device: a disk, a partition, or an object that a stage activates from preserved ones.
+    /// Returns the location of an existing device: a disk, a partition, or a preserved object that a stage activates.
     fn locate_device(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
         let bottoms = self.together.find_bottoms([device]);
         bottoms.iter().filter_map(|bottom| self.locate_bottom(bottom)).collect()

@@ -1,12 +1,12 @@
 //! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
 //!
-//! | a preserved filesystem | is |
+//! | a preserved filesystem | |
 //! |---|---|
-//! | with a mount option that names a device of a wiped disk | refused |
-//! | with an option for a log, journal, realtime or further device that names a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
-//! | with such an option that names a device that is not found | refused: the device may be on a wiped disk |
-//! | of which another member is on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | whose log or realtime device is neither found nor named, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
+//! | has a mount option that refers to a device of a wiped disk | refused |
+//! | has a mount option for a log, journal, realtime or additional device, which refers to a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
+//! | has such an option, which refers to a device that is not found | refused: the device may be on a wiped disk |
+//! | has another member on an unlisted disk | refused, unless it is mounted with `ro` |
+//! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
 
 use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
@@ -146,7 +146,7 @@ impl<'a> PlanDecider<'a> {
             return;
         }
         let nameless = self.unrecognized_devices();
-        // All of them are treated alike, so a few are enough for the operator.
+        // All of them have the same remedy, so a few messages are enough for the operator.
         for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
             for disk in
                 inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe).collect::<Vec<_>>()
@@ -175,7 +175,7 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
     }
 
-    /// Returns a component of a preserved xfs that lacks the device of this mount option.
+    /// Returns a component of a preserved xfs that requires the device of this mount option and lacks it.
     fn find_missing_companion(
         &self,
         part: &'a SpanningComponent,
@@ -191,7 +191,7 @@ impl<'a> PlanDecider<'a> {
             self.devices.find_paths(&filesystem.device).is_some_and(|(now, _)| *now == part.device)
         };
         let mut filesystems = self.layout.filesystems.iter().filter(is_on_it);
-        // A named device was judged together with the filesystem.
+        // A device that the option names is checked together with its filesystem.
         let is_named = filesystems.any(|filesystem| filesystem.mount_options().any(|is| is.starts_with(option)));
         let is_missed = part.role == ComponentRole::NeedsAnother && is_kept && !is_named;
         (is_missed && !served.contains(&whole_key(part))).then_some((part, option))

@@ -14,7 +14,7 @@ use operations::{
 };
 use std::collections::BTreeSet;
 
-/// Name of the plan, in place of a layout.
+/// Name of the plan, displayed instead of a layout id.
 const NAME: &str = "files for an existing filesystem";
 
 /// The filesystem to which the files are written.

@@ -1,4 +1,4 @@
-//! Filesystems: created on new devices, or compared with the layout.
+//! Filesystems: created on new devices, or, if they are preserved, compared with the layout.
 
 use super::MarkerWaiver;
 use super::capacity::min_filesystem_mib;
@@ -31,7 +31,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Decides on the filesystem on this device. For an encrypted filesystem, the device is the mapping of its container.
     pub(crate) fn decide_plain(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice<'a>) {
-        // Absent disks are decided on in `missing_disks`.
+        // The module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }
@@ -146,8 +146,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether the option names further devices of a filesystem, or permits their absence. The agent mounts filesystems for inspection
-/// without such options, so such a mount may have failed because the option was missing.
+/// Returns whether the option names additional devices of a filesystem, or permits their absence. The agent mounts
+/// filesystems for inspection without such options, so the mount may have failed because the option was missing.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))

@@ -1,4 +1,5 @@
-//! Finishing: decides how the image is made bootable on this machine, and refuses it before the first write if that is impossible.
+//! Finishing: decides how the image is made bootable on this machine. If that is impossible, the image is refused
+//! before the first write.
 
 use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
@@ -23,7 +24,7 @@ use uuid::Uuid;
 
 /// Returns the reasons why the image cannot be finished on this machine.
 pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
-    // A system from another machine was finished there.
+    // A received system was already finished on the source machine.
     if request.receiving().is_some() {
         return Vec::new();
     }
@@ -43,8 +44,8 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
-/// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are not refused here, because the image may
-/// interpret more of them than drophammer.
+/// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are refused only if the agent
+/// itself finishes the image, because an installer of the image may support configurations that drophammer does not.
 fn requested_network(allocation: &Allocation, nics: &[Nic]) -> Result<RequestedNetwork, Vec<Diagnostic>> {
     if !allocation.network.is_null() {
         let network = NetworkConfig::parse(&allocation.network).map_err(place_in_allocation)?;
@@ -71,8 +72,9 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems.into_iter().map(|problem| Diagnostic { place: place(problem.place.clone()), ..problem }).collect()
 }
 
-/// Returns a warning about firmware that an installer of the image may handle in its own way, or that a reinstalled machine has handled: a
-/// missing ESP, or a BIOS and disks from which no BIOS boots.
+/// Returns a warning if the firmware may not be able to boot the system: the ESP is missing, or a BIOS does not support
+/// the sector size of the disks. The plan is not refused, because an installer of the image may make the system
+/// bootable in another way, and a reinstalled machine has already booted from its disks.
 pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &FinishInputs) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (FinisherChoice::Auto, FirmwareType::Uefi) => layout.find_missing_esp().map(|problem| problem.message),
@@ -194,7 +196,8 @@ const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 /// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
-/// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot`, or else below `/`, has sectors of 512 bytes.
+/// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot` (below `/`, if there is no
+/// `/boot`) has sectors of 512 bytes.
 fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if inventory.system.firmware != FirmwareType::Bios {
         return None;

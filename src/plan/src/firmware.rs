@@ -222,8 +222,8 @@ impl FirmwarePlan {
         self.build_removal(policy, |variable| !(writes_entries && variable.own))
     }
 
-    /// Returns the operation that removes former entries of drophammer. It runs after the new entries were written, and does not remove
-    /// those that have taken the numbers of former entries.
+    /// Returns the operation that removes former entries of drophammer. It runs after the new entries were written, and
+    /// does not remove new entries that reuse the number of a former entry.
     pub(crate) fn remove_own_entries(&self) -> Option<Operation> {
         self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }

@@ -7,7 +7,7 @@ use model::inventory::InventoryDisk;
 use model::storage_graph::LayoutMatch;
 use operations::ByteRange;
 
-/// Size of the backup GPT at the end of a disk, entries and header, in sectors.
+/// Size of the backup GPT (entries and header) at the end of a disk, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
 /// Returns the ranges of a disk that is preserved or not ours. Partitions of a preserved disk that the installation mounts are not

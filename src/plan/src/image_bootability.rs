@@ -1,5 +1,6 @@
-//! Determines the requirements for an image on this machine, and checks them against the boot contents that the control plane has recorded
-//! for the image. The executor checks them again, by the same rules, when it has the manifest from the server of the image.
+//! Determines the requirements for an image on this machine, and checks them against the boot contents that the control
+//! plane has recorded for the image. The executor repeats the check, by the same rules, when it has downloaded the
+//! manifest.
 
 use super::luks::is_optional;
 use super::restore::mount_path;
@@ -35,7 +36,7 @@ pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanReq
     })
 }
 
-/// Checks the contents that the control plane has recorded for the image.
+/// Checks the boot contents that the control plane has recorded for the image.
 pub(crate) fn judge_image(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> ImageFindings {
     let contents = request.assigned.allocation.image.contents.as_ref();
     let judged =

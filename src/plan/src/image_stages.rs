@@ -1,5 +1,5 @@
-//! Placement of the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, whose filesystems are mounted
-//! afterwards.
+//! Stages that write the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, and its
+//! filesystems are then mounted.
 
 use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;

@@ -57,8 +57,8 @@ pub(crate) fn build_marker(
     })
 }
 
-/// Returns the OS definition of the system: that of the allocation, or, if the system is received from another machine, that of its
-/// installation there.
+/// Returns the OS definition of the system. For a received system, this is the definition with which it was installed
+/// on the source machine; otherwise, it is the definition in the allocation.
 fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     match request.receiving() {
         Some(moving) => moving.carried.as_ref()?.marker.definition.clone(),
@@ -66,8 +66,8 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     }
 }
 
-/// Returns the digests of the installations that this one replaces: installations of this machine that were found on the disks or are
-/// recorded, and the one that is received from another machine.
+/// Returns the digests of the installations that this one replaces: installations of this machine that are on the disks
+/// or recorded by the control plane, and the installation that is received from another machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
@@ -86,8 +86,9 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
     disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// Returns all properties that distinguish the disk from others, except its table. A value that two disks of the machine share is omitted,
-/// because it identifies neither of them, even if one is removed later. A placeholder is omitted, because it identifies no disk.
+/// Returns all properties that distinguish the disk from others, except its table. A value that two disks of the
+/// machine share is omitted, because it does not identify either of them, even if one is removed later. A placeholder
+/// is omitted, because it identifies no disk.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {

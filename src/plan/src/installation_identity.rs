@@ -1,6 +1,6 @@
-//! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that it is the one to
-//! reinstall. A first installation is made only if the disks contain no installation. Whether the disks are the recorded ones is decided in
-//! `disk_records`.
+//! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that
+//! it is the one to reinstall. A first installation is made only if the disks contain no installation. The module
+//! `disk_records` decides whether the disks are the recorded ones.
 
 use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
@@ -181,7 +181,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Refuses to wipe or keep the disks of another installation.
     ///
-    /// | the marker is of | on a disk | installation | reinstall |
+    /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
     /// | another machine | that will be kept |  | refused |

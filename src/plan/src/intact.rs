@@ -12,13 +12,13 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 ///
 /// | found | |
 /// |---|---|
-/// | the marker of this installation on the disks of `/`, and every disk that will be wiped starts as the layout specifies, with the table that the marker names | complete |
-/// | anything else, or a disk of unknown state | possibly incomplete |
+/// | the marker of this installation is on the disks of `/`, and every disk that will be wiped starts as the layout specifies, with the table that the marker records | complete |
+/// | anything else, or the state of a disk is unknown | possibly incomplete |
 ///
-/// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So if every disk still
-/// starts as expected, no wipe was started. The marker alone does not prove that: a new mirror shows the content of the old one, with its
-/// marker, although the partition table below it has changed. If the marker names the order that is being carried out, it belongs to the
-/// new installation, not to the old one.
+/// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So
+/// if every disk still starts as expected, no wipe was started. The marker alone does not prove that: a new mirror on
+/// the same partitions shows the content of the old mirror, with its marker, although the partition table has changed.
+/// A marker of the order that is being carried out belongs to the new installation, not to the old one.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };

@@ -1,15 +1,15 @@
 //! Kubernetes volumes: created, kept, or added to preserved objects.
 //!
-//! An implementation of the table in docs/plan.md.
+//! Implements the table in docs/plan.md.
 //!
-//! | |  |
+//! | a volume | |
 //! |---|---|
-//! | its UUID is on a device that is not wiped | kept, wherever that is |
-//! | a blank disk that the layout does not list | created: the volume names that disk, and nothing else is written to it |
-//! | a device that this plan creates | created; refused on a disk that this reinstall wipes |
-//! | free space of a preserved group, a new file in a preserved filesystem | added |
-//! | it was prepared before, and its data are not found | refused: they may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
-//! | it is marked for deletion | kept if it exists, otherwise left |
+//! | has its UUID on a device that is not wiped | kept on that device, wherever it is |
+//! | is on a blank disk that the layout does not list | created: nothing else is written to that disk |
+//! | is on a device that this plan creates | created; refused on a disk that this reinstall wipes |
+//! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
+//! | was prepared before, and its data are not found | refused: the data may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
+//! | is marked for deletion | kept if it exists, otherwise not created |
 //! | anything else | refused, by the name of the volume |
 
 mod block_devices;
@@ -149,7 +149,7 @@ impl<'a> PlanDecider<'a> {
         decided.prepared.push(ManifestVolume { volume: volume.clone(), device, is_part, persistent, size_bytes });
     }
 
-    /// Returns the name of the listed volume whose UUID the filesystem has.
+    /// Returns the name of the listed volume that has the same UUID as the filesystem.
     fn volume_of_filesystem(&self, signatures: &[DeviceSignature]) -> Option<String> {
         let [one] = signatures else { return None };
         let volumes = self.request.assigned.allocation.parse_volumes().unwrap_or_default();
@@ -157,7 +157,8 @@ impl<'a> PlanDecider<'a> {
         volumes.into_iter().find(is_it).map(|volume| volume.name)
     }
 
-    /// Returns the filesystem or partition that is created for a volume on this device; nothing for a block volume of LVM.
+    /// Returns the filesystem or partition that is created for a volume on this device. `Nothing` for a `Block` volume
+    /// on LVM.
     fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> VolumeFilling {
         match &volume.content {
             VolumeContent::Filesystem { format, options } => VolumeFilling::Filesystem(MakeFilesystem {
@@ -216,7 +217,8 @@ fn problem_place(volume: &K8sVolume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// Returns the path that the kernel or udev gives the volume in the installed system. Not for volumes on arrays, which have other links.
+/// Returns the path that the kernel or udev gives the volume in the installed system. Not valid for `Block` volumes on
+/// arrays, which have other links.
 fn udev_path(volume: &K8sVolume) -> VolumePath {
     VolumePath::Known(match volume.content {
         VolumeContent::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),

@@ -44,8 +44,8 @@ pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText
     }
 }
 
-/// Returns the containers that a reinstall preserves, which are opened read-only before the plan is made: one list for each filesystem, and
-/// one for each group.
+/// Returns the containers that a reinstall preserves: one list for each filesystem, and one for each group. The agent
+/// opens them read-only before the plan is made.
 pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<LuksContainer>> {
     if !allocation.reinstall && !allocation.keeps {
         return Vec::new();
@@ -92,7 +92,7 @@ impl<'a> PlanDecider<'a> {
         encrypted: EncryptionSpec,
         device: &PlannedDevice<'a>,
     ) {
-        // Absent disks are decided on in `missing_disks`.
+        // The module `missing_disks` decides on absent disks.
         if device.absent.is_some() {
             return;
         }
@@ -249,8 +249,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the message for a container that can neither be opened nor stay locked. Because of this problem, `retry` decides again, with the
-/// disk of the container recreated if that solves all problems.
+/// Returns the message for a container that can neither be opened nor stay locked. This problem makes `retry` decide
+/// again; it recreates the disk of the container if that solves all problems.
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
@@ -258,7 +258,7 @@ pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     )
 }
 
-/// Returns a message if the device has room only for the headers.
+/// Returns a message if the device is too small for anything but the headers.
 pub(crate) fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
@@ -280,7 +280,8 @@ pub(crate) fn is_optional(filesystem: &FilesystemSpec) -> bool {
 }
 
 impl LuksDecision {
-    /// Returns the container around a physical volume of a group. `needed` is a mount point in the new system that requires the group.
+    /// Returns the container around a physical volume of a group. `needed` is a mount point of the new system on a
+    /// volume of the group.
     pub(crate) fn for_group(
         container: LuksContainer,
         fate: LuksFate,
@@ -295,7 +296,7 @@ impl LuksDecision {
         self.fate != LuksFate::Made
     }
 
-    /// Returns whether the container must be opened for writing, because the new system mounts its content, and not read-only.
+    /// Returns whether the container must be opened for writing, because the new system mounts its content for writing.
     pub(crate) fn is_written(&self) -> bool {
         self.path.is_some() && !self.read_only
     }
@@ -319,14 +320,15 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
     decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
 }
 
-/// Returns a check, before the first write, for cryptsetup and every required key or TPM.
+/// Returns the operation that checks, before the first write, whether cryptsetup and every required key or TPM are
+/// available.
 pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
     let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);
     let containers: Vec<LuksContainer> = asked.map(|luks| luks.container.clone()).collect();
     (!containers.is_empty()).then_some(Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))))
 }
 
-/// Returns whether the plan creates a container whose passphrase was not entered yet.
+/// Returns whether the plan creates a container with a passphrase that was not entered yet.
 pub fn needs_passphrase(plan: &Plan) -> bool {
     let is_open = |container: &LuksContainer| container.source == KeySource::Prompt && container.key.is_empty();
     plan.stages.iter().flat_map(|stage| &stage.operations).any(
@@ -334,14 +336,15 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
     )
 }
 
-/// Returns the operations that create containers: those around physical volumes, which precede their groups, or those around filesystems.
+/// Returns the operations that create the containers around physical volumes (`of_groups`) or around filesystems. The
+/// former must be created before their groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
-/// Returns the operations that close containers: those around physical volumes, after their groups are deactivated, or those around
-/// filesystems.
+/// Returns the operations that close the containers around physical volumes (`of_groups`) or around filesystems. The
+/// former can be closed only after their groups are deactivated.
 pub(crate) fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close =
         |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });

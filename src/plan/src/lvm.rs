@@ -35,7 +35,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Refuses a name that another group on unwiped disks has, because the installed system distinguishes groups by name.
+    /// Refuses the name of a group if another group on unwiped disks has the same name, because the installed system
+    /// identifies groups by name.
     fn refuse_same_name(&mut self, place: &str, group: &VolumeGroupSpec, below: &UnderlyingDevices) {
         let ours = if below.fate == DeviceFate::Kept { below.present_paths() } else { Vec::new() };
         for twin in self.inventory.groups.iter().filter(|twin| twin.name == group.name) {
@@ -141,7 +142,7 @@ impl<'a> PlanDecider<'a> {
         self.groups.insert(&group.name, group_of_ours);
     }
 
-    /// Returns whether all data of the group are available, including volumes that the layout does not list.
+    /// Returns whether all data of the group are available, including the volumes that the layout does not list.
     fn is_complete(
         &mut self,
         place: &str,
@@ -200,7 +201,7 @@ impl<'a> PlanDecider<'a> {
             Err(CapacityShortage { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
-                    LvmType::Striped => "the same on each physical volume, in extents of 4 MiB",
+                    LvmType::Striped => "an equal share on each physical volume, in extents of 4 MiB",
                     LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB and one for metadata",
                 };
                 let message = format!(

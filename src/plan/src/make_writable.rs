@@ -1,5 +1,5 @@
-//! Activation of an existing array or logical volume for writing: the device that was assembled for inspection is stopped, and activated
-//! again under its present name, without other volumes of the group.
+//! Activation of an existing array or logical volume for writing. The device was assembled for inspection; it is
+//! stopped and activated again under its present name. Other volumes of the group are not activated.
 
 use super::restore::bottom_devices;
 use model::device::{DevicePath, KernelName};
@@ -15,7 +15,7 @@ impl DeviceActivation {
     /// Determines the operations for a device.
     ///
     /// # Errors
-    /// Fails if the device is on an unsupported type of device, or is incomplete.
+    /// Fails if the device is incomplete, or is on top of an unsupported type of device.
     pub(crate) fn for_device(
         stack: &DeviceStack,
         inventory: &Inventory,
@@ -87,8 +87,8 @@ impl DeviceActivation {
     }
 }
 
-/// Finds the device that the operator named: by its path, or by the name of an array or volume, which is stable while kernel names change.
-/// Returns its path in the inventory, and its path after activation.
+/// Finds the device that the operator specified: by its path, or by the name of an array or volume, which does not
+/// depend on kernel names. Returns its path in the inventory, and its path after activation.
 pub(crate) fn find_device(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
     let path = |name: &Option<KernelName>| {
         let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());

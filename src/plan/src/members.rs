@@ -34,7 +34,7 @@ impl AssembledMembers {
         self.0.find(&device).unwrap_or_else(|| self.0.add_named(device, ()))
     }
 
-    /// Returns the lowest devices below these devices. If no operation assembles a device, it is returned itself.
+    /// Returns the lowest devices below these devices. A device that no operation assembles is its own lowest device.
     pub(crate) fn find_bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
         let mut bottoms = BTreeSet::new();
         for device in devices {

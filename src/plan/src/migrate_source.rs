@@ -1,5 +1,5 @@
-//! Source of a machine migration: the data of an installed machine that are migrated, or the reasons why they cannot be migrated. Nothing
-//! is written.
+//! Source of a machine migration: lists the data of the installed machine that are migrated, or the reasons why they
+//! cannot be migrated. Nothing is written.
 //!
 //! | on the disks of the layout | |
 //! |---|---|
@@ -190,7 +190,7 @@ impl MigrationCheck<'_> {
         }
     }
 
-    /// Refuses members of migrated objects that the layout does not list.
+    /// Refuses migrated objects with members that the layout does not list.
     fn refuse_others<'b>(&mut self, place: &str, what: &str, others: impl Iterator<Item = &'b DevicePath>) {
         let others: Vec<&str> = others.map(DevicePath::as_str).collect();
         if !others.is_empty() {
@@ -227,8 +227,10 @@ impl MigrationCheck<'_> {
             Ok(uuid) => uuid,
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
-            let message =
-                format!("{device}{place_of} is a part of {} on several devices, which cannot be migrated", part.whole);
+            let message = format!(
+                "{device}{place_of} is a component of {} on several devices, which cannot be migrated",
+                part.whole
+            );
             return self.refuse(place, message);
         }
         let below = self.stack.disks_below(&now);
@@ -290,7 +292,7 @@ impl MigrationCheck<'_> {
         }
     }
 
-    /// Refuses data on a device of the layout that is neither a member nor has a filesystem in the layout.
+    /// Refuses data on a device of the layout that is not a member and has no filesystem in the layout.
     fn refuse_data(&mut self, place: &str, name: &LayoutPath, unit: StackUnit) {
         let graph = &self.meant.graph;
         let has_filesystem = graph.find_device(name).is_some_and(|node| graph.filesystem_on(node).is_some());

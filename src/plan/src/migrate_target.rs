@@ -1,13 +1,14 @@
-//! Target of a machine migration: an installation that receives the system of another machine instead of an image. The disks are those that
-//! the migration specifies, all ids come from the source machine, and its filesystems are received instead of created.
+//! Target of a machine migration: an installation that receives the system of another machine instead of an image. The
+//! migration specifies the disks. All ids are those of the source machine, and filesystems are received instead of
+//! created.
 //!
 //! | refused before the first write | |
 //! |---|---|
-//! | a filesystem of the layout that the source machine does not have, or has with another format | nothing would fill it |
-//! | a device that is smaller than that on the source machine, or has larger sectors | the filesystem does not fit |
+//! | a filesystem of the layout that the source machine lacks, or has with another format | it would stay empty |
+//! | a device that is smaller than on the source machine, or has larger sectors | the filesystem does not fit |
 //! | a device with smaller sectors, for `vfat` or unknown content | the content may contain sector numbers |
 //! | an id that is also on a disk that is not wiped | the system may use the wrong device |
-//! | a disk of the source machine among those that are wiped, identified by its table or hardware identifiers | the disk contains data that would be migrated |
+//! | a disk that would be wiped and has the table or hardware identifiers of a disk of the source machine | it contains the data that would be migrated |
 //! | Kubernetes volumes | they are not migrated |
 
 use super::decisions::PlanDecisions;
@@ -59,7 +60,7 @@ impl SystemSource for MigrationSource<'_> {
         refuse_taken_ids(self.request, inventory, decided)
     }
 
-    /// Of a migrated system, only swap is created on this machine.
+    /// Returns false for the creation of filesystems other than swap, because they are received.
     fn is_created(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Device(DeviceOp::MakeFilesystem(make)) => make.format == FilesystemFormat::Swap,
@@ -87,7 +88,8 @@ impl SystemSource for MigrationSource<'_> {
     }
 }
 
-/// Returns mounts of the received filesystems, and the growth of those whose device is larger than on the source machine.
+/// Returns the operations that mount the received filesystems, and grow those on devices that are larger than on the
+/// source machine.
 fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
     let mounts = inputs.returning.before_the_image().into_iter().flat_map(|mount| {
         let grow = match &mount {
@@ -101,7 +103,7 @@ fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
     mounts.collect()
 }
 
-/// Returns the layout with hints that select the disks that the migration specifies, whatever their kernel names are.
+/// Returns the layout with hints for the disks that the migration specifies, so that kernel names do not matter.
 fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffer) -> Layout {
     let mut meant = layout.clone();
     for disk in &mut meant.disks {
@@ -286,8 +288,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns the sizes of the layout's filesystems on the source machine, by the same estimate as for this machine, in the order of the
-/// layout.
+/// Estimates the sizes of the layout's filesystems on the source machine in the same way as for this machine. Returns
+/// them in the order of the layout.
 fn source_sizes(layout: &Layout, marker: &InstallMarker) -> Vec<Option<u64>> {
     let (mut layout, mut inventory) = (layout.clone(), Inventory::default());
     for (index, disk) in layout.disks.iter_mut().enumerate() {

@@ -35,7 +35,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Refuses a disk that is needed or whose content has no copy elsewhere; warns about the others.
+    /// Adds a problem for each absent disk that is required, or has content without a copy elsewhere. Warns about the
+    /// other absent disks.
     pub(crate) fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
@@ -60,7 +61,8 @@ fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 
-/// Returns whether an array still has all data without these active members. RAID 10 stores the two copies on adjacent members.
+/// Returns whether an array has all of its data without these active members. RAID 10 stores the two copies of a chunk
+/// on adjacent members.
 pub(crate) fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),

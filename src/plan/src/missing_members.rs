@@ -1,5 +1,5 @@
-//! Objects that lack a component and are on disks that a reinstall does not wipe, while a disk that is wiped contains an object that could
-//! not be inspected. The object that could not be inspected may be the missing component.
+//! Objects that lack a component, on disks that a reinstall does not wipe. If a disk that will be wiped contains an
+//! object that could not be inspected, that object may be the missing component.
 
 use super::decider::PlanDecider;
 use super::opaque::OpaqueOnDisks;
@@ -17,7 +17,7 @@ impl<'a> PlanDecider<'a> {
     /// |---|---|---|
     /// | no object lacks a component | anything | allowed |
     /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
-    /// | the same | the same, and the operator discards that disk | allowed, with a warning |
+    /// | as in the previous row | as in the previous row, but the operator discards that disk | allowed, with a warning |
     ///
     /// Nothing is refused once an attempt was started, because the unfinished objects that it left belong to this installation.
     pub(crate) fn refuse_missing(&mut self) {
@@ -53,8 +53,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it is both on wiped disks and on others, by itself
-    /// or together with the other components of the same filesystem or pool: such an object is refused for that reason.
+    /// Returns objects that may contain a missing component. An object is omitted if it is both on wiped disks and on
+    /// other disks, by itself or together with the other components of its filesystem or pool: such an object is
+    /// refused elsewhere.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -164,8 +165,8 @@ impl<'a> PlanDecider<'a> {
 struct PartGroup {
     devices: Vec<KernelName>,
     is_served: bool,
-    /// Number of distinct devices. A component in an array is visible on the array, and may also be visible on its members; it is counted
-    /// once.
+    /// Number of distinct devices. A component on an array may also be visible on the members of the array; it is
+    /// counted once.
     count: usize,
 }
 
@@ -174,8 +175,8 @@ struct PartGroup {
 /// | role of the component | another component is missing |
 /// |---|---|
 /// | requires another component, such as a journal | if no present component has the role [`ComponentRole::Serves`] |
-/// | one of a known number | if fewer components are present |
-/// | one of an unknown number | always assumed, because it cannot be determined |
+/// | is one of a known number of components | if fewer components are present |
+/// | is one of an unknown number of components | always assumed, because it cannot be determined |
 fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<String> {
     match part.role {
         ComponentRole::Serves => None,

@@ -1,5 +1,5 @@
-//! Objects whose content could not be inspected, and the limits for an installation that wipes them. The limits for a reinstall are in
-//! `missing_members`.
+//! Objects whose content could not be inspected, and the conditions under which an installation may wipe them. The
+//! conditions for a reinstall are in `missing_members`.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
@@ -13,8 +13,8 @@ pub(crate) struct OpaqueOnDisks {
     pub disks: BTreeSet<KernelName>,
 }
 
-/// Returns the opaque objects that a plan lists. Objects that were not tried yet are omitted: a warning announces that the agent will
-/// inspect them.
+/// Returns the opaque objects that a plan lists. Objects that the agent has not tried to open yet are omitted: a
+/// warning announces that it will inspect them.
 pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
@@ -37,9 +37,9 @@ impl PlanDecider<'_> {
     /// |---|---|
     /// | disks that are not wiped | allowed: they are never written |
     /// | a disk that is wiped | refused |
-    /// | the same, and the operator discards each such disk | allowed, with a warning |
-    /// | the same, and an attempt of this allocation was started on these disks | allowed: the attempt has passed this check, and may have left the object unfinished |
-    /// | the same, and opening was not tried yet | allowed, with a warning: the agent tries, and decides again |
+    /// | a disk that is wiped and that the operator discards | allowed, with a warning |
+    /// | a disk that is wiped, and an attempt of this allocation was started | allowed: the attempt has passed this check, and may have left the object unfinished |
+    /// | a disk that is wiped, and the agent has not tried to open the object yet | allowed, with a warning: the agent tries to open it, and decides again |
     pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
@@ -56,7 +56,8 @@ impl PlanDecider<'_> {
                     object.reason,
                     wiped.join(", ")
                 )),
-                // Earlier systems have filesystems, which can nearly always be mounted.
+                // No warning about a filesystem that was not mounted yet, because mounting it will nearly always
+                // succeed.
                 (false, false, true) if !object.may_contain_devices() => {}
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {

@@ -10,7 +10,8 @@ use operations::{
     SessionOp, StageExtents, TellPointOfNoReturn,
 };
 
-/// Returns the operation that queries the image at its locations, with the disk that it is written to if it is a raw image.
+/// Returns the operation that queries the image at its locations. For a raw image, the operation contains the disk that
+/// it is written to.
 pub(crate) fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
     let onto = burned.iter().find_map(raw_image);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());

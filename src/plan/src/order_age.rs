@@ -6,14 +6,14 @@
 //! |---|---|---|
 //! | none: the control plane issues none | any | accepted |
 //! | of database D | smaller, of D | accepted |
-//! | of database D | the same or larger, of D | refused: the installation is newer |
+//! | of database D | equal or larger, of D | refused: the installation is not older |
 //! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
 //! | of database D | none: installed by an older version | as in the previous row |
 //! | of database D | impossible: no server issues it | refused |
 //! | impossible: no server issues it | any | refused |
 //!
-//! An installation by the same order is recognized before this check, and booted (`boot_existing`). The operator's `--replace-newer`
-//! accepts every row but the last one.
+//! An installation by the same order is recognized before this check, and booted (`boot_existing`). With
+//! `--replace-newer`, the operator permits every row except the last one.
 
 use super::InstallClaim;
 use super::decider::PlanDecider;
@@ -23,11 +23,11 @@ use std::cmp::Ordering;
 /// Relation of an order to an installation on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderAge {
-    /// The order is newer than that installation, or nothing proves the opposite.
+    /// The order is newer than the installation, or is accepted without a comparison.
     Newer,
     /// The installation is newer than the order.
     Older,
-    /// Undecidable: the two numbers were issued by different databases.
+    /// The two numbers cannot be compared: they were issued by different databases, or the marker has none.
     Unknown,
     /// The marker has a token that no server issues.
     ImpossibleMarker,

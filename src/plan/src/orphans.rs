@@ -1,13 +1,14 @@
-//! Members of arrays and physical volumes whose array or group is unknown, and may have further members on any disk.
+//! Members of unknown arrays, and physical volumes of unknown groups. Such an array or group may have members on any
+//! disk.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use model::device::DevicePath;
 
 impl PlanDecider<'_> {
-    /// Refuses a reinstall while one of its disks has such a member, because it may belong to a preserved object. An installation is not
-    /// refused, because it wipes its disks. Unfinished objects of an interrupted attempt on wiped disks belong to this installation: any
-    /// other object would have been refused before the attempt started.
+    /// Refuses a reinstall if one of its disks has such a member, because the member may belong to a preserved object.
+    /// An installation is not refused, because it wipes its disks. Members on wiped disks are accepted once an attempt
+    /// was started: they are its unfinished objects, because others would have been refused before it.
     pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;

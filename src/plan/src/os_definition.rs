@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Value of `HYPERVISOR` for Ganeti's definitions: there is no hypervisor below the machine.
+/// Value of `HYPERVISOR` for Ganeti's definitions: the machine does not run on a hypervisor.
 const HYPERVISOR: &str = "none";
 /// NIC mode for Ganeti's definitions: a NIC of the machine is not a port of a bridge.
 const CARD: &str = "routed";
@@ -114,7 +114,8 @@ fn create_environment(
     })
 }
 
-/// Returns the recreated disks in the order of the layout. `create` and the image's installer have access to no others.
+/// Returns the recreated disks in the order of the layout: the only disks that `create` and the image's installer can
+/// access.
 fn visible_disks<'a>(
     meant: &'a LayoutMatch,
     decided: &'a PlanDecisions,

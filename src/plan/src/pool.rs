@@ -1,7 +1,7 @@
 //! Decision to erase a machine of a pool before it is allocated: its next owner must not find data of the previous one on any disk.
 //!
-//! No order requests the erasure, and no layout specifies the expected content of the disks. So reasons against the erasure are checked
-//! first.
+//! No order requests the erasure, and no layout specifies the expected content of the disks. Therefore the reasons not
+//! to erase the disks are checked first.
 //!
 //! | allocation of the machine | content of the disks | |
 //! |---|---|---|
@@ -25,8 +25,8 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolAllocation<'a> {
     Unallocated,
-    /// The machine is allocated. `installed` is whether a successful installation of the allocation was reported to the control plane; it
-    /// is always false if the control plane does not record that.
+    /// The machine is allocated. `installed` is true if a successful installation of the allocation was reported to the
+    /// control plane, and the control plane records such reports.
     Allocated {
         allocation: &'a str,
         reinstall: bool,
@@ -77,8 +77,8 @@ pub fn plan_emptying(
     }
 }
 
-/// Makes the plan ask the control plane, immediately before the first write, whether the machine still belongs to the owner for which the
-/// plan was made.
+/// Adds the allocation to the announcement before the first write, so that the control plane can reject the run if the
+/// owner of the machine has changed.
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
     let PoolAllocation::Allocated { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
@@ -112,7 +112,8 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
     })
 }
 
-/// Returns a problem if the allocation is installed according to the control plane; callers have checked that no marker proves it.
+/// Returns a problem if the control plane reports the allocation as installed. Callers have checked that no disk has
+/// its marker.
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
@@ -120,8 +121,9 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     Some(Diagnostic::new(format!("allocation {allocation}"), message))
 }
 
-/// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's installation. A disk
-/// that is marked as written off is ignored, because it belongs to an earlier owner.
+/// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
+/// installation. A disk that is marked as written off is ignored, because the machine has been erased since that disk
+/// disappeared.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

@@ -1,5 +1,5 @@
-//! Objects that a reinstall preserves, and their identities, which are read before the first stage and again after the last one. The same
-//! function reads them both times, so that they differ only if the machine has changed.
+//! Objects that a reinstall preserves, and their identities, which are read before the first stage and again after the
+//! last one. The same function reads them both times, so that the results differ only if the machine has changed.
 
 use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;

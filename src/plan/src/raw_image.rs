@@ -6,8 +6,8 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
 use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
-/// Makes a plan that writes the image of the request to this disk, and adds the partition `added` after it. Disks in `skipped` are not
-/// used.
+/// Makes a plan that writes the image of the request to this disk, and then adds the partition `added`. Disks in
+/// `skipped` are not used.
 ///
 /// # Errors
 /// Returns all reasons why the disk cannot be written, or why its holders cannot be released. Nothing was written.

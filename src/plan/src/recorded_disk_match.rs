@@ -1,4 +1,4 @@
-//! Comparison of a disk with a record, by all properties that both have.
+//! Comparison of a disk with a record, by all properties that are known for both.
 
 use super::recorded_disk::table_guid;
 use model::device::identifiers::{is_same_serial, is_same_wwn};
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum DiskLikeness {
     /// Record and disk have an identifier in common, and no property differs.
     Equal,
-    /// A property that both record and disk have differs: the disk is a different one, or it has changed.
+    /// A property differs: the disk is a different one, or it has changed.
     Contradicting,
-    /// No identifier is known of both record and disk.
+    /// Record and disk have no unique identifier in common, and no property differs.
     TooLittle,
 }
 
-/// Identifiers that do not identify a disk, because two present disks or two recorded ones have them.
+/// Identifiers that are not unique, because two present disks or two recorded disks share them.
 #[derive(Debug, Default)]
 pub(crate) struct SharedIdentifiers {
     serials: BTreeSet<String>,
@@ -101,8 +101,8 @@ fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> 
     all.filter(|one| !seen.insert(one.clone())).collect()
 }
 
-/// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: that of the completed installation,
-/// and those of an interrupted attempt.
+/// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: the one of the
+/// completed installation, and those of an interrupted attempt.
 ///
 /// A missing table is not a contradiction, because the disk may have been wiped. A different slot is not a contradiction, because disks are
 /// moved. Only the common prefix of the model is compared, because some kernels truncate it earlier than others.
@@ -128,8 +128,9 @@ pub(crate) fn compare_disk(
     }
 }
 
-/// Returns whether the disk may be the recorded one. Serial number and WWN must not differ, and one of them or the GUID of the partition
-/// table must be the same. Other differences are ignored, because this function finds a disk that was moved.
+/// Returns whether the disk may be the recorded one. Serial number and WWN must not differ, and one of them or the GUID
+/// of the partition table must be the same. Other differences are ignored, because this function searches for a disk
+/// that was moved.
 pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &SharedIdentifiers) -> bool {
     let pairs = [
         (is_same_serial(&record.serial, &disk.serial), shared.has_serial(disk)),

@@ -1,4 +1,5 @@
-//! The request for a plan, from the allocation of the control plane; used by the agent and for offline plans.
+//! Builds the request for a plan from the allocation that the control plane sends. Used by the agent and for offline
+//! plans.
 
 pub mod preview;
 
@@ -11,7 +12,7 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::PlanAssignment;
 
-/// Returns the request for a plan of the machine with this id. `consoles` are those on its kernel command line.
+/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on its kernel command line.
 pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {
     let subject = PlanSubject {
         machine: id.to_owned(),
@@ -41,7 +42,8 @@ pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocatio
     PlanRequest { mode, steps: select_steps(allocation), subject, assigned, claim: Some(claim) }
 }
 
-/// Returns the steps of the merged templates, which include the erase method; without templates, the default steps.
+/// Returns the steps of the merged templates. Without templates, returns the default steps with the erase method of the
+/// allocation.
 fn select_steps(allocation: &Allocation) -> StepList {
     match allocation.steps.is_empty() {
         true => StepList::with_erase_mode(allocation.erase),
@@ -67,8 +69,8 @@ fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     }
 }
 
-/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine file applies only to
-/// installations, because the file is permanent.
+/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine
+/// file applies only to installations, because it stays in the file and would also apply to later reinstalls.
 fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {
         (Some(order), _) => order.give_up.clone(),
@@ -77,8 +79,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt has announced its start, but if it did not
-/// receive the response, it has written nothing.
+/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt announced its start,
+/// but has written nothing if it did not receive the response.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,

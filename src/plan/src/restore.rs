@@ -23,7 +23,7 @@ enum RestoreTime {
     AfterTheImage,
 }
 
-/// Preserved objects of a plan, each with the time at which it is activated.
+/// Preserved objects of a plan, and the time at which each of them is activated.
 pub(crate) struct RestorePlan<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
@@ -64,9 +64,9 @@ impl<'a> RestorePlan<'a> {
         self.restore_operations(RestoreTime::AfterTheImage)
     }
 
-    /// Returns the rehearsal: the activation of all preserved objects, and the creation of all volumes that are added to preserved groups,
-    /// on the present disks. The mounts have the options of the layout, because the installed system must be able to mount with them.
-    /// Filesystems that the plan creates are not mounted.
+    /// Returns the rehearsal: on the present disks, it activates all preserved objects, and creates all volumes that
+    /// are added to preserved groups. It mounts with the options of the layout, because the installed system must be
+    /// able to do so. Filesystems that the plan creates are not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
@@ -79,8 +79,8 @@ impl<'a> RestorePlan<'a> {
         (!operations.is_empty()).then_some(Rehearsal { over, operations })
     }
 
-    /// Returns the mount of a filesystem while the image is written. A tmpfs is not mounted, because it would hide files of the image, and
-    /// has only a line in fstab. Locked filesystems are not mounted either.
+    /// Returns the mount of a filesystem during the installation. A tmpfs has only a line in fstab; it is not mounted,
+    /// because it would hide files of the image. Locked filesystems are not mounted either.
     fn build_mount(&self, placed: &PlacedFilesystem) -> Option<MountFilesystem> {
         let (filesystem, is) = placed;
         if matches!(is, FilesystemFate::Unformatted { .. }) {
@@ -112,8 +112,8 @@ impl<'a> RestorePlan<'a> {
         parts.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns operations that restore preserved arrays, then groups that may be on top of them, preceded by their containers, then
-    /// containers of filesystems.
+    /// Returns the operations that activate preserved objects, in this order: arrays, the containers of groups, groups,
+    /// and the containers of filesystems.
     fn restore_stacked(&self, is: impl Fn(&str) -> bool + Copy) -> impl Iterator<Item = RestoreOp> {
         let arrays = self.decided.arrays.iter().filter_map(move |array| match array {
             ArrayFate::Kept { device, uuid, members } if is(device.as_str()) => {
@@ -213,7 +213,7 @@ impl<'a> RestorePlan<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Returns the physical volumes that exist independently of the plan's arrays and containers. Physical volumes on those are deactivated
+    /// Returns the physical volumes that are not on arrays or containers of the plan. The others are deactivated
     /// together with their array or container.
     fn on_existing_devices(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
@@ -229,8 +229,8 @@ impl<'a> RestorePlan<'a> {
         if is_merged(placed) { RestoreTime::BeforeTheImage } else { RestoreTime::AfterTheImage }
     }
 
-    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image was written. Mounts below it
-    /// are mounted afterwards, because the later mount of the filesystem would hide them.
+    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image was
+    /// written. So are mount points below it, because the mount of that filesystem would hide an earlier mount.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -238,7 +238,7 @@ impl<'a> RestorePlan<'a> {
     }
 }
 
-/// Returns the devices that these operations use and that none of the operations creates.
+/// Returns the devices that these operations use but do not assemble themselves.
 pub(crate) fn bottom_devices(operations: &[RestoreOp]) -> BTreeSet<DevicePath> {
     let (mut together, mut taken) = (AssembledMembers::default(), BTreeSet::<DevicePath>::new());
     for operation in operations {

@@ -3,9 +3,9 @@
 //! | a problem of the first decision | |
 //! |---|---|
 //! | concerns only disks that the attempt was recreating, and everything on them was created by the attempt | those disks are recreated again |
-//! | concerns several disks (path `disks`) | the same for all disks that the attempt was recreating; the second decision is used only if the problem is gone |
+//! | concerns several disks (path `disks`) | all disks that the attempt was recreating are recreated again; the second decision is used only if it does not have the problem |
 //! | concerns any other disk, or no disk at all | the first decision is final |
-//! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated |
+//! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated, and the first decision is final |
 
 use super::attempt_records::AttemptDevices;
 use super::decisions::PlanDecisions;
@@ -84,7 +84,7 @@ fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> O
     Some(graph.objects_below(&devices).disks)
 }
 
-/// Returns the devices of the layout that contain a Kubernetes volume.
+/// Returns the devices of the layout on which this Kubernetes volume is.
 fn devices_of_volume(layout: &Layout, request: &PlanRequest, name: &str) -> Vec<LayoutPath> {
     let volumes = request.assigned.allocation.parse_volumes().unwrap_or_default();
     match volumes.into_iter().find(|volume| volume.name == name).map(|volume| volume.source) {

@@ -6,8 +6,8 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area. The deepest signatures there that libblkid recognizes are the second header of
-/// LUKS2 at 4 MiB and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area. The signatures with the largest offsets that libblkid
+/// recognizes there are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
 /// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the firmware RAID
@@ -52,8 +52,8 @@ impl DiskTooSmall {
 /// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order of `partitions`.
 ///
 /// # Errors
-/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the partition that takes the
-/// rest.
+/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the
+/// partition that takes the remaining space.
 pub(crate) fn place_partitions(
     partitions: &[layout::PartitionSpec],
     size_bytes: u64,
@@ -86,7 +86,8 @@ pub(crate) fn place_partitions(
     Ok(extents)
 }
 
-/// Returns the parts of each of these areas where superblocks are located, merged: both ends, and the copies of BlueStore labels.
+/// Returns the ranges of these areas in which superblocks may be located: both ends of each area, and the copies of
+/// BlueStore labels. Overlapping ranges are merged.
 pub(crate) fn signature_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
     let mut pieces: Vec<(u64, u64)> = Vec::new();
     for area in areas {
@@ -180,7 +181,8 @@ mod tests {
         assert_eq!(copies(&[part]), [MIB + GIB, MIB + 10 * GIB]);
         let both = [GIB, MIB + GIB, 10 * GIB, MIB + 10 * GIB, 100 * GIB, 1000 * GIB];
         assert_eq!(copies(&[(0, size), part]), both);
-        // A copy at the very end is part of the tail, and an area without space for it has none.
+        // A copy at the very end is in the range that is zeroed at the end. An area that is too small for a copy has
+        // none.
         assert_eq!(copies(&[(0, GIB + 4096)]), none);
         assert_eq!(signature_ranges([ByteRange { start: 0, length: GIB + 4096 }], size).len(), 2);
         assert_eq!(copies(&[(0, GIB + 4 * MIB)]), [GIB]);

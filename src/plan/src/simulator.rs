@@ -1,5 +1,5 @@
-//! Simulated machine on which tests execute a plan. Each operation is checked against the present state of the machine, which may be
-//! interrupted after any operation.
+//! Simulated machine on which tests execute a plan. Each operation is checked against the current state of the machine.
+//! The execution can be interrupted after any operation.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,8 @@ mod devices;
 
 const MIB: u64 = 1 << 20;
 
-/// Executes the plan up to the unmounting. Returns the inventory that the next run then reads, after it has assembled everything.
+/// Executes the plan until its filesystems are unmounted. Returns the inventory that the next run will read after it
+/// has assembled all devices.
 ///
 /// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {

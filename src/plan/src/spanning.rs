@@ -97,8 +97,9 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Only present devices are considered; absent ones are checked in `missing_members`. Two
-    /// devices with the same UUID are taken for members of one filesystem, because a signature does not show that one of them is a copy.
+    /// Returns filesystems on several devices. Only present devices are considered; absent ones are checked in
+    /// `missing_members`. Two devices with the same UUID are assumed to be members of one filesystem, because a
+    /// signature does not show whether one of them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), (&DeviceSignature, Vec<&DevicePath>)> = BTreeMap::new();
         for (device, signature) in all_signatures(self.inventory) {

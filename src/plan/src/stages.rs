@@ -129,7 +129,7 @@ fn announce_attempt(
     operation_args::announce_start(request, begun_on, secret)
 }
 
-/// Removal of firmware variables, before and after the entries of the new system are written.
+/// Operations that remove firmware variables, before and after the boot entries of the new system are written.
 struct FirmwareCleaning {
     before: Option<Operation>,
     after: Option<Operation>,
@@ -148,7 +148,7 @@ fn clean_firmware(
     (firmware, FirmwareCleaning { before, after })
 }
 
-/// Returns the stages that write nothing. Whatever can make a run fail before the first write is checked in them.
+/// Returns the stages that write nothing. They check everything that can be checked before the first write.
 fn checking_stages(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -296,7 +296,7 @@ fn make_filesystem((filesystem, is): &PlacedFilesystem) -> Option<MakeFilesystem
     is.as_made().map(|new| new_filesystem(filesystem, new))
 }
 
-/// Returns the line in fstab. A filesystem of a raw image has its line in the fstab of the image.
+/// Returns the line in fstab; `None` for a filesystem of a raw image, which is in the fstab of the image.
 fn fstab_entry(layout: &Layout, (filesystem, is): &PlacedFilesystem) -> Option<FstabEntry> {
     let source = match is {
         // The mapping is used as the source; its name contains the UUID of the container.

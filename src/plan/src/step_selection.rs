@@ -5,7 +5,8 @@ use common::diagnostic::Diagnostic;
 use model::deploy_steps::StepList;
 use operations::{PlanStage, StageExtents, StageName};
 
-/// Steps that an installation requires: without one of them the machine does not boot, or its disks cannot be recognized later.
+/// Steps that an installation requires. If one of them is missing, the machine does not boot, or its disks cannot be
+/// recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
 /// Returns the step that a stage belongs to. Returns `None` for the stages that end a run, which belong to no step.
@@ -58,7 +59,8 @@ impl Plan {
     /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that only a kexec needs are
     /// omitted, because the machine boots through its firmware.
     ///
-    /// If the whole plan has a destructive stage but the selected part has none, the part is treated as past the point of no return.
+    /// If the whole plan has a destructive stage and the selected stages do not include one, they are treated as past
+    /// the point of no return.
     pub fn select_steps(&self, steps: &[&str]) -> Plan {
         let is_wanted =
             |stage: StageName| stage != StageName::BootLoad && step_of(stage).is_some_and(|step| steps.contains(&step));

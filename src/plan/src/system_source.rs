@@ -13,15 +13,16 @@ use model::storage_graph::LayoutMatch;
 use operations::{FinishInputs, FstabEntry, Operation, SessionOp, StageName};
 use std::borrow::Cow;
 
-/// Properties in which the sources of a system differ. Everything else in an installation is the same for all sources.
+/// Parts of an installation that depend on the source of the system. Everything else is the same for all sources.
 pub(crate) trait SystemSource {
-    /// Returns the layout as the plan uses it on this machine.
+    /// Returns the layout as adapted to this machine.
     fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout>;
 
     /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether a filesystem is created or tried on this machine. If not, the source supplies it.
+    /// Returns whether this machine carries out an operation that creates or tries a filesystem. If not, the source
+    /// supplies the filesystem.
     fn is_created(&self, operation: &Operation) -> bool;
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;
@@ -36,7 +37,7 @@ impl PlanRequest {
     }
 }
 
-/// Decisions from which the stages of a source are built.
+/// Inputs from which a source builds its stages.
 pub(crate) struct SourceInputs<'a> {
     pub layout: &'a Layout,
     pub meant: &'a LayoutMatch<'a>,

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 /// Maximum number of unknown holders of one device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
-/// Collects the holders that must be released, each once, in the order in which they are released.
+/// Collects the holders that must be released, in the order of release and without duplicates.
 pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
-    /// Devices that were examined: those from which a release started, and everything on them.
+    /// Devices that were already examined: released devices, and everything on them.
     pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }

@@ -1,4 +1,4 @@
-//! The decision table as cases, and what must hold for every layout on every machine.
+//! Tests of the planner: cases of the decision table, and properties that hold for every layout on every machine.
 
 use super::*;
 use crate::simulator;
@@ -99,7 +99,7 @@ fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionType) -> Pa
     PartitionSpec { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
 }
 
-/// System on sda, data on sdb, which a reinstall keeps.
+/// Layout with the system on sda, and data on sdb that a reinstall preserves.
 fn layout() -> Layout {
     Layout {
         id: "data".to_owned(),
@@ -152,7 +152,7 @@ fn counting() -> impl FnMut() -> Uuid {
     counting_from(0)
 }
 
-/// Other ones than those of an earlier plan for the same machine.
+/// Returns UUIDs that differ from those of an earlier plan for the same machine.
 fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
     move || {
         next += 1;
@@ -160,12 +160,12 @@ fn counting_from(mut next: u128) -> impl FnMut() -> Uuid {
     }
 }
 
-/// Secret that no plan of [`counting`] draws.
+/// Returns a secret that no plan with ids of [`counting`] generates.
 fn secret() -> AttemptSecret {
     AttemptSecret::generate(&mut counting_from(0x5ec))
 }
 
-/// Record of the attempt that has written this marker, at any image.
+/// Returns the record of the attempt that wrote this marker, for any image.
 fn record_of(marker: &InstallMarker) -> Option<AttemptRecord> {
     let secret_digest = marker.secret.as_ref()?.digest()?;
     Some(AttemptRecord { secret_digest, image: None })
@@ -189,7 +189,7 @@ fn make(layout: &Layout, inventory: &Inventory, mode: InstallMode) -> Result<Pla
     )
 }
 
-/// Compares with `testdata/plans/NAME.txt`; with UPDATE_PLANS in the environment, writes it.
+/// Compares a text with `testdata/plans/NAME.txt`, or writes that file if UPDATE_PLANS is set in the environment.
 fn assert_printed(name: &str, text: &impl ToString) {
     let path =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/plans/{name}.txt"));
@@ -206,7 +206,7 @@ fn recorded_inventory(path: &str) -> Inventory {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Reads a layout that must be valid.
+/// Parses a layout, which must be valid.
 fn layout_of(yaml: &str) -> Layout {
     model::layout::read_yaml(yaml).unwrap().layout
 }

@@ -15,7 +15,8 @@ const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest further estimate.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
-/// Factor between two further estimates. A tool accepts or refuses whole ranges of sizes, which are much wider than this factor.
+/// Factor between one estimate and the next. The ranges of sizes that a tool accepts or refuses are much wider than
+/// this factor.
 const GUESS_STEP: u64 = 4;
 
 /// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits at least one of these sizes.
@@ -32,8 +33,8 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the array has no options
-/// and usual metadata.
+/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the
+/// array has no create options, and metadata 1.0 or 1.2.
 pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
@@ -61,8 +62,8 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
 /// First version of Linux that supports all features which mkfs in the ramdisk enables by default.
 const WITH_DEFAULT_FEATURES: LinuxVersion = (5, 10);
 
-/// Returns the trials of filesystems on preserved devices, of filesystems with options, and of those that an old kernel of the image
-/// mounts. Other filesystems are created with the defaults of the tool, and are not tried.
+/// Returns the trials of filesystems on preserved devices, with create options, or for an image with an old kernel.
+/// Other filesystems are created with the defaults of the tool, and are not tried.
 pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option<&str>) -> Vec<Operation> {
     let is_old = kernel.and_then(parse_linux_version).is_some_and(|version| version < WITH_DEFAULT_FEATURES);
     let tried = filesystems.iter().filter(|(wanted, is)| {

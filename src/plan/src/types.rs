@@ -30,7 +30,7 @@ pub struct Plan {
     pub subject: PlanSubject,
     pub layout: String,
     pub disks: Vec<DiskPlan>,
-    /// Stages in order. The JSON field is `steps`, the word used in texts for operators.
+    /// Stages in order. The JSON field is named `steps`, as in texts for operators.
     #[serde(rename = "steps")]
     pub stages: Vec<PlanStage>,
     /// Index in `stages` of the first destructive stage; `stages.len()` if no stage is destructive.
@@ -112,6 +112,7 @@ pub struct DiskPlan {
     pub found: DiskContent,
     /// Current content, as text for the operator.
     pub now: String,
-    /// Objects in use on the disk, as text for the operator: a tree, one object per line, indented below the object below it.
+    /// Objects in use on the disk, as text for the operator: a tree with one object per line. An object is indented
+    /// under the object that it is stacked on.
     pub running: Vec<String>,
 }

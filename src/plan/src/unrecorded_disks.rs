@@ -1,11 +1,11 @@
-//! Protection of disks if only the machine itself has records of them: in a fleet without a server, or after the loss of the server's
-//! database. Kernel names change when a disk fails or is added, so a name alone does not permit a wipe.
+//! Protection of disks if the control plane has no records of them: in a fleet without a server, or after the server
+//! has lost its database. Kernel names change when a disk fails or is added, so a name alone does not permit a wipe.
 //!
-//! | a disk that would be wiped, not proven blank, of a machine without records in a control plane | |
+//! | the control plane has no records, and a disk that would be wiped is not proven blank | |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
 //! | a marker of this machine records it | decided as usual (`installation_identity`, `disk_records`) |
-//! | an earlier attempt of this installation was started on it | the installation continues |
+//! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
@@ -63,10 +63,10 @@ impl PlanDecider<'_> {
     fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
-                format!("add the hint `serial: {}` to the disk in the layout if this disk is meant", found.serial)
+                format!("if this is the right disk, add the hint `serial: {}` to it in the layout", found.serial)
             }
             (false, true) => {
-                format!("add the hint `wwn: {}` to the disk in the layout if this disk is meant", found.wwn)
+                format!("if this is the right disk, add the hint `wwn: {}` to it in the layout", found.wwn)
             }
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
         };

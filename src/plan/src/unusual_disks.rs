@@ -1,10 +1,11 @@
-//! Disks that must not be wiped by name alone, or cannot be used at all, neither by the layout nor for a Kubernetes volume.
+//! Disks that must not be wiped by name alone, and disks that cannot be used at all, for the layout or for a Kubernetes
+//! volume.
 //!
 //! | a disk that would be wiped | |
 //! |---|---|
-//! | has sectors of another size than 512 or 4096 bytes (520, 528: disks of storage systems) | refused |
-//! | is a host-managed zoned disk, whose zones are only written sequentially | refused |
-//! | contains a filesystem of a cluster (GFS2, OCFS2, VMFS, GPFS, Lustre), a disk of Oracle ASM, or a shared LVM volume group, or lies below one of these | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
+//! | has sectors of a size other than 512 or 4096 bytes (disks of storage systems: 520 or 528) | refused |
+//! | is a host-managed zoned disk, which accepts only sequential writes in its zones | refused |
+//! | contains a cluster filesystem (GFS2, OCFS2, VMFS, GPFS, Lustre), an Oracle ASM disk or a shared LVM volume group, directly or in a device on top of it | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
 use super::DiskVerdict;
 use super::decider::PlanDecider;
@@ -16,9 +17,9 @@ use std::collections::BTreeMap;
 
 /// Sizes of sectors that partition tables, filesystems and firmware support, in bytes.
 const SECTOR_BYTES: [u32; 2] = [512, 4096];
-/// Zone model of a disk that only accepts sequential writes in its zones.
+/// Zone model of a disk that accepts only sequential writes in its zones.
 const HOST_MANAGED: &str = "host-managed";
-/// Signatures of libblkid by which other machines may use the disk too, with the name of the content.
+/// Signature types of libblkid that indicate use by other machines, each with the name of its content.
 const SHARED_SIGNATURES: [(&str, &str); 9] = [
     ("gfs", "GFS"),
     ("gfs2", "GFS2"),
@@ -30,7 +31,7 @@ const SHARED_SIGNATURES: [(&str, &str); 9] = [
     ("lustre", "Lustre"),
     ("oracleasm", "Oracle ASM"),
 ];
-/// Types of GPT partitions that clusters use, with the name of the content.
+/// Types of GPT partitions that clusters use, each with the name of its content.
 const SHARED_PARTITIONS: [(&str, &str); 2] =
     [("aa31e02a-400f-11db-9590-000c2911d1b8", "VMFS"), ("37affc90-ef7d-4e96-91c3-2d7ae055b174", "GPFS")];
 const SHARED_GROUP: &str = "a shared LVM volume group";
@@ -87,7 +88,8 @@ pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     })
 }
 
-/// Returns the content of a disk, partition or stacked device that other machines may use. Partitions of a disk are separate units.
+/// Returns the content of a disk, partition or stacked device that other machines may use. Partitions of the disk are
+/// examined separately.
 fn find_shared_content(unit: StackUnit) -> Option<&'static str> {
     let is_shared = |kind: &str| SHARED_SIGNATURES.iter().find(|(shared, _)| *shared == kind);
     let by_signature = unit.signatures().iter().find_map(|found| is_shared(&found.kind));

@@ -1,5 +1,5 @@
-//! UUIDs on disks that are not wiped. The UUIDs in a raw image are the same on every disk that it is written to. If another disk has them
-//! too, it is undefined which of the two disks the installed system uses.
+//! UUIDs on disks that are not wiped. A raw image has the same UUIDs on every disk that it is written to. If two disks
+//! have them, it is undefined which one the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device::{DevicePath, KernelName};

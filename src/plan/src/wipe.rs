@@ -1,9 +1,10 @@
-//! Erasure of a disk, and the ranges that are zeroed in any case.
+//! Erasure of a disk, and the ranges that every method of erasure zeroes.
 //!
-//! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new partition would be
-//! detected again (LP #1718699). Old data elsewhere can be detected only if a new device starts or ends there. Therefore both ends of a new
-//! array are zeroed when it is created, lvcreate wipes signatures on new volumes, and mkfs starts with both ends of its device. The copies of
-//! BlueStore labels at fixed offsets from the start of a device are zeroed in the same places.
+//! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new
+//! partition would be detected again (LP #1718699). Old data elsewhere would be detected only if a new device started
+//! or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate wipes signatures on new
+//! volumes, and mkfs first zeroes both ends of its device. In the same operations, the copies of BlueStore labels at
+//! fixed offsets from the start of a device are zeroed.
 //!
 //! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
 //! unbootable before anything else is erased.
@@ -69,9 +70,10 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
     sectors::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
-/// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph stores its data in
-/// logical volumes, and such a volume may be recreated at the same offset. The range does not depend on the signature of a physical volume:
-/// an interrupted attempt has zeroed the signature, and may have left the copies.
+/// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph
+/// stores its data in logical volumes, and such a volume may be recreated at the same offset. The range is returned
+/// whether or not the physical volume has a signature: an interrupted attempt may have zeroed the signature and not the
+/// label copies.
 fn first_volume_range(area: ByteRange) -> ByteRange {
     let length = area.length.saturating_sub(LVM_METADATA_BYTES);
     ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length }
@@ -103,7 +105,7 @@ mod tests {
             // An old MBR whose last partition extends to the end of the disk.
             (vec![(63 * 512, 100 * MIB - 63 * 512)], vec![sector, (512, 63 * 512)]),
             (vec![(30 * MIB, MIB), (20 * MIB, MIB)], vec![sector, (512, MIB), (99 * MIB, 100 * MIB)]),
-            // Not a place for a partition, but there are such tables.
+            // Partitions should not start at the first sector, but there are such tables.
             (vec![(0, 100 * MIB)], vec![sector]),
         ] {
             assert_eq!(first_of(512, &partitions), expected, "{partitions:?}");

@@ -5,8 +5,8 @@ use model::install_marker::InstallMarker;
 use model::layout;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout whose wipe policy differs from that in the marker. Such a layout is not the one of the installation, for example
-    /// because a file was edited or a database was lost.
+    /// Refuses a layout whose wipe policy differs from that in the marker. Such a layout differs from the installed
+    /// one, for example because a file was edited or a database was lost.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;

@@ -87,8 +87,8 @@ fn describe_partitions(listed: &layout::DiskSpec) -> Vec<String> {
     of_table.chain(image).collect()
 }
 
-/// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they change although nothing is written. The
-/// texts are part of the format.
+/// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they can change without a
+/// write by the agent. The texts are part of the format.
 fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(table) = &disk.table {
@@ -142,7 +142,7 @@ impl<'a> DiskNames<'a> {
         DiskNames { names, lengths }
     }
 
-    /// Describes an object that loses members, with its disks by their identifiers.
+    /// Describes an object that loses members. Disks are given by their identifiers.
     pub(super) fn describe(&self, torn: &TornObject) -> String {
         let (mut text, mut rest) = (String::new(), torn.whole.as_str());
         while let Some((before, after)) = rest.find(PATHS).map(|at| rest.split_at(at)) {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";
 
-/// In a reinstall, stores the drawn trees in `running` of the preserved disks.
+/// Draws a tree for each preserved disk of a reinstall, and stores it in the disk's `running` field.
 pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
     let (layout, inventory) = (meant.graph.layout, meant.inventory);
     let keeping = PreservedObjects::new(inventory, decided);

@@ -1,13 +1,13 @@
 //! Lines of a tree, bounded in number and depth, so that the tree of a machine with very many devices stays readable and storable.
 
-/// Maximum number of lines of one tree. A disk with 800 logical volumes has as many lines.
+/// Maximum number of lines of one tree. A disk with 800 logical volumes has about this number.
 const MAXIMUM_LINES: usize = 2000;
 /// Maximum number of lines of all trees of a machine.
 const MAXIMUM_ALL_LINES: usize = 20_000;
 /// Maximum depth of a tree. It also limits the recursion of the functions that draw the tree.
 const MAXIMUM_DEPTH: usize = 64;
 
-/// Lines of the present tree, and the number of earlier ones.
+/// Lines of the current tree, and the number of lines of the previous trees.
 #[derive(Debug, Default)]
 pub(crate) struct TreeLines {
     lines: Vec<String>,

@@ -74,8 +74,8 @@ impl BootPartitions {
         self.unread.clone().map_or(PartitionFate::Absent, PartitionFate::Unread)
     }
 
-    /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not contain. So the entry
-    /// may mean the MBR of any preserved disk.
+    /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not
+    /// contain. So the entry may refer to the MBR of any preserved disk.
     pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)

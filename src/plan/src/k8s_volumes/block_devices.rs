@@ -80,7 +80,8 @@ impl<'a> PlanDecider<'a> {
         VolumeDecision { device, disks, verdict, size, sector_bytes, prepare: None, persistent }
     }
 
-    /// Resolves a path: devices of the layout by the names in the layout, disks and their partitions by any of their names.
+    /// Resolves a path. A device of the layout has its name in the layout; a disk or one of its partitions may have any
+    /// of its names.
     fn resolve_path(&self, path: &LayoutPath) -> Result<PathTarget<'a>, VolumeRefusal> {
         if self.devices.find_paths(path).is_some() {
             return Ok(PathTarget::Layout(path.clone()));
@@ -216,7 +217,7 @@ impl<'a> PlanDecider<'a> {
         self.is_unlisted(disk) && !self.verdicts.contains_key(&disk.name)
     }
 
-    /// Decides on a device that the layout provides without content.
+    /// Decides on a device of the layout, which must be unused by the layout itself.
     fn decide_on_layout(&mut self, volume: &K8sVolume, path: &LayoutPath) -> Result<VolumeDecision, VolumeRefusal> {
         let Some(node) = self.graph.find_device(path) else { return Err(None) };
         let above: Vec<&LayoutItem> =
@@ -283,7 +284,8 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Decides on a preserved device. A logical volume is usable as a block volume; any other volume would have been found by its UUID.
+    /// Decides on a preserved device. A logical volume may be used as a `Block` volume; every other Kubernetes volume
+    /// would have been found by its UUID.
     fn keep_on_layout(
         &mut self,
         volume: &K8sVolume,
@@ -318,10 +320,10 @@ impl<'a> PlanDecider<'a> {
         let there = match &device.content {
             Err(why) => why.clone(),
             Ok([]) if device.blank => {
-                "it is blank: on a kept disk a volume is added only in the free space of a group (lvmLogicalVolume)"
+                "it is blank: on a kept disk, a volume can only be added to the free space of a group (lvmLogicalVolume)"
                     .to_owned()
             }
-            Ok([]) => "there are unrecognized data".to_owned(),
+            Ok([]) => "it contains unrecognized data".to_owned(),
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(content_text::describe_signature).collect();
                 format!("there is {}", found.join(" and "))

@@ -1,12 +1,12 @@
 //! Refuses to prepare a Kubernetes volume a second time while its data may exist.
 //!
-//! | the volume is not found on a device that is not wiped, and | this plan prepares the volume |
+//! | the volume was not found on any unwiped device, and | preparation of the volume |
 //! |---|---|
 //! | a file or a device with its UUID is elsewhere in the machine, on a disk that is not wiped | refused |
 //! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator discards the recorded disks |
 //! | an attempt was preparing it on a disk that is absent | refused |
 //! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
-//! | none of these | yes |
+//! | none of these | allowed |
 
 use super::super::decider::PlanDecider;
 use super::super::describe::describe_record;
@@ -22,11 +22,11 @@ use model::storage_graph::all_units;
 use operations::logical_volume_link;
 use uuid::Uuid;
 
-/// Remedy that is available to every operator: Kubernetes identifies a volume by the UID of its resource.
+/// Remedy that is always available, because Kubernetes identifies a volume by the UID of its resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
 
 impl<'a> PlanDecider<'a> {
-    /// Checks whether a volume may be prepared. Called for volumes that were not found on any device that stays unwiped.
+    /// Checks whether a volume that was not found on any unwiped device may be prepared.
     pub(super) fn refuse_second_copy(
         &mut self,
         volume: &K8sVolume,
@@ -65,7 +65,8 @@ impl<'a> PlanDecider<'a> {
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
     }
 
-    /// Returns the markers of all installations, because the UID of a resource is unique.
+    /// Returns the markers of all installations. Those of other allocations are included, because the UID of a resource
+    /// is unique.
     fn all_markers(&self) -> impl Iterator<Item = &'a InstallMarker> + use<'a> {
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -158,7 +159,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Refuses a volume in a reinstall without any record of volumes, if an unreadable object may contain it.
+    /// Refuses a volume in a reinstall if no record lists prepared volumes and an object that could not be inspected
+    /// may contain the volume.
     fn refuse_unseen(&self, volume: &K8sVolume, decision: &VolumeDecision) -> Result<(), VolumeRefusal> {
         let is_file = matches!(volume.source, VolumeSource::Sparse { .. });
         if is_file
@@ -177,7 +179,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the control plane or the marker of this installation has a list of prepared volumes.
+    /// Returns whether the control plane or a marker of this allocation has a list of prepared volumes.
     fn records_volumes(&self) -> bool {
         let is_installed = self.request.claim.as_ref().is_some_and(InstallClaim::is_installed);
         let is_listed = is_installed && self.request.assigned.allocation.prepared_volumes.is_some();
@@ -199,7 +201,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the recorded disk has no identifiers, and the present disk looks like it and is in the same slot.
+/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same and is in the
+/// same slot.
 fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

@@ -170,7 +170,7 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
     }
 
-    /// Records the new volume for the next attempt, in case this one is interrupted.
+    /// Records the new volume, so that the next attempt recognizes it if this one is interrupted.
     fn record_extension(&mut self, group: &str, volume: &K8sVolume, create: &CreateVolume, on: &[LayoutPath]) {
         self.decided.persistent.extended.insert(create.group.clone());
         if let VolumeContent::Filesystem { .. } = volume.content {
@@ -229,7 +229,7 @@ impl<'a> PlanDecider<'a> {
         on: &[LayoutPath],
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let device = create.device.clone();
-        let refuse = |why: String| Err(Some(format!("cannot be {device}: {why}")));
+        let refuse = |why: String| Err(Some(format!("cannot use {device}: {why}")));
         if found.health == VolumeHealth::Lost {
             return refuse("part of its data are missing".to_owned());
         }

@@ -1,5 +1,6 @@
-//! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A sparse file takes no space, but mkfs
-//! allocates journal, log and metadata in it: on a full carrier it would fail, after the wipe and in every attempt.
+//! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A sparse file takes no
+//! space, but mkfs allocates a journal or log and metadata in it. On a full carrier, mkfs would fail in every attempt,
+//! and after the wipe.
 //!
 //! The table shows the space in KiB that mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) allocate without options in a sparse
 //! file on ext4. On xfs and btrfs, the space is the same within 1 %; on ext3, it is less.
@@ -18,9 +19,10 @@
 //! | 4 TiB | 1,106,176 | 2,087,244 |
 //! | 15 TiB | 1,272,140 | 2,087,508 |
 //!
-//! The formulas below yield more than each of these values. They add up the journal or log that the tool chooses for the size, and metadata.
-//! With options that change the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2 GB for 100 GiB), all inode tables are assumed
-//! to be written. A block volume gets a partition table, for which 1 MiB is enough. vfat does not support sparse files.
+//! The formulas below yield more than each of these values. They add the journal or log, in the size that the tool
+//! chooses, and the metadata. With options that change the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2
+//! GB for 100 GiB), all inode tables are assumed to be written. A block volume gets a partition table, for which 1 MiB
+//! is enough. vfat does not support sparse files.
 
 use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;
@@ -151,7 +153,7 @@ fn ext_journal_bytes(size_bytes: u64) -> u64 {
     step.map_or(GIB, |(_, mib)| mib * MIB)
 }
 
-/// Returns the value of `name=` in an option such as `-l size=64m`, in one word or two.
+/// Returns the value of `name=` in an option such as `-l size=64m`, given as one argument or two.
 fn sub_option<'a>(options: &[&'a str], letter: char, name: &str) -> Option<&'a str> {
     let flag = format!("-{letter}");
     options.iter().enumerate().find_map(|(at, word)| {

@@ -19,7 +19,7 @@ impl<'a> PlanDecider<'a> {
     /// | the filesystem that contains the file | |
     /// |---|---|
     /// | is created by this installation | created, with a warning if a reinstall recreates the filesystem |
-    /// | is created by this reinstall, next to preserved ones | refused: the file would be lost |
+    /// | is recreated by this reinstall | refused: the file would be lost |
     /// | is preserved, and contains the file | kept |
     /// | is preserved, and does not contain it | added, unless it is mounted read-only |
     /// | does not support a file of that size | refused |
@@ -53,7 +53,7 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Returns the mount point and the filesystem that contain the backing file, and the fate of the volume that follows from them.
+    /// Returns the filesystem that contains the backing file, its mount point, and the resulting verdict on the volume.
     fn judge_carrier(
         &mut self,
         volume: &K8sVolume,
@@ -146,8 +146,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Decides on a preserved filesystem that was not inspected. Offline, the machine will inspect it later; on the machine, it cannot be
-    /// mounted.
+    /// Decides on a preserved filesystem that was not inspected. If the plan is made offline, the machine will inspect
+    /// the filesystem later. If it is made on the machine, the filesystem cannot be mounted.
     fn extend_unread(
         &mut self,
         volume: &K8sVolume,
@@ -171,7 +171,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the file may be in a filesystem that is opened only on the machine, while this plan is made offline.
+    /// Returns whether this plan is made offline and the file may be in a filesystem that only the machine can read.
     pub(super) fn may_be_in_closed_carrier(&self, volume: &K8sVolume) -> bool {
         let is_preview = self.request.claim.is_none();
         let carrier = self.sparse_carrier().filter(|_| matches!(volume.source, VolumeSource::Sparse { .. }));

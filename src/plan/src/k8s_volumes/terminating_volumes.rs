@@ -1,5 +1,5 @@
-//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data stay, and nothing is prepared. Kubernetes
-//! decides when the data may be deleted; the volume is then no longer in the list.
+//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data are preserved, and
+//! nothing is prepared. Kubernetes decides when the data may be deleted; the volume is then no longer in the list.
 
 use super::super::decider::PlanDecider;
 use super::super::devices::{DeviceFate, DeviceSize};
@@ -18,7 +18,7 @@ impl PlanDecider<'_> {
     /// | is on a device that is not wiped | kept |
     /// | is on a device that this reinstall recreates | refused, like a volume that is not marked: it may still be in use |
     /// | may be in an encrypted group or filesystem that this reinstall recreates without having opened it | refused |
-    /// | does not exist | nothing is written for it |
+    /// | does not exist | not created |
     pub(super) fn decide_deleted(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
         let decision = match &volume.source {
             VolumeSource::Raw(path) => self.leave_raw(volume, Some(path)),
@@ -34,7 +34,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the encrypted object that was not opened because it is recreated, and that may contain the volume.
+    /// Returns the encrypted object that may contain the volume and was not opened, because it will be recreated.
     fn find_unopened(&self, volume: &K8sVolume) -> Option<String> {
         let group = match &volume.source {
             VolumeSource::Logical { group, .. } => self.layout.volumegroups.iter().find(|listed| listed.name == *group),

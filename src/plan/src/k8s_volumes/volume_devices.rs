@@ -9,7 +9,7 @@ use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::storage_graph::{StackUnit, all_units};
 use uuid::Uuid;
 
-/// Maximum number of devices with one UUID that are compared with each other.
+/// Maximum number of devices with the same UUID that are compared with each other.
 const MAXIMUM_COMPARED: usize = 32;
 
 /// A device that has the UUID of a Kubernetes volume.
@@ -41,7 +41,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the preserved device with the volume's UUID.
     ///
     /// # Errors
-    /// Fails if several devices have the UUID, or if the device also has other content, or a different filesystem.
+    /// Fails if several devices have the UUID, or if the device has additional content or a different filesystem.
     pub(super) fn find_preserved(&self, volume: &K8sVolume) -> Result<Option<(&'a DevicePath, StackUnit<'a>)>, String> {
         let carriers = self.volume_devices(volume);
         let is_kept = |carrier: &&VolumeDevice| !self.is_erased(carrier.device) && !self.is_unfinished(volume, carrier);
@@ -68,8 +68,8 @@ impl<'a> PlanDecider<'a> {
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device that has the volume's data and that this reinstall wipes. It may differ from the device that the list of volumes
-    /// names now.
+    /// Returns a device with the volume's data that this reinstall wipes. The list of volumes may now refer to a
+    /// different device.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);
@@ -77,7 +77,7 @@ impl<'a> PlanDecider<'a> {
         lost.find(|device| self.verdicts_on(device).contains(&DiskVerdict::Wipe))
     }
 
-    /// Returns the devices whose filesystems have a file of the volume.
+    /// Returns the devices with filesystems that contain the backing file of the volume.
     pub(super) fn sparse_files(&self, uid: Uuid) -> impl Iterator<Item = &'a DevicePath> + use<'a> {
         let filesystems = self.inventory.filesystems.iter();
         filesystems.filter(move |is| is.sparse.iter().any(|file| file.uid == uid)).map(|is| &is.device)
@@ -101,7 +101,8 @@ impl<'a> PlanDecider<'a> {
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns whether the upper device is assembled from the lower one, or from the disk of which the lower one is a partition.
+    /// Returns whether the upper device is assembled from the lower one, or from the disk that contains the lower one
+    /// as a partition.
     fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
         let (lower, upper) = (self.stack.kernel_name(lower), self.stack.kernel_name(upper));
         let whole = self.stack.whole_of(&lower.device_path()).and_then(|unit| unit.device());
@@ -146,7 +147,7 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
             stale = other.kind
         ),
         _ => format!(
-            "cannot be {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
+            "cannot be used as {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
             volume.content,
             match signatures.is_empty() {
                 true => "the device is a partition with that GUID".to_owned(),

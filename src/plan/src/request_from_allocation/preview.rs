@@ -1,4 +1,4 @@
-//! Plan of a machine, made from the inventory that the machine has registered, without contacting the machine. Used offline and in the
+//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used offline and in the
 //! server.
 
 use super::{build_request, clear_begun_if_intact};
@@ -130,8 +130,8 @@ fn predict_plan(
     Ok(PreviewPlan { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
 }
 
-/// Returns UUIDs for new objects, whose real UUIDs are unknown before the plan is carried out. They are the same in every run, and
-/// recognizable as placeholders.
+/// Returns UUIDs for new objects, because their real UUIDs are unknown until the plan is carried out. The UUIDs are the
+/// same in every run, and recognizable as placeholders.
 pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     let mut next = 0;
     move || {
@@ -140,8 +140,8 @@ pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     }
 }
 
-/// Removes uses that end with the installed system, namely mounts and swap, so that the inventory shows the disks as the agent will find
-/// them.
+/// Removes mounts and active swap areas, which end when the installed system stops. The inventory then shows the disks
+/// as the agent will find them.
 pub fn remove_temporary_uses(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

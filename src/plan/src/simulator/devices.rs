@@ -26,7 +26,8 @@ impl Machine {
         self.show_on_members(device);
     }
 
-    /// Copies the content of an array to its members if the metadata is at the end: the content is then visible on the members too.
+    /// Copies the signatures of an array to its members if the metadata is at the end, because they are then visible on
+    /// the members too.
     pub(super) fn show_on_members(&mut self, device: &DevicePath) {
         let content = self.signatures(device).clone();
         let name = self.0.resolve_kernel_name(&self.now(device));

@@ -40,8 +40,8 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
     disks.map(lock).collect()
 }
 
-/// Returns the proof of zeros. It is the last of the checks, because it may take hours. It precedes the release of holders, because it also
-/// reads arrays and volumes, which are stopped then.
+/// Returns the proof of zeros. It is the last of the checks, because it may take hours. It precedes the release of
+/// holders, which stops arrays and volumes that the proof reads.
 pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
@@ -53,7 +53,8 @@ pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
     decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
 }
 
-/// Returns the operations that create arrays, in the order of the layout: an array is only on top of arrays that precede it in the layout.
+/// Returns the operations that create arrays, in the order of the layout. An array can only be on top of arrays that
+/// precede it in the layout.
 pub(super) fn create_arrays(decided: &PlanDecisions) -> Vec<Operation> {
     let made = decided.arrays.iter().filter_map(|array| match array {
         ArrayFate::Made(array) => Some(Operation::Device(DeviceOp::CreateArray(array.clone()))),

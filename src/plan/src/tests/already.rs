@@ -1,4 +1,4 @@
-//! What is installed already is booted, not installed.
+//! Plans for machines that are already installed: the installed system is booted.
 
 use super::stacks::operations;
 use super::*;
@@ -33,7 +33,7 @@ fn marker(order: &str) -> InstallMarker {
     }
 }
 
-/// What was installed, with its marker on that device.
+/// Returns an installed machine with its marker on that device.
 fn marked(mut inventory: Inventory, device: &str, order: &str) -> Inventory {
     for (disk, serial) in inventory.disks.iter_mut().zip(["S-A", "S-B", "S-C"]) {
         disk.serial = serial.to_owned();
@@ -99,7 +99,8 @@ fn the_same_allocation_is_not_installed_again() {
     assert_eq!(verdicts(&plan), [DiskVerdict::Keep, DiskVerdict::Keep, DiskVerdict::NotOurs]);
 }
 
-/// The previous tenant has read the next allocation's id, and written it into its own disk; or the server has lost its memory.
+/// Either a previous tenant wrote the id of the next allocation into a marker on the disk, or the server has lost its
+/// records.
 #[test]
 fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
     let machine = super::installation_identity::marked();
@@ -146,7 +147,7 @@ fn every_format_is_looked_at_without_replaying_its_journal() {
     }
 }
 
-/// Disks have other names today, and /boot is where its disk is.
+/// The disks have changed their kernel names. A separate /boot is found by the recorded disks.
 #[test]
 fn boot_of_its_own_is_found_by_the_recorded_disks() {
     let mut layout = layout();
@@ -190,7 +191,7 @@ fn boot_on_an_array_is_where_the_array_runs() {
     );
 }
 
-/// It holds an installation: whatever it is, it is not wiped.
+/// The filesystem with the installation cannot be mounted. It is not wiped.
 #[test]
 fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     let mut machine = marked(installed(), "/dev/sda2", "");
@@ -204,7 +205,8 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     );
 }
 
-/// On an erased disk, an installation that the control plane knows would only be refused again.
+/// If the control plane reports the allocation as installed, erasing the disk is no remedy: the plan would be refused
+/// again.
 #[test]
 fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
     let cases = [

@@ -1,4 +1,5 @@
-//! What an operator approves: the same for the same fate of the same disks, another one for each that differs.
+//! Approval of plans: a plan has the approved summary if the same disks have the same fate, and a different one
+//! otherwise.
 
 use super::drawn::{NAMES, any_layout, any_machine};
 use super::*;
@@ -14,7 +15,7 @@ pub(super) fn request(mode: InstallMode, approved: Option<ApprovedPlan>) -> Plan
     PlanRequest { mode, steps: StepList::default(), subject: subject(), assigned, claim: None }
 }
 
-/// The same plan each time, but for its random ids.
+/// Makes the same plan with different random ids.
 pub(super) fn with_ids(
     layout: &Layout,
     inventory: &Inventory,
@@ -32,13 +33,13 @@ pub(super) fn approval(verdicts: &ApprovalSummary) -> ApprovedPlan {
     ApprovedPlan { sha256: verdicts.digest(), verdicts: serde_json::to_value(verdicts).unwrap() }
 }
 
-/// Without what is on the disks.
+/// Returns the summary without the contents of the disks.
 fn unread(mut verdicts: ApprovalSummary) -> ApprovalSummary {
     verdicts.disks.iter_mut().for_each(|disk| disk.contents = None);
     verdicts
 }
 
-/// Each disk with a serial number of its own.
+/// Gives each disk its own serial number.
 pub(super) fn numbered(mut inventory: Inventory) -> Inventory {
     for disk in &mut inventory.disks {
         disk.serial = format!("S-{}", disk.name);
@@ -47,7 +48,7 @@ pub(super) fn numbered(mut inventory: Inventory) -> Inventory {
     inventory
 }
 
-/// Disks are found by serial number, whatever the kernel calls them.
+/// Selects the disks of the layout by serial number instead of kernel name.
 pub(super) fn by_serial(mut layout: Layout) -> Layout {
     for disk in &mut layout.disks {
         let name = disk.device.as_str().trim_start_matches("/dev/").to_owned();
@@ -56,7 +57,7 @@ pub(super) fn by_serial(mut layout: Layout) -> Layout {
     layout
 }
 
-/// The kernel deals its names out the other way round.
+/// Assigns the kernel names to the disks in reverse order.
 pub(super) fn renamed(mut inventory: Inventory) -> Inventory {
     let names: Vec<_> = inventory.disks.iter().map(|disk| (disk.name.clone(), disk.device.clone())).rev().collect();
     for (disk, (name, device)) in inventory.disks.iter_mut().zip(names) {
@@ -236,7 +237,7 @@ fn what_cannot_be_compared_is_refused() {
             "the approval is corrupt: its hash is sha256:0, but",
         ),
         (with("image", "other".into()), "the approval is corrupt"),
-        (with("version", 1.into()), "the approval has version 1, which lacks data that version 2 of this"),
+        (with("version", 1.into()), "the approval has version 1, but this drophammer requires version 2"),
         (with("version", 3.into()), "the approval has version 3, which"),
         (with("version", Value::Null), "the approval has no version"),
         (with("more", 1.into()), "cannot parse the approval: unknown field `more`"),
@@ -248,7 +249,7 @@ fn what_cannot_be_compared_is_refused() {
     }
 }
 
-/// The next attempt at the same order finds what the one before has made.
+/// The next attempt of the same order finds objects that the interrupted attempt created.
 #[test]
 fn an_attempt_that_has_begun_goes_on_with_what_it_has_made() {
     let before = numbered(installed());
@@ -297,7 +298,7 @@ fn only_so_many_differences_are_named() {
     assert_eq!((said.len(), said.last().unwrap().as_str()), (22, "and 80 other differences"));
 }
 
-/// A control plane keeps what a machine says of itself without what steers a terminal.
+/// Control planes store text received from machines without terminal control characters.
 #[test]
 fn a_serial_number_is_compared_as_control_planes_keep_it() {
     let mut raw = numbered(machine());
@@ -308,7 +309,7 @@ fn a_serial_number_is_compared_as_control_planes_keep_it() {
     assert_eq!(verdicts_of(&layout(), &raw, InstallMode::Install), verdicts_of(&layout(), &kept, InstallMode::Install));
 }
 
-/// The kind of a disk that nothing is printed on.
+/// Disks without any identifier are identified by their name in the layout.
 #[test]
 fn disks_without_serial_are_told_by_the_layout() {
     let verdicts = verdicts_of(&layout(), &machine(), InstallMode::Install);
@@ -316,7 +317,7 @@ fn disks_without_serial_are_told_by_the_layout() {
     assert_eq!(verdicts.disks[0].name(), "/dev/sda, 21.0 GB, which has no serial number of its own");
 }
 
-/// Of what was there before an installation, when only the layout says what is there now.
+/// The prediction uses an inventory from before the installation, and assumes the content that the layout specifies.
 #[test]
 fn a_reinstall_is_foreseen_from_before_the_installation() {
     let before = numbered(machine());
@@ -336,7 +337,8 @@ fn a_reinstall_is_foreseen_from_before_the_installation() {
     assert!(predict_summary(&keeps_all, &after, &request(InstallMode::Reinstall, None)).is_err());
 }
 
-/// A layout on drawn disks, installed and reinstalled: what was foreseen before the installation is what the machine finds.
+/// Installs and reinstalls random layouts: the summary predicted before the installation equals the summary of the
+/// actual plan.
 #[test]
 fn what_is_foreseen_is_what_is_found() {
     proptest!(ProptestConfig::with_cases(200), |(layout in any_layout())| {
@@ -351,7 +353,7 @@ fn what_is_foreseen_is_what_is_found() {
     });
 }
 
-/// Whatever is there: a plan is what it was approved as, and is refused when a disk that it writes or keeps is another one.
+/// A plan always matches its own approval. It is refused if a disk that it writes or preserves is a different one.
 #[test]
 fn a_plan_is_itself_and_no_other() {
     proptest!(ProptestConfig::with_cases(300), |(

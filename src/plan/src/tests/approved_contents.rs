@@ -1,4 +1,4 @@
-//! An approval covers what was shown of each disk: which one it is, what is on it, and what is taken apart.
+//! An approval covers what the operator saw of each disk: its identity, its content, and the objects that lose members.
 
 use super::approved::{approval, by_serial, numbered, refused, renamed, request, verdicts_of, with_ids};
 use super::drawn::{any_layout, any_machine};
@@ -56,7 +56,7 @@ fn other_data_on_a_wiped_disk_are_not_what_was_approved() {
     }
 }
 
-/// Who uses a disk and how full it is changes while the machine runs, and the kernel assigns names at each boot.
+/// The users of a disk and its used space change while the machine runs, and kernel names change with each boot.
 #[test]
 fn what_changes_by_itself_is_not_covered() {
     let inventory = numbered(installed());
@@ -78,7 +78,7 @@ fn what_changes_by_itself_is_not_covered() {
     );
 }
 
-/// Disks of one size that share a serial number, as cheap bridges have them, or a placeholder.
+/// Disks of the same size that share a serial number or a placeholder, as with cheap USB bridges.
 #[test]
 fn two_disks_with_one_serial_number_do_not_change_places_unseen() {
     for serial in ["S-1", "0000000000", ""] {
@@ -133,7 +133,7 @@ fn what_is_taken_apart_was_shown() {
     assert!(said.contains("objects that lose members: the approved plan contains raid1"), "{said}");
 }
 
-/// What an attempt that was cut off has erased or made was approved as that.
+/// After an interrupted attempt, the content of the wiped disks may differ from the approved content.
 #[test]
 fn an_attempt_that_has_begun_finds_other_contents_on_the_disks_that_it_wipes() {
     let inventory = numbered(installed());
@@ -152,7 +152,7 @@ fn an_attempt_that_has_begun_finds_other_contents_on_the_disks_that_it_wipes() {
     assert!(said.contains("disk serial S-sdb: approved with table gpt"), "{said}");
 }
 
-/// The rows of the disks that a plan writes or keeps, as a person reads them, without the kernel's names.
+/// Returns the lines of the disks that a plan writes or preserves, as printed for the operator, without kernel names.
 fn rows(plan: &Plan) -> Vec<String> {
     let ours = plan.disks.iter().filter(|disk| disk.verdict != DiskVerdict::NotOurs);
     let row = |disk: &DiskPlan| {

@@ -1,4 +1,4 @@
-//! A first installation that was cut off goes on with the disks that it has begun on, and with no other.
+//! An interrupted first installation continues only on the disks on which it was started.
 
 use super::installation_identity::{claim, empty, install};
 use super::stacks::operations;
@@ -24,7 +24,7 @@ fn announced(plan: &Plan) -> Vec<RecordedDisk> {
     disks.clone()
 }
 
-/// The power goes after each operation, and the next attempt follows; disks with and without serial numbers.
+/// Power fails after each operation, and another attempt follows. Tested for disks with and without serial numbers.
 #[test]
 fn a_first_installation_goes_on_after_a_cut_at_any_operation() {
     let mut without = machine();

@@ -1,4 +1,4 @@
-//! A machine that is not proven to be the one of its file: only blank disks are erased.
+//! Only blank disks are erased if a machine may not be the one that its machine file describes.
 
 use super::installation_identity::{claim, empty, marker};
 use super::*;
@@ -84,7 +84,7 @@ fn what_proves_the_disks_lets_it_go_on() {
     let begun = InstallClaim { begun_on: disks, ..first() };
     planned(&installed(), InstallMode::Install, begun).unwrap();
 
-    // A reinstall is accepted because of its marker, but not because of a waiver.
+    // A reinstall is accepted if a marker of the machine exists, but not if the marker is only waived.
     let mut inventory = installed();
     inventory.filesystems.push(FilesystemContents {
         device: "/dev/sda2".into(),

@@ -1,4 +1,4 @@
-//! "blank" is the most dangerous word of the program: it is said of what is proven to have nothing, and of nothing else.
+//! Texts call a device "blank" only if it is proven to be blank, because operators may erase such devices.
 
 use super::drawn::{any_layout, any_machine};
 use super::judged::Judged;
@@ -56,7 +56,7 @@ fn only_what_is_proven_blank_is_called_so() {
     }
 }
 
-/// Every flag of the machine, as `said`.
+/// Sets the `blank` flag of every device without content to `said`.
 fn flagged(mut machine: Inventory, said: bool) -> Inventory {
     let flag = |table: &mut Option<DiskTable>| {
         let partitions = table.iter_mut().flat_map(|table| &mut table.partitions);

@@ -1,4 +1,4 @@
-//! What goes with a machine, and why it cannot be moved.
+//! Source of a migration: the data that are migrated, and the reasons why a machine cannot be migrated.
 
 use super::installation_identity::{claim, install};
 use super::stacks::{self, operations};
@@ -10,7 +10,7 @@ use model::inventory::{
 use model::migration::MigratedMachine;
 use operations::{Operation, SessionOp, StageName, WriteMarker};
 
-/// Mirrors, a group and whole disks, with its marker, and as a machine shows it.
+/// Returns a machine to migrate, with mirrors, a volume group, whole disks and a marker, and its layout.
 pub(super) fn moved() -> (Layout, Inventory) {
     let mut layout = stacks::layout();
     layout.disks.push(DiskSpec {
@@ -84,7 +84,8 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
     assert_eq!((carried.nics[1].name.as_str(), carried.nics[1].mac.as_str()), ("eth1", "52:54:00:00:00:02"));
 }
 
-/// Names of disks that have moved are no matter, and neither is a mirror that lacks one of its halves.
+/// Disks are recognized although their names have changed, and a mirror is migrated although one of its halves is
+/// absent.
 #[test]
 fn disks_are_known_by_the_marker_and_a_mirror_goes_with_one_half() {
     let (layout, inventory) = moved();
@@ -172,7 +173,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                     role: ComponentRole::Peer,
                 }];
             },
-            &["(/) is a part of one thing on several devices"],
+            &["(/) is a component of one thing on several devices"],
         ),
         (
             "an array does not run",
@@ -281,7 +282,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
     }
 }
 
-/// Of the stacked device whose filesystem has this label.
+/// Returns the signatures of the stacked device whose filesystem has this label.
 fn signatures<'a>(inventory: &'a mut Inventory, label: &str) -> &'a mut Vec<DeviceSignature> {
     let has = |is: &&mut inventory::StackedDevice| is.signatures.iter().any(|is| is.label == label);
     &mut inventory.stacked.iter_mut().find(has).unwrap().signatures

@@ -1,5 +1,5 @@
-//! The clock of a machine without a battery starts in the past, and whoever had a disk before may have written any time. No decision
-//! that destroys something depends on it.
+//! Markers with wrong times: the clock of a machine without a battery starts in the past, and a previous user of a disk
+//! may have written any time. No decision to destroy data depends on the time in a marker.
 
 use super::installation_identity::{claim, install, marked, reinstall};
 use super::*;
@@ -15,7 +15,8 @@ fn promising(marker: &InstallMarker, order: &str, promise: WipePolicy) -> Instal
     marker
 }
 
-/// Both filesystems of the system disk have a marker. The first installation promised to wipe the data disk, the second one to keep it.
+/// Puts a marker on both filesystems of the system disk. According to the first installation, a reinstall wipes the
+/// data disk; according to the second one, it preserves that disk.
 fn installed_twice(times: [&str; 2], is_proven: bool) -> Inventory {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.clone().unwrap();
@@ -47,7 +48,7 @@ fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
     }
 }
 
-/// With one marker, and with that of another machine or allocation, there is nothing to compare.
+/// There is nothing to compare with a single marker, or with a marker of another machine or allocation.
 #[test]
 fn the_time_of_a_marker_changes_no_verdict() {
     type Change = fn(&mut InstallMarker);

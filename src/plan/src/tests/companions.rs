@@ -1,4 +1,5 @@
-//! Devices that a kept filesystem needs in addition to its own: named by mount options, by UUID, or by nothing at all.
+//! Devices that a preserved filesystem needs in addition to its own: named by mount options, by UUID, or not named at
+//! all.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -7,7 +8,8 @@ use uuid::Uuid;
 
 const GUID: u128 = 0x5a1d_7c0e_93b2_4f57_8f0c_6e1a_2b3c_4d5e;
 
-/// System and a third partition on sda, which is wiped; xfs and a second partition on sdb, which is kept; sdc is not listed.
+/// Layout and machine: the system and a third partition are on sda, which is wiped; xfs and a second partition are on
+/// sdb, which is preserved; sdc is not listed.
 fn with_option(option: &str) -> (Layout, Inventory) {
     let mut layout = layout();
     layout.filesystems[0].format = FilesystemFormat::Xfs;
@@ -53,7 +55,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         "rtdev=/dev/disk/by-partlabel/spare".to_owned(),
         "rtdev=/dev/disk/by-path/pci-0000:00:1f.2-ata-1-part3".to_owned(),
         "rtdev=/dev/disk/by-id/ata-DISK_A0-part3".to_owned(),
-        // The meaning of an option is not interpreted: it is enough that the option names the device.
+        // Any option that names the device is refused, whatever its meaning.
         "x-systemd.requires=/dev/sda3".to_owned(),
         "x-systemd.device-bound=/dev/sda3".to_owned(),
         format!("x-systemd.requires=dev-disk-by\\x2dpartuuid-{}.device", guid.to_string().replace('-', "\\x2d")),
@@ -65,7 +67,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         assert!(reasons[0].contains("refers to /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
-    // A label names a device too.
+    // A device may also be named by its label.
     let (layout, mut inventory) = with_option("rtdev=/dev/disk/by-label/spare");
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = vec![signature("ext2", "spare", "u")];
     assert!(reasons(make(&layout, &inventory, InstallMode::Reinstall))[0].contains("refers to /dev/sda3"));
@@ -87,17 +89,17 @@ fn an_option_that_names_a_device_that_stays_is_allowed() {
     ] {
         planned(option).unwrap_or_else(|reasons| panic!("{option}: {reasons:#?}"));
     }
-    // A new filesystem has no data on the wiped disk.
+    // A new filesystem has no data on other disks.
     let (mut layout, inventory) = with_option("");
     let root = layout.filesystems.iter_mut().find(|is| is.path.as_deref() == Some("/")).unwrap();
     root.mountoptions = vec!["journal_path=/dev/sda3".to_owned()];
     make(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    // An install wipes all of it.
+    // A first installation wipes all listed disks.
     let (layout, inventory) = with_option("rtdev=/dev/sda3");
     make(&layout, &inventory, InstallMode::Install).unwrap();
 }
 
-/// The kernel writes to it as soon as the filesystem is mounted.
+/// The kernel writes to such a device as soon as the filesystem is mounted.
 #[test]
 fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
     for option in ["rtdev=/dev/sdc", "logdev=/dev/sdc", "logdev=UUID=log-uuid", "logdev=/dev/disk/by-uuid/log-uuid"] {
@@ -107,7 +109,7 @@ fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
     }
 }
 
-/// It may be on a disk that is wiped.
+/// A device that is not found may be on a wiped disk.
 #[test]
 fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
     for option in ["rtdev=/dev/sdz", "logdev=UUID=nobody", "logdev=/dev/mapper/gone", "journal_dev=0x803"] {
@@ -116,7 +118,7 @@ fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
     }
 }
 
-/// Kept xfs whose superblock declares a realtime device. Nothing on that device says so.
+/// The superblock of a preserved xfs declares a realtime device. A realtime device has no signature.
 #[test]
 fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_disk() {
     let realtime = |option: &str, blank: bool| {
@@ -144,14 +146,14 @@ fn a_realtime_device_that_nobody_names_may_be_what_has_no_signature_on_a_wiped_d
     let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
     let plan = reinstall(&layout, &inventory, given).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("/dev/sda3")), "{plan}");
-    // The option names a preserved device, or no device could be the missing one.
+    // No problem if the option names a preserved device, or if no device could be the missing one.
     for (option, blank) in [("rtdev=/dev/sdb2", false), ("", true)] {
         let (layout, inventory) = realtime(option, blank);
         reinstall(&layout, &inventory, claim()).unwrap_or_else(|refusal| panic!("{option}: {refusal}"));
     }
 }
 
-/// Filesystems and their journals know each other by UUID.
+/// Filesystems and their journals refer to each other by UUID.
 #[test]
 fn a_kept_filesystem_with_a_part_on_a_disk_that_is_not_listed_is_refused() {
     for (format, whole, kind, other, role) in [

@@ -1,8 +1,8 @@
-//! Machines drawn at random whose disks hold objects that cannot be looked into: volumes that are not active, closed groups, locked
-//! containers, arrays that do not start. The test knows what is inside. No plan wipes an installation or a component of something that
-//! stays, unless the operator gives the disk up.
+//! Random machines with objects that cannot be inspected: inactive volumes, closed groups, locked containers, arrays
+//! that cannot be assembled. The test knows their content. No plan wipes an installation or a component of a preserved
+//! object, unless the operator discards the disk.
 //!
-//! `scripts/fuzz SECONDS SEED concealed` runs longer.
+//! `scripts/fuzz SECONDS SEED concealed` runs the test for longer.
 
 use super::fuzz::{Random, judge_seeds};
 use super::installation_identity::{claim, install, marked, reinstall};
@@ -12,31 +12,31 @@ use model::allocation::RecordSource;
 use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
 use std::collections::BTreeMap;
 
-/// Machines of a run without DROPHAMMER_FUZZ_SECONDS.
+/// Number of machines in a run without DROPHAMMER_FUZZ_SECONDS.
 const FEW: u64 = 6_000;
 
-/// Types of logical volumes that are not active, and groups that cannot be activated.
+/// Types of inactive logical volumes, and groups that cannot be activated.
 const VOLUMES: [&str; 10] =
     ["snapshot", "thin", "cache", "writecache", "raid5", "raid10", "vdo", "linear", "raid1", "striped"];
 
 const PLACEHOLDERS: [&str; 5] = ["000000000000", "None", "N/A", "0123456789ABCDEF", "...."];
 
-/// What the object on a wiped partition contains.
+/// Content of the opaque object on a wiped partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Contained {
     /// The root filesystem with the only install marker.
     Marker,
-    /// The second device of a filesystem on a kept disk.
+    /// The second device of a filesystem on a preserved disk.
     OfKept,
     /// The second device of a pool on a disk that the layout does not list.
     OfUnlisted,
-    /// The missing half of a locked container on a kept disk.
+    /// The missing half of a locked container on a preserved disk.
     OfLockedKept,
-    /// Nothing that anything else needs.
+    /// Nothing that any other object needs.
     Nothing,
 }
 
-/// Puts an object onto a partition of sda whose content cannot be seen. Returns its type.
+/// Puts an object that cannot be inspected onto a partition of sda. Returns the type of the object.
 fn conceal(inventory: &mut Inventory, part: usize, random: &mut Random) -> &'static str {
     let device = format!("/dev/sda{}", part + 1);
     match random.below(6) {
@@ -71,7 +71,7 @@ fn component(device: &str, kind: &str, role: ComponentRole) -> SpanningComponent
     SpanningComponent { device: device.into(), kind: kind.into(), whole: kind.into(), id: "7d2f1c1e".into(), role }
 }
 
-/// A machine that is installed, with what was drawn to be in the object.
+/// Returns an installed machine with an opaque object of this content, and the type of the object.
 fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static str) {
     let mut inventory = marked();
     inventory.explored = true;
@@ -95,7 +95,7 @@ fn concealing(contained: Contained, random: &mut Random) -> (Inventory, &'static
     (inventory, object)
 }
 
-/// Plans what may be asked of such a machine. Returns what the object contains, and whether there is a plan.
+/// Makes a random plan for such a machine. Returns the content of the object, and whether the plan was accepted.
 fn judge(seed: u64) -> (Contained, bool) {
     use Contained::{Marker, Nothing, OfKept, OfLockedKept, OfUnlisted};
     let mut random = Random(seed);

@@ -1,4 +1,4 @@
-//! Copies that were left plugged in, and disks with two paths.
+//! Copies of disks that are still attached, and disks that are connected over two paths.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -8,7 +8,7 @@ fn refused(inventory: &Inventory) -> Vec<String> {
     reasons(reinstall(&layout(), inventory, claim()))
 }
 
-/// What is on sdb, byte for byte on sdc, which is not ours.
+/// Returns a machine with a byte-for-byte copy of sdb on sdc, which is not ours.
 fn with_copy() -> Inventory {
     let mut inventory = marked();
     let mut table = inventory.disks[1].table.clone().unwrap();
@@ -27,7 +27,7 @@ fn the_copy_of_a_kept_disk_is_refused_with_both() {
     assert_eq!(refused(&inventory), [expected]);
 }
 
-/// The installed system may have mounted the copy, as the first one that it found: the wipe would take what it wrote.
+/// The installed system may have mounted the copy because it found the copy first. A wipe would then erase newer data.
 #[test]
 fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let mut inventory = marked();
@@ -100,7 +100,7 @@ fn only_copies_of_what_is_kept_matter() {
         change(&mut inventory);
         reinstall(&layout(), &inventory, claim()).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
-    // An installation keeps nothing.
+    // An installation preserves nothing.
     let claim = InstallClaim { allocation: "a-2".to_owned(), ..claim() };
     super::installation_identity::install(&layout(), &with_copy(), claim).unwrap();
 }
@@ -120,7 +120,7 @@ fn a_copy_of_a_member_is_refused() {
     );
 }
 
-/// Two paths to the disk with the data: two names, all else the same.
+/// Returns a machine whose data disk is connected over two paths: two disks differ only in their names.
 fn two_paths(to: usize) -> Inventory {
     let mut inventory = marked();
     inventory.disks.iter_mut().enumerate().for_each(|(index, disk)| disk.wwn = format!("0x5000{index}"));

@@ -1,11 +1,12 @@
-//! What planning costs for inventories with very many devices and links: each test ends, on a small stack, and what it prints is bounded.
+//! Cost of planning for inventories with very many devices and links: each test must end, on a small stack and with
+//! bounded output.
 
 use super::installation_identity::{claim, planned};
 use super::*;
 use model::inventory::crowded;
 use std::time::Instant;
 
-/// Stack of the threads of an asynchronous runtime.
+/// Stack size of the threads of an asynchronous runtime.
 const STACK_BYTES: usize = 2 << 20;
 
 fn text(result: &Result<Plan, Box<PlanRefusal>>) -> String {
@@ -19,7 +20,7 @@ fn on_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap().join().unwrap()
 }
 
-/// A search through all devices for each device, let alone for each pair, would take hours for these.
+/// A search through all devices for each device or each pair of devices would take hours for these inventories.
 #[test]
 fn crowded_inventories_are_planned_on_a_small_stack() {
     for (shape, inventory) in [
@@ -41,7 +42,7 @@ fn crowded_inventories_are_planned_on_a_small_stack() {
     }
 }
 
-/// The tree of a chain ends at a depth, and says so.
+/// The tree of a long chain ends at the maximum depth, and says that devices are omitted.
 #[test]
 fn a_deep_tree_is_cut() {
     let mut inventory = crowded::chain(1000);
@@ -54,7 +55,7 @@ fn a_deep_tree_is_cut() {
     assert!(tree.len() < 100 && tree.last().unwrap().contains("more devices not shown"), "{tree:?}");
 }
 
-/// More copies of one filesystem than can be compared are refused, although not each is named.
+/// If a filesystem has too many copies to compare, the plan is refused without a list of all copies.
 #[test]
 fn many_copies_are_refused_as_one() {
     let mut inventory = after(&make(&layout(), &machine(), InstallMode::Install).unwrap(), machine());
@@ -71,7 +72,7 @@ fn many_copies_are_refused_as_one() {
     assert!(few.iter().any(|reason| reason.contains("have the same UUID") && reason.contains("nvme0n1")), "{few:?}");
 }
 
-/// Disks below devices are named so often that the plan is not completed.
+/// The disks below the devices are looked up so often that the plan is not completed.
 #[test]
 fn a_plan_that_takes_too_many_steps_is_refused() {
     let mut inventory = crowded::array(2000);
@@ -86,7 +87,8 @@ fn a_plan_that_takes_too_many_steps_is_refused() {
     assert!(reasons.len() < 100);
 }
 
-/// Prints seconds of planning and display by shape and mode; `scripts/bench plan` runs it in an optimized build.
+/// Prints the time for planning and display in seconds, by shape and mode. `scripts/bench plan` runs it in an optimized
+/// build.
 #[test]
 #[ignore = "measures"]
 fn bench_crowded_inventories() {
@@ -107,7 +109,8 @@ fn bench_crowded_inventories() {
     }
 }
 
-/// Prints seconds for layouts that a template makes of all disks of a machine, and for planning with them.
+/// Prints the time in seconds for generating layouts from all disks of a machine with a template, and for planning with
+/// them.
 #[test]
 #[ignore = "measures"]
 fn bench_generated_layouts() {

@@ -1,4 +1,5 @@
-//! The OS definition of the image: asked before anything is destroyed, and its parameters told to the image's installer.
+//! The OS definition of the image: its `verify` program runs before anything is destroyed, and the image's installer
+//! receives its parameters.
 
 use super::*;
 use model::allocation::Allocation;
@@ -94,7 +95,7 @@ fn the_images_installer_is_told_what_a_create_is_told() {
     assert!(!environment["DISK_0_UUID"].is_empty() && environment["DISK_0_SIZE"].parse::<u64>().unwrap() > 0);
 }
 
-/// With the version, a later change of the definition is noticed.
+/// The version in the marker shows whether the definition was changed later.
 #[test]
 fn the_marker_records_the_definition_with_its_version() {
     for (version, expected) in [(Some("3\nignored\n"), Some("3")), (None, None)] {
@@ -145,7 +146,7 @@ fn what_no_server_has_read_is_refused() {
     }
 }
 
-/// Its own `create` makes the system.
+/// Returns an OS definition whose `create` program creates the system.
 fn creating() -> SelectedDefinition {
     let mut chosen = chosen(true);
     for (name, text) in [("create", "#!/bin/bash\n"), ("needs", "sfdisk\nmkfs.ext4\n")] {

@@ -1,4 +1,4 @@
-//! Disks that are blank, have failed or are not there.
+//! Disks that are blank, failed or absent.
 
 use super::stacks::{five, group, installed, layout, operations, volume, whole};
 use super::*;
@@ -8,7 +8,7 @@ use model::inventory::{MemberRole, VolumeHealth};
 use model::layout::{LvmType, RaidLevel};
 use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, SessionOp, StageName, UnlockDisk};
 
-/// Pulls a disk out of the machine, and all that cannot be without it.
+/// Removes a disk from the machine, with everything that cannot exist without it.
 pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
     let name = KernelName::from(name);
     let mut gone = vec![(name.clone(), name.device_path())];
@@ -65,7 +65,7 @@ pub(super) fn unplug(inventory: &mut Inventory, name: &str) {
     }
 }
 
-/// A new disk without anything in the place of another one.
+/// Replaces a disk with a blank one of the same size.
 pub(super) fn replace(inventory: &mut Inventory, name: &str) {
     let index = inventory.disks.iter().position(|disk| disk.name == name).unwrap();
     let new = inventory::InventoryDisk { blank: true, ..disk(name, inventory.disks[index].size_bytes / MIB) };
@@ -123,7 +123,7 @@ fn a_blank_disk_on_which_the_layout_wants_nothing_is_kept() {
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
 }
 
-/// A run was cut between the partition table and mkfs.
+/// A run was interrupted between the partition table and mkfs.
 #[test]
 fn a_blank_kept_partition_gets_its_filesystem() {
     let mut inventory = super::installed();
@@ -257,7 +257,7 @@ fn an_array_without_copies_needs_all_of_its_disks() {
     assert!(reasons[0].ends_with("; /dev/md/root (raid0) requires /dev/sdb2"), "{reasons:?}");
 }
 
-/// vg01 on sdc and sdd.
+/// Returns a layout with vg01 on sdc and sdd, and the installed machine.
 fn two_legs(kind: LvmType) -> (Layout, Inventory) {
     let mut layout = layout();
     layout.raid.pop();

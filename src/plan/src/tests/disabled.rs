@@ -1,4 +1,4 @@
-//! A template that disables steps.
+//! Templates that disable steps.
 
 use super::*;
 use model::deploy_steps::{CATALOGUE, StepList, TemplateStep, merge_templates};

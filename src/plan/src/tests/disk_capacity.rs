@@ -1,10 +1,10 @@
-//! The comparison of a layout with disks, beside the plan for the same disks.
+//! Comparison of a layout with disk sizes: its results equal those of the plan for the same disks.
 
 use super::*;
 use crate::disk_capacity::find_capacity_problems;
 use proptest::prelude::*;
 
-/// The plan's refusals of a disk that is missing or too small for its partitions.
+/// Returns the problems of the plan with disks that are missing or too small for their partitions.
 fn refused_by_plan(layout: &Layout, inventory: &Inventory) -> Vec<String> {
     let refused = make(layout, inventory, InstallMode::Install).err();
     let all = refused.into_iter().flat_map(|refused| refused.problems).map(|problem| problem.to_string());
@@ -15,7 +15,7 @@ fn compared(layout: &Layout, inventory: &Inventory) -> Vec<String> {
     find_capacity_problems(layout, inventory).iter().map(ToString::to_string).collect()
 }
 
-/// A layout with partitions of these sizes on one disk, and that disk.
+/// Returns a layout with partitions of these sizes on one disk, and that disk.
 fn of_sizes(sizes: &[u64], size_bytes: u64, sector_bytes: u32) -> (Layout, Inventory) {
     let partitions = (1..).zip(sizes).map(|(number, mib)| partition(number, "p", *mib, PartitionType::Linux));
     let mut layout = self::layout();

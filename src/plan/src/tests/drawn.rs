@@ -1,4 +1,4 @@
-//! Layouts and machines drawn at random.
+//! Random layouts and machines for property tests.
 
 use super::stacks::{group, raid, volume};
 use super::*;
@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const NAMES: [&str; 6] = ["sda", "sdb", "sdc", "sdd", "sde", "sdf"];
 
-/// What is drawn for one disk of a layout.
+/// Random properties of one disk of a layout.
 #[derive(Debug, Clone)]
 struct Drawn {
     listed: bool,
-    /// Data disks are kept by a reinstall, system disks are not.
+    /// Whether this is a data disk, which a reinstall preserves; system disks are wiped.
     data: bool,
     sizes: Vec<u64>,
-    /// What becomes of each partition, or of the disk when it has none.
+    /// Use of each partition, or of the whole disk if it has no partitions.
     use_of: Vec<u8>,
 }
 
@@ -33,11 +33,11 @@ prop_compose! {
     }
 }
 
-/// A raw image, and the disk that takes it.
+/// A raw image, and the disk that it is written to.
 #[derive(Debug, Clone)]
 struct Raw {
     disk: prop::sample::Index,
-    /// The partitions of which the layout mounts what the image has there.
+    /// Numbers of the partitions of the image that the layout mounts.
     numbers: BTreeSet<u32>,
     grow: bool,
 }
@@ -53,8 +53,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A valid layout. One in four mixes disks that a reinstall keeps with others in arrays and groups. One in four has a disk
-    /// that takes a raw image, whatever the other disks are for.
+    /// Returns a valid layout. In one of four layouts, arrays and groups are on preserved and wiped disks together. In
+    /// one of four, a raw image is written to one of the disks, whatever the other disks are used for.
     pub(super) fn any_layout()(
         raw in prop::option::weighted(0.25, raw()),
         drawn in prop::collection::vec(drawn(), NAMES.len()),
@@ -108,7 +108,8 @@ prop_compose! {
     }
 }
 
-/// Buckets 2 and 3 become arrays, 4 a group, 5 an array with a group on it.
+/// Builds stacked devices: arrays on the devices with use 2 and 3, a group on those with use 4, and an array with a
+/// group on those with use 5.
 fn stack_up(
     made: &mut Layout,
     buckets: BTreeMap<(bool, u8), Vec<LayoutPath>>,
@@ -149,7 +150,7 @@ fn stack_up(
     }
 }
 
-/// Some of the groups, but not the one with `/`.
+/// Encrypts some of the groups, but not the group with `/`.
 fn encrypt(made: &mut Layout, encrypted: &[bool]) {
     let root = made.filesystems.iter().find(|is| is.path.as_deref() == Some("/")).unwrap().device.clone();
     for (group, _) in made.volumegroups.iter_mut().zip(encrypted).filter(|(_, encrypted)| **encrypted) {
@@ -171,7 +172,8 @@ fn any_array(name: &str, devices: &[LayoutPath], level: usize) -> Option<ArraySp
     (devices.len() >= 2).then(|| raid(name, &devices, level, spares))
 }
 
-/// Root on what a raw image has brought, else on a system disk; the others anywhere below.
+/// Puts root on a partition of the raw image, or else on a system disk, and the other filesystems at random mount
+/// points below `/`.
 fn put_filesystems(
     made: &mut Layout,
     brought: &[LayoutPath],
@@ -204,7 +206,7 @@ fn put_filesystems(
             paths.push(path);
         }
     }
-    // Whatever the listing order.
+    // Mount order must not depend on the order in the layout.
     made.filesystems.reverse();
 }
 
@@ -213,7 +215,7 @@ pub(super) fn blank() -> Inventory {
 }
 
 prop_compose! {
-    /// A machine with what another layout has left on it, all of it running, some of it in use.
+    /// Returns a machine with the remains of another layout. All devices are active, and some are in use.
     pub(super) fn any_machine()(
         before in any_layout(),
         assembled in prop::bool::weighted(0.8),
@@ -243,7 +245,7 @@ prop_compose! {
     }
 }
 
-/// Some of the topmost devices do not run.
+/// Deactivates some of the topmost devices.
 fn stop(machine: &mut Inventory, stopped: &[bool]) {
     let held: BTreeSet<KernelName> = machine.stacked.iter().flat_map(|stacked| stacked.below.clone()).collect();
     let all: Vec<(KernelName, DevicePath)> =

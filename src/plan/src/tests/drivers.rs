@@ -1,12 +1,13 @@
-//! Groups that storage drivers of Kubernetes fill: csi-driver-lvm and TopoLVM. Nobody but these makes volumes in them, and a
-//! reinstall leaves all as it is.
+//! Volume groups of Kubernetes storage drivers (csi-driver-lvm and TopoLVM). Only the drivers create volumes in them,
+//! and a reinstall preserves all of these volumes.
 
 use super::stacks::{group, whole};
 use super::*;
 use model::inventory::{LvmLogicalVolume, VolumeHealth};
 use operations::{Operation, ProveKept, SessionOp};
 
-/// `/dev/sdb` is csi-driver-lvm's by a group of the layout; `/dev/sdc` is TopoLVM's, and the layout only keeps the disk.
+/// Layout for both drivers. csi-driver-lvm uses `/dev/sdb`, with a group that the layout lists. TopoLVM uses
+/// `/dev/sdc`, which the layout only preserves.
 fn layout() -> Layout {
     let mut layout = super::layout();
     layout.disks[1] = whole("/dev/sdb");
@@ -27,7 +28,8 @@ fn volume(name: &str, kind: &str, size_mib: u64) -> LvmLogicalVolume {
     }
 }
 
-/// As the drivers leave them: csi-driver-lvm calls volumes by their claim, TopoLVM by a UUID, in a thin pool.
+/// Returns the machine with volumes of both drivers: csi-driver-lvm names volumes after their claims; TopoLVM names
+/// them by UUID, in a thin pool.
 fn filled() -> Inventory {
     let mut layout = layout();
     layout.volumegroups.push(group("topolvm", &["/dev/sdc"]));

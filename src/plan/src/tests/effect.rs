@@ -1,5 +1,5 @@
-//! What each operation does to devices, as the properties judge it. There is no catch-all arm: a new operation does not compile
-//! until it has an answer here.
+//! Effect of each operation on devices, for the property tests. The match has no catch-all arm, so that a new operation
+//! must be added here.
 
 use super::*;
 use model::device::DevicePath;
@@ -9,19 +9,19 @@ use operations::{
 };
 use std::collections::BTreeMap;
 
-/// An operation may do several of these.
+/// Effects of an operation, which may have several.
 #[derive(Default)]
 pub(super) struct Effect<'a> {
-    /// Devices that lose what is on them, or may: only what is made anew may be among them.
+    /// Devices whose content is destroyed or may be destroyed. They must all be recreated by the plan.
     pub destroyed: Vec<&'a DevicePath>,
-    /// Devices that are written from now on, and keep what is on them.
+    /// Devices that are written from now on, and whose content is preserved.
     pub written: Vec<&'a DevicePath>,
-    /// Devices that are there from now on, and what each is on top of.
+    /// Devices that exist from now on, each with the devices that it is on top of.
     pub brought: Vec<(DevicePath, Vec<&'a DevicePath>)>,
     pub mounted: Option<&'a MountFilesystem>,
 }
 
-/// Every device that the plan makes or puts together, and what it is on top of.
+/// Every device that the plan creates or assembles, with the devices that it is on top of.
 pub(super) type Brought<'a> = BTreeMap<DevicePath, Vec<&'a DevicePath>>;
 
 pub(super) fn brought(plan: &Plan) -> Brought<'_> {
@@ -83,7 +83,8 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             let volumes = volumes.iter().map(|volume| (format!("/dev/{name}/{volume}").into(), all(devices)));
             Effect { written: all(devices), brought: volumes.collect(), ..Effect::default() }
         }
-        // Devices that are stopped at the end were writable since their creation or assembly; earlier ones were only inspected.
+        // Devices that are stopped at the end have been writable since their creation or assembly. Devices that are
+        // stopped earlier were only inspected.
         DeviceOp::Release(_)
         | DeviceOp::TakeDown(_)
         | DeviceOp::DeactivateGroup(_)

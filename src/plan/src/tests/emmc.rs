@@ -1,4 +1,4 @@
-//! eMMC: its boot areas are not disks, although the kernel shows them as disks.
+//! eMMC: its boot areas are not used as disks, although the kernel lists them as disks.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Encrypted groups: made, kept, left locked, refused.
+//! Encrypted groups: created, preserved, left locked, refused.
 
 use super::luks::{on_device, planned, request_with_key};
 use super::stacks::{group, volume};
@@ -12,7 +12,7 @@ use operations::{
     Operation, ProveKept, SessionOp, StageName, TakeDown, WriteCrypttab,
 };
 
-/// A group on two kept disks, each of its physical volumes in a container of its own, with two filesystems.
+/// Layout with two filesystems in a group on two preserved disks. Each physical volume is in a separate container.
 fn encrypted(options: &[&str]) -> Layout {
     let mut layout = layout();
     layout.disks.push(DiskSpec { device: "/dev/sdc".into(), partitions: Vec::new(), ..layout.disks[1].clone() });
@@ -35,7 +35,7 @@ fn installed(layout: &Layout) -> Inventory {
     inventory
 }
 
-/// What a reinstall sees that could not open all of it.
+/// Returns the inventory of a reinstall that could not open all containers.
 fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     let mut inventory = installed(layout);
     inventory.groups.clear();
@@ -129,7 +129,7 @@ fn it_is_kept_with_its_key_and_all_that_is_in_it() {
     assert_eq!(crypttab(&plan).len(), 2);
 }
 
-/// Nothing of a group that no filesystem of the layout is in is written.
+/// Nothing is written to a group if none of its volumes contains a filesystem of the layout.
 #[test]
 fn without_volumes_of_the_layout_it_is_opened_for_reading() {
     let mut layout = encrypted(&[]);
@@ -180,7 +180,8 @@ fn what_does_not_open_stays_locked_as_a_whole_where_the_new_system_can_do_withou
     assert!(said(&refusal).iter().any(|said| said.contains("vg:vault")), "{:?}", said(&refusal));
 }
 
-/// Nobody sees what was on the missing one, nor whether another disk was part of it: under another name it may be one to be wiped.
+/// The content of the missing disk is unknown, and so are the other disks of the group. Such a disk may have another
+/// name now and may be wiped.
 #[test]
 fn what_stays_locked_is_whole() {
     let layout = encrypted(&["nofail"]);
@@ -209,7 +210,7 @@ fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
     ] {
         assert!(one.contains(words), "{words}: {one}");
     }
-    // Swap cannot be left out silently.
+    // Missing swap would not be noticed, so it is not omitted.
     let mut swaps = encrypted(&["nofail"]);
     swaps.filesystems.last_mut().unwrap().format = FilesystemFormat::Swap;
     (swaps.filesystems.last_mut().unwrap().path, swaps.filesystems.last_mut().unwrap().mountoptions) = (None, vec![]);
@@ -244,7 +245,7 @@ fn what_is_there_must_be_containers_with_the_group_in_them() {
     }
     let refusal = planned(&other, &installed(&sealed), InstallMode::Reinstall).unwrap_err();
     assert!(said(&refusal)[0].contains("vg:other must be kept on"), "{:?}", said(&refusal));
-    // Headers alone.
+    // The device has space only for the headers.
     let mut small = machine();
     small.disks[2].size_bytes = 16 * MIB;
     let refusal = planned(&sealed, &small, InstallMode::Install).unwrap_err();
@@ -266,7 +267,7 @@ fn all_containers_of_a_kept_group_are_opened_together() {
     assert!(containers_to_open(&wiped, &inventory, &allocation).iter().all(Vec::is_empty));
 }
 
-/// A board was changed: the TPM of this machine opens one of the two no more.
+/// After a replacement of the mainboard, the TPM does not open one of the two containers.
 #[test]
 fn what_only_the_disk_key_opens_is_kept_and_said() {
     let mut layout = encrypted(&[]);
@@ -286,7 +287,7 @@ fn what_only_the_disk_key_opens_is_kept_and_said() {
     assert!(crypttab(&plan).iter().all(|entry| entry.is_by_tpm() && entry.key.is_empty()));
 }
 
-/// systemd waits 90 s for a device, and a person may need longer.
+/// By default, systemd waits only 90 s for a device, and the operator may need longer for the passphrase.
 #[test]
 fn what_lies_behind_a_passphrase_is_waited_for() {
     let mut layout = encrypted(&["noatime"]);
@@ -307,7 +308,7 @@ fn what_lies_behind_a_passphrase_is_waited_for() {
     assert_eq!(plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap().options, ["noatime"]);
 }
 
-/// A disk of somebody else's old life, with an open container and an active group on it.
+/// A disk from an earlier system has an open container, with an active group in it.
 #[test]
 fn an_old_group_in_containers_is_taken_down_from_its_top_before_its_disks_are_wiped() {
     let layout = encrypted(&[]);

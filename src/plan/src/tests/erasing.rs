@@ -1,4 +1,4 @@
-//! Which methods erase a disk.
+//! Methods of erasing a disk.
 
 use super::stacks::{five, layout, operations};
 use super::*;

@@ -1,4 +1,4 @@
-//! What each stage may write.
+//! Byte ranges that each stage may write.
 
 use super::effect::{Brought, Effect, brought, effect};
 use super::stacks::{installed as stacked, layout as stacked_layout};
@@ -7,7 +7,8 @@ use model::device::DevicePath;
 use operations::{ByteRange, DeviceOp, DiskExtents, LockDisk, Operation, SessionOp, StageExtents, StageName};
 use std::collections::BTreeMap;
 
-/// Each place of a stage's operations is in its extents, nothing else of a kept disk is, and nothing of a foreign one.
+/// Asserts that the extents of a stage contain every range that its operations write, no other range of a preserved
+/// disk, and no range of a foreign one.
 pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
     let names: Vec<StageName> = plan.extents.iter().flat_map(|extents| extents.stages.clone()).collect();
     assert_eq!(names, plan.stages.iter().map(|stage| stage.name).collect::<Vec<_>>());
@@ -52,7 +53,7 @@ fn assert_apart(extents: &DiskExtents) {
     assert!(extents.ranges.windows(2).all(apart), "{extents:?}");
 }
 
-/// What is remembered so that nobody writes it stays outside, and so does all that no operation so far has named.
+/// Asserts that the extents contain neither guarded ranges nor ranges that no operation has used so far.
 fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
     let mut places = places.to_vec();
     places.sort_by_key(|place| place.start);
@@ -77,13 +78,13 @@ fn assert_kept(plan: &Plan, extents: &DiskExtents, places: &[ByteRange]) {
     }
 }
 
-/// Devices that an operation writes.
+/// Returns the devices that an operation writes.
 fn written(operation: &Operation) -> Vec<&DevicePath> {
     let Effect { destroyed, written, .. } = effect(operation);
     [destroyed, written].concat()
 }
 
-/// Location of a device of the plan, created or preserved, on the disks.
+/// Returns the location of a device of the plan, created or preserved, on the disks.
 fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePath) -> Vec<(DevicePath, ByteRange)> {
     if let Some(place) = place(plan, device) {
         return vec![place];
@@ -106,7 +107,7 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePa
     }
 }
 
-/// The place of a new partition.
+/// Returns the location of a new partition.
 fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
         let Operation::Device(DeviceOp::WriteTable(table)) = operation else { return None };
@@ -117,7 +118,7 @@ fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     })
 }
 
-/// First and last stage of each group, and `DISK START+LENGTH`s in MiB.
+/// Returns the first and last stage of each group, and its extents as `DISK START+LENGTH` in MiB.
 fn shown(plan: &Plan) -> Vec<String> {
     let range = |range: &ByteRange| format!("{}+{}", range.start / MIB, range.length / MIB);
     let disk = |disk: &DiskExtents| {

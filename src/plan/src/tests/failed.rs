@@ -1,4 +1,4 @@
-//! What is kept and would not come back: noticed before anything is wiped.
+//! Preserved objects that could not be mounted or assembled after the installation: refused before anything is wiped.
 
 use super::installation_identity::{claim, reinstall};
 use super::stacks;
@@ -55,7 +55,8 @@ fn what_nobody_mounts_may_fail() {
     }
 }
 
-/// The agent looks without the layout's options; and when the old system is gone, the journal is worth a try.
+/// The agent mounts filesystems for inspection without the layout's options. Once the old system is gone, a mount that
+/// replays the journal is also worth a try.
 #[test]
 fn what_may_come_back_all_the_same_is_said() {
     let mut inventory = installed();

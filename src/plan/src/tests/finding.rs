@@ -1,4 +1,4 @@
-//! Which disk is meant.
+//! Matching of the layout's disks with those of the machine.
 
 use super::stacks::{five, whole};
 use super::*;

@@ -1,4 +1,4 @@
-//! What makes the image boot: what is refused, and what the finisher is told of the machine.
+//! Finishing: images that are refused, and the data about the machine that the finisher receives.
 
 use super::*;
 use model::allocation::{Allocation, FinisherChoice};
@@ -35,7 +35,8 @@ fn finishing(plan: &Plan) -> &FinishInputs {
     found.unwrap()
 }
 
-/// System on two disks: a mirror with this metadata for the ESP, and one for the rest.
+/// Layout with the system on two disks: a mirror with this metadata version for the ESP, and another mirror for the
+/// rest.
 fn mirrored(metadata: &str) -> Layout {
     let raid = |name: &str, number: u32, options: &[&str]| ArraySpec {
         arrayname: format!("/dev/md/{name}").into(),
@@ -95,7 +96,7 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
     }
 }
 
-/// A tree with all that it needs.
+/// Boot contents of an image with everything that is needed.
 fn contents() -> BootContents {
     let some = |path: &str| Some(path.to_owned());
     BootContents {
@@ -123,7 +124,7 @@ fn a_tree_that_could_not_open_what_is_encrypted_is_refused_where_its_manifest_te
         (&sealed, some(&["/usr/sbin/cryptsetup"]), true),
         (&sealed, some(&["/usr/sbin/cryptsetup", "/lib/systemd/systemd-cryptsetup"]), false),
         (&encrypted, some(&["/usr/sbin/cryptsetup"]), false),
-        // An older manifest.
+        // The manifest was written by an older version.
         (&encrypted, None, false),
         (&nofail, some(&[]), false),
         (&layout(), some(&[]), false),
@@ -177,7 +178,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
             );
         }
     }
-    // Where a reinstall keeps /boot, the kernel may lie there.
+    // If a reinstall preserves /boot, the kernel may be there.
     let mut own_boot = layout();
     own_boot.filesystems[0].path = Some("/boot".to_owned());
     let without = BootContents { kernels: Vec::new(), ..contents() };
@@ -225,13 +226,13 @@ fn words_that_would_be_more_than_words_are_refused() {
     finished(&layout(), FirmwareType::Bios, &Allocation { finish: Some(FinisherChoice::Image), ..wrong }).unwrap();
 }
 
-/// One that gets a table of ours, whose first partition begins at the first MiB.
+/// Returns a boot disk with a table written by drophammer: its first partition starts at 1 MiB.
 fn boot_disk(device: &str) -> BootDisk {
     let gap = ByteRange { start: 34 * 512, length: (2048 - 34) * 512 };
     BootDisk { device: device.into(), gap: Some(gap) }
 }
 
-/// Plan for a machine with this firmware, whose system disk has sectors of this size.
+/// Makes the plan for a machine with this firmware and with this sector size of the system disk.
 fn on_sectors(firmware: FirmwareType, bytes: u32, finish: FinisherChoice) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = machine();
     inventory.system.firmware = firmware;
@@ -362,7 +363,8 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
     assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
 }
 
-/// A copy on a kept disk would be a write that the layout does not ask for.
+/// An ESP on a preserved disk is written only if the layout mounts it, because the layout does not permit other writes
+/// to that disk.
 #[test]
 fn an_esp_on_a_kept_disk_counts_where_the_layout_mounts_it_alone() {
     let mut two = layout();

@@ -1,4 +1,4 @@
-//! Boot variables that earlier systems left: what the plan shows of them, and which ones it removes.
+//! Boot variables that earlier systems left: how the plan displays them, and which ones it removes.
 
 use super::*;
 use crate::firmware::{self as boot_variables, RemovalPolicy};
@@ -28,7 +28,7 @@ fn guid_of(inventory: &Inventory, disk: &str, number: u32) -> Uuid {
     disk.table.as_ref().unwrap().partitions.iter().find(|part| part.number == number).unwrap().guid.unwrap()
 }
 
-/// The installed machine of [`layout`]: a reinstall destroys sda and preserves sdb.
+/// Returns the installed machine of [`layout`] with these boot entries: a reinstall destroys sda and preserves sdb.
 fn machine_with(options: impl FnOnce(&Inventory) -> Vec<FirmwareLoadOption>) -> Inventory {
     let mut inventory = installed();
     inventory.system.firmware = FirmwareType::Uefi;
@@ -46,7 +46,7 @@ fn uri() -> LoadTarget {
     LoadTarget::Uri("http://198.51.100.7/boot.efi".to_owned())
 }
 
-/// Partitions that are made get other GUIDs than those that are found.
+/// Makes the plan of a reinstall, in which new partitions get other GUIDs than the existing ones.
 fn reinstall_from(uuids: u128, layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
     let (mode, steps, subject) = (InstallMode::Reinstall, StepList::default(), subject());
     let request = PlanRequest { mode, steps, subject, assigned: Default::default(), claim: None };
@@ -57,7 +57,7 @@ fn reinstall(layout: &Layout, inventory: &Inventory) -> Result<Plan, Box<PlanRef
     reinstall_from(1000, layout, inventory)
 }
 
-/// One of each kind, as a tenant with root can leave them.
+/// Returns a machine with one boot variable of each type that a tenant with root privileges can create.
 fn hostile() -> Inventory {
     let mut inventory = machine_with(|inventory| {
         vec![
@@ -103,7 +103,8 @@ fn hostile() -> Inventory {
     inventory
 }
 
-/// Names of the variables that the plan removes, in the order of its operations, and whether that is required.
+/// Returns the names of the variables that the plan removes, in the order of its operations, and whether the removal is
+/// required.
 fn removed(plan: &Plan) -> Vec<(String, bool)> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let removals = operations.filter_map(|operation| match operation {
@@ -275,7 +276,7 @@ fn texts_of_variables_neither_steer_a_terminal_nor_flood_it() {
     assert!(!text.contains("\nBoot9999"), "{text}");
 }
 
-/// The next plan finds nothing more to remove.
+/// The next plan finds no further variables to remove.
 #[test]
 fn a_second_plan_removes_nothing() {
     for layout in [layout(), clean()] {

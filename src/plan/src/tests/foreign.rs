@@ -1,11 +1,11 @@
-//! Disks with the installation of another machine, or of this one under another id.
+//! Disks with an installation of another machine, or of this machine under a former id.
 
 use super::installation_identity::{claim, install, marked, reinstall};
 use super::*;
 use model::install_marker::InstallMarker;
 use model::inventory::FilesystemContents;
 
-/// The marker on sda is of that machine and allocation.
+/// Returns a machine whose sda has the marker of that machine and allocation.
 fn of(machine: &str, allocation: &str) -> Inventory {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.as_mut().unwrap();
@@ -13,7 +13,8 @@ fn of(machine: &str, allocation: &str) -> Inventory {
     inventory
 }
 
-/// The mainboard was changed, or the firmware updated, and the operator has edited the id.
+/// The id changed because the mainboard was replaced or the firmware was updated, and the operator edited the id in the
+/// machine file.
 #[test]
 fn an_installation_over_the_same_allocation_of_another_machine_is_refused() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-1"), claim()));
@@ -53,7 +54,7 @@ fn what_is_not_listed_may_be_anybodys() {
     assert_eq!(install(&layout(), &of("m-1", "a-0"), claim()).unwrap().already, None);
 }
 
-/// Its data would be mounted for writing.
+/// The data of that disk would be mounted for writing.
 #[test]
 fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
     for machine in ["m-9", "m-1"] {
@@ -86,7 +87,7 @@ fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up()
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
     assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: it will be discarded, as requested by the operator"), "{plan}");
-    // A serial number that two disks share identifies neither.
+    // A serial number that two disks share does not identify either of them.
     let mut twice = of("m-9", "a-7");
     twice.disks[2].serial = "A0".to_owned();
     assert!(reinstall(&layout(), &twice, given("A0")).is_err());

@@ -1,7 +1,7 @@
-//! Inventories that nobody would make: serial numbers that are missing or doubled, names that have moved, disks that were
-//! replaced, pulled and copied. No plan silently wipes what the record says is kept, or a disk of somebody else.
+//! Random unusual inventories: missing or duplicate serial numbers, changed kernel names, and disks that were replaced,
+//! removed or copied. No plan wipes a recorded preserved disk or a foreign disk without a warning.
 //!
-//! `scripts/fuzz SECONDS SEED inventories` goes on for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
+//! `scripts/fuzz SECONDS SEED inventories` runs the test for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 
 use super::installation_identity::{claim, install, reinstall};
 use super::stacks::operations;
@@ -12,21 +12,21 @@ use model::inventory::FilesystemContents;
 use operations::{Operation, SessionOp, StageName, WriteMarker};
 use std::time::{Duration, Instant};
 
-/// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
+/// Number of inventories in a run without DROPHAMMER_FUZZ_SECONDS. They are the same in each run.
 const FEW: u64 = 10_500;
 
-/// Serial numbers that many disks report and that identify none.
+/// Serial numbers that many disks report and that do not identify any of them.
 const PLACEHOLDERS: [&str; 4] = ["000000000000", "None", "0123456789ABCDEF", "N/A"];
 const ZERO_WWN: &str = "0x0000000000000000";
 
-/// Whose a disk is, whatever it is called.
+/// True role of a disk, independent of its kernel name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Root,
     Kept,
     Scratch,
     Foreign,
-    /// It has nothing to lose.
+    /// The disk contains no data.
     Blank,
 }
 
@@ -36,7 +36,7 @@ struct Physical {
     disk: inventory::InventoryDisk,
 }
 
-/// splitmix64.
+/// Random number generator (splitmix64).
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -52,13 +52,13 @@ impl Random {
         (self.next() % end as u64) as usize
     }
 
-    /// One in so many.
+    /// Returns true once in `many` calls on average.
     pub(crate) fn one_in(&mut self, many: usize) -> bool {
         self.below(many) == 0
     }
 }
 
-/// Root on sda, data on sdb and sdc, scratch space on sdd with a table and on sde without one.
+/// Returns a layout with root on sda, data on sdb and sdc, and scratch space on sdd (with a table) and sde (without).
 fn drawn_layout(random: &mut Random) -> Layout {
     let mut layout = layout();
     let data = layout.disks[1].clone();
@@ -76,14 +76,14 @@ fn drawn_layout(random: &mut Random) -> Layout {
     layout
 }
 
-/// The disks of the machine before it is installed, and one that is nobody's business. All of one size, as in a shelf.
+/// Returns the machine before the installation. All disks have the same size, as in a disk shelf, and one is foreign.
 fn drawn_machine(random: &mut Random) -> Inventory {
     let sizes = if random.one_in(3) { [8000, 8000, 9000, 9000, 8000, 9000] } else { [8000; 6] };
     let (serials, wwns) = (random.below(5), random.below(4));
     let mut machine = Inventory::default();
     for (index, name) in ["sda", "sdb", "sdc", "sdd", "sde", "sdf"].iter().enumerate() {
         let mut disk = disk(name, sizes[index]);
-        // All disks have serial numbers, none, some, or some have the same.
+        // The disks have serial numbers: all, none, or some of them, or some share one.
         disk.serial = match serials {
             0 => format!("S{index}"),
             1 => String::new(),
@@ -105,7 +105,7 @@ fn drawn_machine(random: &mut Random) -> Inventory {
     machine
 }
 
-/// The plan counts its UUIDs from one each time; those on a disk are its own.
+/// Gives the objects on the disks random UUIDs, because each plan numbers its UUIDs from one.
 fn with_own_uuids(machine: &mut Inventory, random: &mut Random) {
     for table in machine.disks.iter_mut().filter_map(|disk| disk.table.as_mut()) {
         table.guid = Some(Uuid::from_u128(u128::from(random.next()) << 64 | u128::from(random.next())));
@@ -119,7 +119,7 @@ fn whose(index: usize) -> Whose {
     [Whose::Root, Whose::Kept, Whose::Kept, Whose::Scratch, Whose::Scratch, Whose::Foreign][index]
 }
 
-/// Installed, with somebody's data on the disk that is not listed.
+/// Returns the disks of the installed machine, with foreign data on the unlisted disk, and the marker.
 fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>, InstallMarker) {
     let machine = drawn_machine(random);
     let plan = install(layout, &machine, claim()).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -144,7 +144,7 @@ fn installed_with_marker(layout: &Layout, random: &mut Random) -> (Vec<Physical>
     (physical, marker)
 }
 
-/// What looks like ours, or like nothing of ours.
+/// Puts foreign content on the disk, which may look like content of the layout.
 fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
     let mut uuid = || Uuid::from_u128(random.next().into()).to_string();
     let (content, guid) = (uuid(), uuid());
@@ -171,7 +171,7 @@ fn foreign_content(disk: &mut inventory::InventoryDisk, random: &mut Random) {
     disk.table = Some(DiskTable { kind: "gpt".to_owned(), guid: guid.parse().ok(), partitions: vec![partition] });
 }
 
-/// What has happened to the machine since: several changes.
+/// Applies several random changes to the machine since its installation.
 fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
     for _ in 0..random.below(4) {
         let (one, other) = (random.below(physical.len()), random.below(physical.len()));
@@ -220,10 +220,10 @@ fn suffers(physical: &mut Vec<Physical>, random: &mut Random) {
     }
 }
 
-/// What the agent sees: names in the order of the disks, and the marker where the root is.
+/// Returns the inventory that the agent reads: kernel names in the order of the disks, and the marker on the root disk.
 fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> Inventory {
     let mut inventory = Inventory::default();
-    // A name is skipped now and then, where a disk has died.
+    // A name is skipped occasionally, as after the failure of a disk.
     let mut letters = "abcdefghij".chars().filter(|_| !random.one_in(20));
     for Physical { whose, disk } in physical {
         let Some(letter) = letters.next() else { break };
@@ -245,7 +245,7 @@ fn seen(physical: &[Physical], marker: &InstallMarker, random: &mut Random) -> I
     inventory
 }
 
-/// Is each disk that is wiped one that was to be wiped, or said to be another one?
+/// Asserts that a wiped disk is either one that may be wiped, or the subject of a warning.
 fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical], seed: u64) {
     assert_eq!(plan.disks.len(), inventory.disks.len(), "seed {seed}");
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
@@ -261,7 +261,7 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
     }
 }
 
-/// One inventory and what the plan makes of it; is there a plan at all?
+/// Makes and checks the plan for a random inventory. Returns whether the plan was accepted.
 fn judge(seed: u64) -> bool {
     let mut random = Random(seed);
     let layout = drawn_layout(&mut random);
@@ -282,8 +282,8 @@ fn judge(seed: u64) -> bool {
     true
 }
 
-/// Calls `judge` with one seed after the other: `few` times, or for `DROPHAMMER_FUZZ_SECONDS` from `DROPHAMMER_FUZZ_SEED` (scripts/fuzz).
-/// Returns how often.
+/// Calls `judge` with consecutive seeds, `few` times by default. With `DROPHAMMER_FUZZ_SECONDS`, calls it for that
+/// time, starting at `DROPHAMMER_FUZZ_SEED` (scripts/fuzz). Returns the number of calls.
 pub(super) fn judge_seeds(few: u64, mut judge: impl FnMut(u64)) -> u64 {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seconds = number("DROPHAMMER_FUZZ_SECONDS").map(Duration::from_secs);

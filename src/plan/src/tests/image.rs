@@ -1,4 +1,5 @@
-//! A raw image onto a disk: wiped, written, fitted, and mounted as it is.
+//! Raw images: the disk is wiped, the image is written and adapted to the disk, and its filesystems are mounted without
+//! being recreated.
 
 use super::*;
 use model::allocation::{Allocation, AssignedMachine};
@@ -10,7 +11,7 @@ use operations::{
 };
 use std::collections::BTreeMap;
 
-/// The image on sda, data on sdb, which a reinstall keeps.
+/// Layout with the image on sda, and data on sdb that a reinstall preserves.
 pub(super) fn raw() -> Layout {
     let mut layout = layout();
     layout.id = "raw".to_owned();
@@ -71,7 +72,7 @@ fn an_install_writes_the_image_before_anything_is_mounted() {
     assert_eq!(plan.stages[plan.point_of_no_return].name, StageName::StorageWipe);
 }
 
-/// The image's own third partition, and one that the layout makes on another disk.
+/// The seed is on the third partition of the image, or on a partition that the layout creates on another disk.
 #[test]
 fn a_seed_has_a_partition_where_the_layout_names_one() {
     let seed = |device: &str| FilesystemSpec { path: None, ..filesystem("", device, FilesystemFormat::Vfat, "cidata") };

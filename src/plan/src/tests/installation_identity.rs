@@ -1,4 +1,4 @@
-//! Whose installation is on the disks, and are they the disks of the installation?
+//! Identification of the installation on the disks, and of the disks of the installation.
 
 use super::degraded::unplug;
 use super::*;
@@ -38,7 +38,7 @@ pub(super) fn reinstall(layout: &Layout, inventory: &Inventory, claim: InstallCl
     planned(layout, inventory, InstallMode::Reinstall, claim)
 }
 
-/// A first installation: without an order.
+/// Makes the plan of a first installation, which has no order.
 pub(super) fn install(layout: &Layout, inventory: &Inventory, claim: InstallClaim) -> Result<Plan, Box<PlanRefusal>> {
     planned(layout, inventory, InstallMode::Install, InstallClaim { order: None, ..claim })
 }
@@ -59,7 +59,7 @@ pub(super) fn planned(
     super::super::make_plan(layout, inventory, request, &mut counting())
 }
 
-/// System on sda with its marker, data on sdb; all disks with serial numbers.
+/// Returns a machine with the system and its marker on sda, and data on sdb. All disks have serial numbers.
 pub(super) fn marked() -> Inventory {
     let mut inventory = installed();
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
@@ -74,7 +74,7 @@ pub(super) fn marked() -> Inventory {
     inventory
 }
 
-/// As if the marker had been lost with the disk, and the control plane remembers it.
+/// Moves the marker from the inventory to the records of the control plane, as if the disk with the marker was lost.
 pub(super) fn forget_marker(inventory: &mut Inventory, claim: &mut InstallClaim) {
     claim.installed = inventory.filesystems.pop().and_then(|filesystem| filesystem.marker);
 }
@@ -91,7 +91,7 @@ fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
     unplug(&mut inventory, "sdb");
     let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); nothing else has a copy of /dev/sdb1";
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
-    // The same if only the control plane has the record.
+    // The result is the same if only the control plane has the record.
     forget_marker(&mut inventory, &mut remembered);
     remembered.waiver = Some(MarkerWaiver::Operator);
     assert_eq!(reasons(reinstall(&layout(), &inventory, remembered)), [expected]);

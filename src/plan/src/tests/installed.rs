@@ -1,11 +1,11 @@
-//! What was installed once is only ever touched by an order.
+//! An existing installation is changed only by an order.
 
 use super::installation_identity::{claim, install, marked, marker, planned};
 use super::*;
 use model::install_marker::InstallMarker;
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
-/// What the control plane says of the installation, what is on the disks, and what is asked.
+/// Records of the control plane, content of the disks, and the requested plan.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     succeeded: bool,
@@ -88,7 +88,8 @@ impl Case {
     }
 }
 
-/// The data disk is kept whatever was said, and by whom. Before this, an order that was taken back handed out an installation.
+/// The data disk is preserved in all cases. In an earlier version, the cancellation of an order resulted in a new
+/// installation.
 #[test]
 fn no_plan_destroys_what_an_installed_allocation_keeps() {
     let (mut judged, mut planned_for) = (0, 0);
@@ -153,7 +154,7 @@ fn the_refusal_says_what_to_do() {
     assert_eq!(reasons, [expected]);
 }
 
-/// The machine's allocation is over, and it gets the next one.
+/// The allocation of the machine has ended, and the machine gets another one.
 #[test]
 fn a_new_allocation_of_the_same_machine_is_installed() {
     let inventory = marked();

@@ -1,5 +1,5 @@
-//! A property judges only the cases in which there is something to judge, such as a plan. It counts them here, so that it cannot
-//! pass because there were too few.
+//! Counts the cases in which a property test has checked something, for example because a plan was accepted. A property
+//! must not pass because there were too few such cases.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,21 +15,22 @@ impl Judged {
         Judged { property, cases: Cell::default(), judged: RefCell::default() }
     }
 
-    /// Counts one more case, whatever comes of it.
+    /// Counts one case, whatever its result.
     pub(crate) fn case(&self) {
         self.cases.set(self.cases.get() + 1);
     }
 
-    /// Counts this case under `what` if `is_judged`.
+    /// Counts this case under `what` if it was checked.
     pub(crate) fn note(&self, what: &'static str, is_judged: bool) {
         *self.judged.borrow_mut().entry(what).or_default() += usize::from(is_judged);
     }
 
-    /// Prints all counts. Each `what` must have been judged in at least so many percent of all cases. The shares are about a third
-    /// of what is usual, since the cases are drawn at random; 0 is for what is too rare for one.
+    /// Prints all counts. At least the given percentage of all cases must have been checked for each `what`. The shares
+    /// are about a third of the usual values, because the cases are random; 0 is for events that are too rare for a
+    /// limit.
     ///
     /// # Panics
-    /// Too few cases were judged, or something was counted that has no share.
+    /// Panics if too few cases were checked, or if a count has no share.
     pub(crate) fn assert_shares(&self, shares: &[(&'static str, usize)]) {
         let (cases, judged) = (self.cases.get(), self.judged.borrow());
         for (what, count) in judged.iter() {

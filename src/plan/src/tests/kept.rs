@@ -1,4 +1,4 @@
-//! What identifies kept objects, before and after, and when they come back.
+//! Identities of preserved objects before and after the run, and the time at which the objects are activated.
 
 use super::stacks::{five, group, installed as stacked, layout as stacked_layout, operations, volume};
 use super::*;
@@ -17,7 +17,7 @@ fn kept(plan: &Plan) -> &[PreservedObject] {
     }
 }
 
-/// With UUIDs, which the simulator does not hand out.
+/// Adds UUIDs, which the simulator does not generate.
 fn with_uuids(mut inventory: Inventory) -> Inventory {
     for group in &mut inventory.groups {
         group.uuid = format!("group-{}", group.name);
@@ -29,7 +29,8 @@ fn with_uuids(mut inventory: Inventory) -> Inventory {
     inventory
 }
 
-/// The array, which ran as md127 to be looked at, runs as md126 after its assembly; so do the volumes as others.
+/// Changes the kernel names of stacked devices: an array that was md127 during the inspection may be md126 after its
+/// assembly.
 fn renamed(inventory: &Inventory) -> Inventory {
     let text = serde_json::to_string(inventory).unwrap();
     let text =
@@ -37,7 +38,7 @@ fn renamed(inventory: &Inventory) -> Inventory {
     serde_json::from_str(&text.replace("/dev/md12", "/dev/md99").replace("\"dm-", "\"dm-7")).unwrap()
 }
 
-/// fstab would name it with an empty UUID, and the system would not come up.
+/// fstab would contain an empty UUID, and the system would not boot.
 #[test]
 fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
     let (mut wanted, mut inventory) = (layout(), super::installed());
@@ -86,7 +87,7 @@ fn kernel_names_may_change_and_nothing_else() {
     assert!(proofs.iter().all(|proof| proof.before == proof.after && !proof.after.is_empty()), "{proofs:?}");
 }
 
-/// What happened to the machine, and the words for it.
+/// A change of the machine, and the message about it.
 type Case = (fn(&mut Inventory), &'static str);
 
 #[test]

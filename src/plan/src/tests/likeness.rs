@@ -1,14 +1,14 @@
-//! Which disk is it? Everything that is known of both sides, in every combination.
+//! Comparison of a disk with its record, for every combination of known properties.
 
 use super::installation_identity::{claim, marked, marker, reinstall};
 use super::*;
 use model::install_marker::RecordedDisk;
 
-/// What is known of one side: serial number, WWN, GUID of the GPT.
+/// Known identifiers of a record or disk: serial number, WWN, GUID of the GPT.
 const KNOWN: [&str; 8] = ["---", "s--", "-w-", "--g", "sw-", "s-g", "-wg", "swg"];
 
-/// Rows: what was recorded; columns: what is known of the disk now, in the order of `KNOWN`. `=` goes on; `?`, too little is
-/// known of both, and `x`, they contradict each other, are refused.
+/// Results by recorded identifiers (rows) and present identifiers (columns), in the order of `KNOWN`. `=`: accepted.
+/// `?`: refused, because no identifier is known for both. `x`: refused, because they contradict each other.
 const SAME_VALUES: [&str; 8] = [
     "? ? ? ? ? ? ? ?",
     "? = ? ? = = ? =",
@@ -30,7 +30,8 @@ const OTHER_VALUES: [&str; 8] = [
     "? x x x x x x x",
 ];
 
-/// Scratch space on sdc, which is wiped and does not carry the marker. The table of a disk that has none is not known.
+/// Layout with scratch space on sdc, which is wiped and does not contain the marker. A disk without a table has no
+/// known GUID.
 fn layout_with_scratch() -> Layout {
     let mut layout = layout();
     layout.disks.push(DiskSpec {
@@ -43,7 +44,8 @@ fn layout_with_scratch() -> Layout {
     layout
 }
 
-/// The machine with that recorded and that found; `values` is 0 where the found ones are the recorded ones.
+/// Returns a machine whose scratch disk has these recorded and present identifiers. If `values` is 0, the present
+/// identifiers equal the recorded ones.
 fn machine_with(recorded: &str, found: &str, values: u128) -> Inventory {
     let mut inventory = marked();
     let guid = |values: u128| Uuid::from_u128(900 + values);
@@ -89,7 +91,7 @@ fn answer(inventory: &Inventory) -> &'static str {
                 reasons[0].contains("(recorded: serial ") && reasons[0].contains("; found: serial "),
                 "{reasons:?}"
             );
-            if reasons[0].contains("no identifier is known of both") { "?" } else { "x" }
+            if reasons[0].contains("no identifier is known for both") { "?" } else { "x" }
         }
     }
 }
@@ -137,7 +139,7 @@ fn data_that_the_operator_gives_up_are_wiped() {
 
 type Case = (&'static str, fn(&mut Inventory), bool);
 
-/// Size, sectors and model are part of the whole; where it is plugged in is not.
+/// Size, sector size and model are compared too; the slot is not.
 #[test]
 fn all_that_is_known_is_compared_as_a_whole() {
     let cases: [Case; 10] = [

@@ -1,4 +1,4 @@
-//! Encrypted filesystems: made, kept, left locked, refused.
+//! Encrypted filesystems: created, preserved, left locked, refused.
 
 use super::installation_identity::{claim, empty, marked, reinstall};
 use super::making::next;
@@ -15,7 +15,7 @@ use operations::{
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// The data filesystem is encrypted, which a reinstall keeps.
+/// Layout whose data filesystem is encrypted and preserved by a reinstall.
 fn encrypted(options: &[&str]) -> Layout {
     encrypted_by(KeySource::Server, options)
 }
@@ -43,12 +43,12 @@ pub(super) fn planned(layout: &Layout, inventory: &Inventory, mode: InstallMode)
     crate::make_plan(layout, inventory, request_with_key(mode), &mut counting())
 }
 
-/// What the installation leaves, and what the reinstall sees of it when it has the key.
+/// Returns the machine after the installation, as a reinstall with the key finds it.
 fn installed(layout: &Layout) -> Inventory {
     after(&planned(layout, &machine(), InstallMode::Install).unwrap(), machine())
 }
 
-/// The same without.
+/// Returns the machine after the installation, as a reinstall without the key finds it.
 fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     let mut inventory = installed(layout);
     let device = data(&mut layout.clone()).device.as_device();
@@ -59,7 +59,7 @@ fn locked(layout: &Layout, why: Option<&str>) -> Inventory {
     inventory
 }
 
-/// Containers, and all that is in them.
+/// Closes all containers, and removes everything in them.
 fn close(inventory: &mut Inventory) {
     let gone: Vec<KernelName> = inventory.stacked.drain(..).map(|stacked| stacked.name).collect();
     for partition in inventory.disks.iter_mut().flat_map(|disk| &mut disk.table).flat_map(|table| &mut table.partitions)
@@ -183,7 +183,7 @@ fn what_is_there_must_be_a_container_and_what_is_in_it_as_the_layout_says() {
     // The device is encrypted, but the layout does not require it.
     let refusal = planned(&plain, &installed(&encrypted(&[])), InstallMode::Reinstall).unwrap_err();
     assert!(refusal.problems.iter().any(|is| is.message.contains("crypto_LUKS")), "{:?}", refusal.problems);
-    // Another filesystem in it.
+    // The container has a different filesystem.
     let mut other = encrypted(&[]);
     data(&mut other).format =
         if data(&mut other).format == FilesystemFormat::Xfs { FilesystemFormat::Ext4 } else { FilesystemFormat::Xfs };
@@ -274,7 +274,7 @@ fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
     assert_eq!(checked(&plan), 0, "a TPM that does not open it is not asked for");
 }
 
-/// By an earlier look of the ramdisk, or as the copy of a disk that is not ours.
+/// An earlier inspection by the ramdisk may have opened the container, or it is open as the copy on a foreign disk.
 #[test]
 fn what_is_open_with_another_key_is_not_kept_by_it() {
     for key in [KeySource::Server, KeySource::Tpm2] {
@@ -287,7 +287,8 @@ fn what_is_open_with_another_key_is_not_kept_by_it() {
     }
 }
 
-/// The name of what is open is of the UUID, and the second of them could not be opened once writing has begun.
+/// Mappings are named by the UUID of their container, so the second container with this UUID could not be opened after
+/// the first write.
 #[test]
 fn the_copy_of_a_kept_container_is_refused_with_both() {
     let layout = encrypted(&[]);
@@ -309,7 +310,8 @@ fn the_copy_of_a_kept_container_is_refused_with_both() {
     assert_eq!(refusal.problems.iter().filter(said).count(), 1, "{:?}", refusal.problems);
 }
 
-/// Its key may be lost, as a random one whose TPM was never enrolled, and nothing was ever in it.
+/// The key of an unfinished container may be lost, for example a random key that was not enrolled in the TPM yet. The
+/// container never had any content.
 #[test]
 fn what_an_earlier_attempt_left_half_made_is_made_again() {
     let layout = encrypted_by(KeySource::Tpm2, &["nofail"]);

@@ -1,4 +1,4 @@
-//! What a cut inside mkfs has left on a kept disk is made again, and nothing else is.
+//! Filesystems that an interrupted mkfs left on a preserved disk: these are recreated, and nothing else is.
 
 use super::installation_identity::{claim, empty, marked, reinstall};
 use super::stacks::operations;
@@ -14,7 +14,7 @@ fn told(plan: &Plan) -> &[RecordedDisk] {
     }
 }
 
-/// The claim of the attempt after this one, which has passed its point of no return.
+/// Returns the claim of the attempt after one that has passed its point of no return.
 pub(super) fn next(plan: &Plan) -> InstallClaim {
     InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: told(plan).to_vec(), ..claim() }
 }
@@ -23,7 +23,7 @@ fn srv(inventory: &mut Inventory) -> &mut Found {
     &mut inventory.disks[1].table.as_mut().unwrap().partitions[0]
 }
 
-/// With nothing in the partition of /srv, and what the attempt tells that is about to make it.
+/// Returns a machine with a blank partition for /srv, and the plan of the attempt that creates the filesystem.
 fn filling() -> (Inventory, Plan) {
     let mut before = marked();
     let part = srv(&mut before);
@@ -39,7 +39,7 @@ fn making(plan: &Plan) -> &PendingCreation {
     }
 }
 
-/// Without the root that the attempt has wiped, and with that in the partition of /srv.
+/// Returns the machine after an interrupted attempt: root is wiped, and the partition of /srv has this signature.
 fn left(mut before: Inventory, signature: Option<DeviceSignature>, mounts: bool) -> Inventory {
     before.filesystems.clear();
     let part = srv(&mut before);
@@ -61,7 +61,7 @@ fn signature(uuid: &str) -> Option<DeviceSignature> {
     })
 }
 
-/// UUID of the filesystem that is made for /srv.
+/// Returns the UUID of the filesystem that the plan creates for /srv.
 fn made(plan: &Plan) -> Option<String> {
     operations(plan, StageName::StorageMountKept).iter().find_map(|operation| match operation {
         Operation::Device(DeviceOp::MakeFilesystem(make)) => Some(make.uuid.clone()),
@@ -113,7 +113,7 @@ fn what_is_whole_or_somebody_elses_is_never_made_again() {
     let unknown = left(before.clone(), None, true);
     let reasons_of = |claim: InstallClaim| reasons(reinstall(&layout(), &unknown, claim));
     let kinds = ["unrecognized data"];
-    // Another partition, another filesystem of the same disk, nothing at all.
+    // The record describes another partition, another filesystem of the same disk, or no filesystem.
     let changes: [fn(&mut PendingCreation); 3] =
         [|it| it.on = format!("partition {}", Uuid::nil()), |it| it.on = "disk".to_owned(), |it| it.uuid = None];
     for change in changes {
@@ -170,7 +170,8 @@ fn a_disk_that_was_being_made_anew_is_made_anew_again_unless_it_is_whole() {
     assert!(reinstall(&layout(), &half, nothing).is_err());
 }
 
-/// The disk that is found under that name, and the disk that the attempt had, under this one.
+/// Returns a machine with a changed disk under the name of the attempt's disk, and with the attempt's disk under
+/// another name.
 fn swapped(inventory: &Inventory, change: fn(&mut inventory::InventoryDisk)) -> Inventory {
     let mut inventory = inventory.clone();
     let named = |disk: &inventory::InventoryDisk, name: &str| {
@@ -188,7 +189,7 @@ fn swapped(inventory: &Inventory, change: fn(&mut inventory::InventoryDisk)) -> 
     inventory
 }
 
-/// Cheap bridges give two disks one serial number, and the names are swapped after the cut.
+/// Cheap USB bridges report the same serial number for two disks, and the names are swapped after the power cut.
 #[test]
 fn a_disk_with_the_serial_number_of_the_one_that_was_being_made_is_not_made_anew() {
     let mut before = marked();
@@ -238,13 +239,13 @@ fn a_filesystem_on_a_whole_disk_is_finished_on_that_disk_and_no_other() {
     let claim = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on, ..claim() };
     let plan = reinstall(&layout, &inventory, claim.clone()).unwrap();
     assert_eq!(made(&plan).as_deref(), Some("half"));
-    // The filesystem is then kept as it is, and fsck may repair it.
+    // The filesystem is then preserved as it is, and fsck may repair it.
     inventory.disks[2].serial = inventory.disks[1].serial.clone();
     let plan = reinstall(&layout, &inventory, claim).unwrap();
     assert_eq!((made(&plan), verdicts(&plan)[1]), (None, DiskVerdict::Keep));
 }
 
-/// Of two partitions with one GUID nobody can tell which one the attempt was filling.
+/// If two partitions have the same GUID, it is unknown on which one the attempt was creating the filesystem.
 #[test]
 fn a_filesystem_is_not_finished_where_the_partition_was_copied() {
     let (before, first) = filling();

@@ -1,4 +1,4 @@
-//! Signatures on members of arrays: the content of an array whose metadata is at the end shows on its members too.
+//! Signatures on members of arrays: the content of an array with metadata at the end is visible on its members too.
 
 use super::*;
 
@@ -24,7 +24,7 @@ filesystems:
 - {path: /srv, device: /dev/data/db, format: xfs, label: db}
 "#;
 
-/// A kept array with a group, whose physical volume shows on the members as well, with this UUID.
+/// Returns a preserved array with a group on it. The physical volume, with this UUID, is also visible on the members.
 fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
     let mut inventory = stacks::installed();
     let array = inventory.arrays.iter_mut().find(|array| array.name == "data").unwrap();
@@ -75,7 +75,7 @@ fn any_other_second_claim_is_refused() {
     refused(&twice, "two arrays");
 }
 
-/// A machine that was seen, with its layout.
+/// Inventory and layout of a real machine.
 #[test]
 fn a_recorded_mirror_with_metadata_1_0_below_a_group_is_kept() {
     let inventory = recorded_inventory("inventories/mirror-1.0-group.json");

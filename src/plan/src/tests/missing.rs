@@ -1,4 +1,4 @@
-//! Parts of one thing on disks with different fates, by the id that ties them; and kept things that miss a part.
+//! Components of the same object on disks with different fates, and preserved objects that lack a component.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -22,7 +22,8 @@ fn hide(inventory: &mut Inventory, kind: &str, usage: &str) {
     table.partitions[2].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
-/// The rows of the table of kinds: a part on the wiped sda3, the other one on the kept sdb1.
+/// Rows of the table of types: one component is on sda3, which is wiped, and the other one is on sdb1, which is
+/// preserved.
 #[test]
 fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
     use ComponentRole::{NeedsAnother, Peer, Serves};
@@ -41,14 +42,15 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
             "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
         );
         assert_eq!(reasons, [expected]);
-        // Two components that do not belong together.
+        // The two components belong to different objects.
         let other = SpanningComponent { id: "another".to_owned(), role: Serves, ..wiped };
         let own = SpanningComponent { role: Serves, ..kept };
         make(&layout(), &with(&[own, other]), InstallMode::Reinstall).unwrap();
     }
 }
 
-/// What the kept disk misses, and what the wiped one hides.
+/// An object on the preserved disk lacks a component, and the wiped disk contains an object that could not be
+/// inspected.
 #[test]
 fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
     let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);
@@ -112,7 +114,8 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
     reinstall(&layout(), &without_journal(), claim()).unwrap();
 }
 
-/// What the kept parts say of the whole, and whether it may miss a part that is in the LUKS of the wiped disk.
+/// The roles of the preserved components determine whether the object may lack a component, which may be in the LUKS
+/// container on the wiped disk.
 #[test]
 fn parts_are_counted_where_they_say_how_many_there_are() {
     let several = |kind: &str, devices: &[&str], role: ComponentRole| -> Vec<SpanningComponent> {
@@ -193,7 +196,8 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
 
 const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take that off";
 
-/// A component of something on several devices that does not say of how many, and a group on the wiped disk that nobody has looked into.
+/// A component of an object whose number of components is unknown, and a group on the wiped disk that could not be
+/// inspected.
 #[test]
 fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     let osd = |device: &str| Inventory {
@@ -234,7 +238,7 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     }
 }
 
-/// What is inside of both may be one thing: a btrfs, a group or an array over LUKS.
+/// Both containers may contain components of the same btrfs, group or array.
 #[test]
 fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() {
     let locked = |places: &[(usize, usize)]| {
@@ -278,7 +282,7 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
     }
 }
 
-/// A damaged filesystem holds no component of anything else.
+/// A damaged filesystem is not a component of another object.
 #[test]
 fn a_filesystem_that_cannot_be_mounted_is_no_missing_component() {
     let journal = part("/dev/sdb1", "ext4", "filesystem and its external journal", ComponentRole::NeedsAnother);

@@ -1,7 +1,7 @@
-//! Inventories that were edited or damaged: recorded ones with values changed, doubled and gone. A plan is made or refused, and
-//! nothing else happens.
+//! Edited or damaged inventories: values of recorded ones are changed, duplicated or removed. A plan is made or
+//! refused, without a panic.
 //!
-//! `scripts/fuzz SECONDS SEED mutated` goes on for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
+//! `scripts/fuzz SECONDS SEED mutated` runs the test for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 
 use super::fuzz::Random;
 use super::*;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Inventories of a run without DROPHAMMER_FUZZ_SECONDS, always the same ones.
+/// Number of inventories in a run without DROPHAMMER_FUZZ_SECONDS. They are the same in each run.
 const FEW: u64 = 1500;
 
 fn recorded(folder: &str) -> Vec<String> {
@@ -21,7 +21,7 @@ fn recorded(folder: &str) -> Vec<String> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
 }
 
-/// Another value in the place of one of the document, anywhere in it.
+/// Changes a random value of the document.
 fn mutate(random: &mut Random, value: &mut Value) {
     let goes_deeper = !random.one_in(6);
     match value {
@@ -105,6 +105,6 @@ fn fuzz_mutated_inventories() {
         }
     }
     println!("{count} inventories, {read} of them read, {planned} plans");
-    // A run of about a second has too few cases.
+    // A run of about a second has too few cases for these limits.
     assert!(count < 1000 || (read > count / 100 && planned > count / 100), "{read} read, {planned} planned of {count}");
 }

@@ -1,4 +1,4 @@
-//! Arrays with metadata 0.90: what its superblock has no room for is refused before anything is wiped.
+//! Arrays with metadata 0.90: arrays that exceed the limits of its superblock are refused before anything is wiped.
 
 use super::*;
 use model::layout::{ArraySpec, RaidLevel, validate_layout};

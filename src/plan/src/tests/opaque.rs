@@ -1,4 +1,4 @@
-//! A first installation over objects whose content was not seen: the marker of an installation may be in them.
+//! First installations over objects whose content was not inspected: they may contain the marker of an installation.
 
 use super::installation_identity::{claim, install, marked};
 use super::*;
@@ -10,12 +10,13 @@ use model::inventory::{
 
 type Change = fn(&mut Inventory);
 
-/// Another allocation than the one whose marker is there: an installation of it wipes sda and sdb.
+/// Returns the claim of another allocation than the one in the marker. Its installation wipes sda and sdb.
 fn another() -> InstallClaim {
     InstallClaim { allocation: "a-2".to_owned(), ..claim() }
 }
 
-/// The machine as an agent sees it that has lost its memory: the root of an earlier life was not seen.
+/// Returns the machine for a control plane that has lost its records: the root filesystem of the old system was not
+/// found.
 fn explored() -> Inventory {
     let mut inventory = marked();
     inventory.explored = true;
@@ -34,7 +35,7 @@ pub(super) fn put(inventory: &mut Inventory, disk: usize, part: usize, kind: &st
     table.partitions[part].signatures = vec![DeviceSignature { kind, usage, ..DeviceSignature::default() }];
 }
 
-/// A group on these devices with one volume of that kind, which does not run.
+/// Adds a group on these devices, with one inactive volume of that type.
 pub(super) fn group(inventory: &mut Inventory, devices: &[&str], kind: &str, closed: Option<&str>) {
     let physical =
         |device: &&str| LvmPhysicalVolume { device: Some(DevicePath::from(*device)), ..LvmPhysicalVolume::default() };
@@ -157,7 +158,7 @@ fn each_wiped_disk_of_an_object_must_be_given_up() {
         );
     }
     install(&layout(), &inventory, given(&["A0", "B0"])).unwrap();
-    // A serial number that two disks share identifies neither.
+    // A serial number that two disks share does not identify either of them.
     inventory.disks[2].serial = "A0".to_owned();
     let reasons = reasons(install(&layout(), &inventory, given(&["A0", "B0"])));
     assert!(reasons[0].ends_with("or erase /dev/sda in the rescue shell (wipefs -a)"), "{reasons:?}");
@@ -186,7 +187,7 @@ fn what_was_seen_is_no_reason() {
     install(&layout(), &inventory, another()).unwrap_err();
 }
 
-/// Registered before anything was assembled.
+/// The inventory was registered before anything was assembled.
 #[test]
 fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
     for (name, change, words) in [
@@ -208,7 +209,8 @@ fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
     install(&layout(), &inventory, another()).unwrap_err();
 }
 
-/// A marker that was found goes first: the machine is adopted, and nothing is given up.
+/// If a marker was found, the message is about that marker: the operator can adopt the machine, and no data are
+/// discarded.
 #[test]
 fn a_marker_that_was_found_is_named_first() {
     let mut inventory = marked();

@@ -1,4 +1,4 @@
-//! Age of an order against the installation on the disks: each row of the table in `plan/order_age.rs`.
+//! Age of an order relative to the installation on the disks: each row of the table in `plan/order_age.rs`.
 
 use super::installation_identity::{claim, marked, planned, reinstall};
 use super::*;
@@ -13,7 +13,7 @@ fn token(database: &str, sequence: u64) -> Option<FencingToken> {
     Some(FencingToken { database: database.to_owned(), sequence })
 }
 
-/// A machine whose root has a marker of order `o-2`.
+/// Returns a machine whose root filesystem has a marker of order `o-2` with this token.
 fn installed_with(fencing: Option<FencingToken>) -> Inventory {
     let mut inventory = marked();
     let marker = inventory.filesystems[0].marker.as_mut().unwrap();
@@ -25,7 +25,7 @@ fn found(inventory: &Inventory) -> InstallMarker {
     inventory.filesystems[0].marker.clone().unwrap()
 }
 
-/// Order `o-1` with this token.
+/// Returns the claim of order `o-1` with this token.
 fn ordered(fencing: Option<FencingToken>) -> InstallClaim {
     InstallClaim { fencing, ..claim() }
 }
@@ -45,7 +45,8 @@ fn an_order_that_is_older_than_the_installation_on_the_disk_is_refused() {
 #[test]
 fn the_table() {
     type Row = (&'static str, Option<FencingToken>, Option<FencingToken>, [bool; 3]);
-    // Accepted: without further information; if the operator has confirmed the order; if the control plane has a record.
+    // The three flags show whether the order is accepted: without further information; if the operator has confirmed
+    // the order; if the control plane has a record of the installation.
     let rows: [Row; 12] = [
         ("no token at all", None, None, [true; 3]),
         ("a control plane without tokens", None, token(ONE, 6), [true; 3]),
@@ -93,7 +94,7 @@ fn the_marker_of_the_begun_attempt_is_booted_whatever_its_number() {
         let claim = InstallClaim { order: Some("o-2".to_owned()), attempt, ..ordered(token(ONE, 5)) };
         let plan = reinstall(&layout(), &inventory, claim.clone()).unwrap();
         assert!(plan.already.is_some(), "{fencing:?}");
-        // If the control plane declares no attempt, the same marker proves nothing.
+        // If the control plane has no record of an attempt, the same marker proves nothing.
         let unproven = reinstall(&layout(), &inventory, InstallClaim { attempt: None, ..claim });
         assert!(!unproven.is_ok_and(|plan| plan.already.is_some()), "{fencing:?}");
     }
@@ -111,7 +112,7 @@ fn a_newer_installation_counts_also_on_a_disk_that_the_layout_does_not_name() {
     inventory.filesystems.push(on_sdc);
     let reasons = reasons(reinstall(&layout(), &inventory, ordered(token(ONE, 5))));
     assert!(reasons.len() == 1 && reasons[0].starts_with("disks: /dev/sdc1: order o-1"), "{reasons:?}");
-    // A marker of another allocation or machine is not compared by its age.
+    // The age of the order is not compared with the marker of another allocation or machine.
     for (machine, allocation) in [("m-1", "a-9"), ("m-9", "a-1")] {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         inventory.filesystems[1].marker = Some(InstallMarker { machine, allocation, ..elsewhere.clone() });

@@ -1,11 +1,11 @@
-//! Arrays that the agent has started over snapshots of their members: the plan is the same as without snapshots.
+//! Arrays that the agent has assembled over snapshots of their members: the plan is the same as without snapshots.
 
 use super::stacks::operations;
 use super::*;
 use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
 use operations::{DeviceOp, Holder, Operation, StageName};
 
-/// A snapshot between each array and each of its members.
+/// Inserts a snapshot between each array and each of its members.
 fn overlaid(mut inventory: Inventory) -> Inventory {
     let mut overlays: Vec<StackedDevice> = Vec::new();
     for array in inventory.stacked.iter_mut().filter(|stacked| stacked.kind == StackedDeviceKind::Array) {
@@ -68,7 +68,7 @@ fn a_plan_over_snapshots_is_the_plan_without_them_and_takes_them_down() {
     }
 }
 
-/// The array of a disk that is not listed is stopped, and nothing of it stays.
+/// The array of unlisted disks is stopped, and its snapshots are removed.
 #[test]
 fn an_array_of_unlisted_disks_is_taken_down_with_its_snapshots() {
     let mut layout = stacks::layout();

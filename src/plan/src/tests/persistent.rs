@@ -1,4 +1,4 @@
-//! Volumes of Kubernetes: what becomes of each, and that nothing else is written for them.
+//! Kubernetes volumes: the verdict on each, and a check that nothing else is written for them.
 
 mod cut_off;
 mod devices;
@@ -69,7 +69,8 @@ fn planned(
     super::super::make_plan(layout, machine, request(mode, list(volumes), None), &mut counting_from(3000))
 }
 
-/// System on sda, a kept group with a volume for /var/lib on sdb; sdc and sdd are no disks of the layout.
+/// Layout with the system on sda, and a preserved group with a volume for /var/lib on sdb. The layout does not list sdc
+/// and sdd.
 fn layout() -> Layout {
     let mut layout = super::layout();
     layout.id = "kube".to_owned();
@@ -98,7 +99,7 @@ fn four() -> Vec<Value> {
     ]
 }
 
-/// As the next run finds it: files of sparse volumes are there too.
+/// Returns the machine as the next run finds it, including the files of sparse volumes.
 fn installed(volumes: &[Value]) -> Inventory {
     let plan = planned(&layout(), &machine(), InstallMode::Install, volumes).unwrap();
     let mut inventory = after(&plan, machine());
@@ -110,7 +111,7 @@ fn installed(volumes: &[Value]) -> Inventory {
     inventory
 }
 
-/// The system on sda2. It records no disks: they change their names here.
+/// Adds a marker on sda2. It records no disks, because these tests change the names of disks.
 fn mark(inventory: &mut Inventory) {
     let marker = Some(model::install_marker::InstallMarker {
         disks: Vec::new(),
@@ -202,7 +203,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     assert_eq!(prepares(&plan), ["more", "bare"]);
     assert_sound(&plan, &inventory);
     assert_printed("volumes-extend", &plan);
-    // Added volumes are not part of the comparison.
+    // The comparison omits added volumes.
     let kept = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::ProveKept(ProveKept(kept))) => Some(kept.clone()),
         _ => None,
@@ -213,7 +214,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     // The next reinstall preserves the added volumes too.
     let next = planned(&layout(), &reinstalled, InstallMode::Reinstall, &volumes[..6]).unwrap();
     assert!(shown(&next).iter().all(|line| line.contains(" keep ")), "{next}");
-    // Only the added names are ignored: a volume that another program has created counts as a change of the group.
+    // Only the added names are ignored: a volume that another program has created is reported as a change of the group.
     let mut meddled = reinstalled;
     let theirs = model::inventory::LvmLogicalVolume { name: "theirs".into(), ..Default::default() };
     meddled.groups[0].volumes.push(theirs);
@@ -224,7 +225,7 @@ fn a_volume_that_is_new_is_added_in_the_free_space_of_a_kept_group() {
     );
 }
 
-/// Nothing of the layout is in the group, so nothing of it comes back.
+/// No volume of the layout is in the group, so none is activated.
 #[test]
 fn a_group_without_volumes_of_the_layout_is_extended_too() {
     let mut layout = layout();
@@ -247,7 +248,7 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
     }
 }
 
-/// The files are seen inside of the container that their filesystem lies in.
+/// The files are found in the open container of their filesystem.
 #[test]
 fn files_of_an_encrypted_filesystem_stay_with_it() {
     let mut layout = layout();
@@ -301,7 +302,7 @@ fn an_approval_is_of_the_volumes_too() {
     assert_eq!(things.len(), 4);
 }
 
-/// Options of the class are tried before anything is destroyed.
+/// The options of the storage class are tried before anything is destroyed.
 #[test]
 fn options_of_a_class_are_tried() {
     let volumes = with_class(four(), json!({"fsType": "ext4", "mkfsOptions": "[\"-m\", \"0\"]"}));

@@ -1,4 +1,4 @@
-//! Serial numbers and world wide names that many disks report: they prove nothing, in old markers either.
+//! Serial numbers and WWNs that many disks report: they prove nothing, even if an old marker records them.
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
@@ -23,8 +23,8 @@ filesystems:
 - {path: /scratch, device: /dev/sdb1, format: xfs}
 "#;
 
-/// A machine whose scratch disk was replaced by another one of the same size and model, with somebody's filesystem on it. The marker
-/// records the old one.
+/// Returns a machine whose scratch disk was replaced by another disk of the same size and model, with foreign data on
+/// it. The marker records the old disk.
 fn replaced(recorded: [&str; 2], found: [&str; 2]) -> Inventory {
     let mut inventory = recorded_inventory("placeholders/replaced-scratch.json");
     [inventory.disks[1].serial, inventory.disks[1].wwn] = found.map(str::to_owned);
@@ -46,19 +46,19 @@ fn refusal(inventory: &Inventory) -> String {
 #[test]
 fn a_placeholder_proves_no_disk() {
     let nothing = refusal(&replaced(["", ""], ["", ""]));
-    assert!(nothing.contains("no identifier is known of both"), "{nothing}");
+    assert!(nothing.contains("no identifier is known for both"), "{nothing}");
     for serial in ["0000000000000000", "None", "N/A", "0123456789ABCDEF", "............", "Default string", "XXXXXXXX"]
     {
         let said = refusal(&replaced([serial, ""], [serial, ""]));
-        assert!(said.contains("no identifier is known of both"), "{serial}: {said}");
+        assert!(said.contains("no identifier is known for both"), "{serial}: {said}");
         assert!(said.contains("xfs \"customers\"") && !said.contains("--give-up"), "{serial}: {said}");
-        // A placeholder on one side contradicts nothing on the other.
+        // A placeholder in the record or on the disk does not contradict the other identifier.
         let said = refusal(&replaced([serial, ""], ["S2", ""]));
-        assert!(said.contains("no identifier is known of both"), "{serial}: {said}");
+        assert!(said.contains("no identifier is known for both"), "{serial}: {said}");
     }
     for wwn in ["0x0000000000000000", "eui.0000000000000000", "naa.0000000000000000", "0xffffffffffffffff"] {
         let said = refusal(&replaced(["", wwn], ["", wwn]));
-        assert!(said.contains("no identifier is known of both"), "{wwn}: {said}");
+        assert!(said.contains("no identifier is known for both"), "{wwn}: {said}");
     }
     let other = refusal(&replaced(["S1", ""], ["S2", ""]));
     assert!(other.contains("which is now absent"), "{other}");

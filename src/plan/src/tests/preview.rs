@@ -1,12 +1,12 @@
-//! What an operator reads before pressing the button.
+//! Plans as an operator reads them before ordering a run.
 
 use super::stacks::{five, group, volume};
 use super::*;
 use model::inventory::{FilesystemContents as Inside, LvmLogicalVolume, LvmPhysicalVolume};
 use model::layout::{LvmType, OnReinstall};
 
-/// Root on sda; /var/lib on a group over two whole disks, beside a volume of somebody else; a kept disk with a partition
-/// more than the layout says; a foreign disk.
+/// Layout with root on sda, and /var/lib in a group on two whole disks that also contains a foreign volume; a preserved
+/// disk has a partition that the layout does not list; another disk is foreign.
 fn storage() -> Layout {
     let mut layout = layout();
     layout.id = "storage".to_owned();
@@ -59,7 +59,8 @@ fn machine() -> Inventory {
     machine
 }
 
-/// The look into filesystems that the test has made says nothing of a marker: an operator has waived it.
+/// Returns the request for a reinstall whose marker the operator has waived, because the inventory of this test has no
+/// marker.
 fn reinstall_without_marker() -> PlanRequest {
     let claim = InstallClaim { waiver: Some(MarkerWaiver::Operator), ..InstallClaim::default() };
     PlanRequest {

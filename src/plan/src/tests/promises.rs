@@ -1,4 +1,4 @@
-//! What was promised for a disk holds until an operator changes it.
+//! Wipe policy: the recorded policy of a disk applies until an operator changes it.
 
 use super::installation_identity::{claim, forget_marker, install, marked, reinstall};
 use super::*;
@@ -6,7 +6,7 @@ use model::install_marker::{InstallMarker, WipePolicy};
 use model::inventory::FilesystemContents;
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
-/// Installed with a marker as it is written today.
+/// Returns an installed machine with a marker of the current version.
 fn installed_now() -> Inventory {
     let mut machine = machine();
     for (disk, serial) in machine.disks.iter_mut().zip(["A0", "B0", "C0"]) {
@@ -28,7 +28,7 @@ fn installed_now() -> Inventory {
     inventory
 }
 
-/// The file of the layout was edited, and the database that had the installed one is gone.
+/// Returns an edited layout, as if the database with the installed layout had been lost.
 fn edited() -> Layout {
     let mut layout = layout();
     layout.disks[1].wipeonreinstall = true;
@@ -153,7 +153,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
     assert!(plan.to_string().contains("its data will be discarded, as requested by the operator"), "{plan}");
-    // A replaced disk is recreated, also by the attempt after the one that started to do so.
+    // A replaced disk is recreated, even if an earlier attempt was interrupted while it recreated the disk.
     let inventory = blanked("Z9");
     let plan = reinstall(&layout(), &inventory, claim()).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);

@@ -1,5 +1,5 @@
-//! Which install markers prove that an installation was finished: every combination of what the control plane declares, what the marker
-//! contains, and what is on the disks.
+//! Install markers that prove a completed installation: every combination of the records of the control plane, the
+//! content of the marker, and the content of the disks.
 
 use super::installation_identity::{claim, marked, planned};
 use super::*;
@@ -8,19 +8,20 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 
 const OTHER_GUID: &str = "00000000-0000-4000-8000-0000000000ff";
 
-/// A marker of this machine and allocation, found on the disks.
+/// A marker of this machine and allocation that was found on the disks, with the circumstances that decide whether it
+/// is trusted.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     mode: InstallMode,
-    /// The control plane declares an attempt that has begun.
+    /// Whether the control plane has the record of a started attempt.
     has_begun: bool,
     secret: Secret,
     is_image_right: bool,
-    /// The marker contains the GUIDs of the tables that the attempt created.
+    /// Whether the marker contains the GUIDs of the tables that the attempt created.
     is_marker_right: bool,
-    /// Those tables are on the disks.
+    /// Whether those tables are on the disks.
     are_disks_right: bool,
-    /// The image brings its own table, so the attempt announces no GUID.
+    /// Whether the image contains its own table. The attempt then announces no GUID.
     has_own_table: bool,
 }
 
@@ -103,7 +104,8 @@ impl Case {
     }
 }
 
-/// A previous system of the machine can write anything into its marker but the secret of an attempt that begins later.
+/// A previous system of the machine can write anything into its marker, except the secret of an attempt that starts
+/// later.
 #[test]
 fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_attempt() {
     let (mut booted, mut carried_out, mut refused) = (0, 0, 0);
@@ -129,7 +131,8 @@ fn a_marker_proves_an_installation_only_by_secret_image_and_tables_of_the_begun_
     assert!(booted >= 10 && carried_out >= 20 && refused >= 80, "{booted} {carried_out} {refused}");
 }
 
-/// The attack: root reads the id of the order, writes it into its own marker, and boots over PXE.
+/// Attack: the root user of the old system reads the id of the order, writes it into the marker of the old system, and
+/// boots over PXE.
 #[test]
 fn the_old_system_with_the_id_of_the_order_in_its_marker_is_reinstalled() {
     let mut inventory = marked();
@@ -148,7 +151,7 @@ fn the_old_system_with_the_id_of_the_order_in_its_marker_is_reinstalled() {
     }
 }
 
-/// Two attempts have two secrets, and the announcement contains the digest of the one in the marker.
+/// Two attempts have different secrets, and the announcement contains the digest of the secret in the marker.
 #[test]
 fn the_announced_digest_is_that_of_the_marker() {
     let (first, second) = (announced_and_written(0), announced_and_written(0x100));

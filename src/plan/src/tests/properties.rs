@@ -1,4 +1,4 @@
-//! What must hold for every layout on every machine.
+//! Properties that hold for every layout on every machine.
 
 use super::degraded::{replace, unplug};
 use super::drawn::{NAMES, any_layout, any_machine, blank};
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 mod soundness;
 pub(crate) use soundness::assert_sound;
 
-/// The disks at the bottom of every device that the plan makes or names.
+/// Returns the disks below a device that the plan creates or names.
 fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeSet<&'a str> {
     if let Some(below) = brought.get(device) {
         return below.iter().flat_map(|device| bottoms(plan, brought, device)).collect();
@@ -37,7 +37,7 @@ fn is_made(verdict: DiskVerdict) -> bool {
     }
 }
 
-/// A reinstall, with other UUIDs than those of the installation.
+/// Makes the plan of a reinstall, with other UUIDs than those of the installation.
 fn later(layout: &Layout, inventory: &Inventory, claim: Option<InstallClaim>) -> Result<Plan, Box<PlanRefusal>> {
     let request = PlanRequest {
         mode: InstallMode::Reinstall,
@@ -54,7 +54,7 @@ fn is_blank(inventory: &Inventory, device: &DevicePath) -> bool {
     partitions.into_iter().any(|part| part.device == *device && part.blank)
 }
 
-/// What is on the disks that were not to be wiped, and on top of them.
+/// Returns the preserved disks, and the groups on them.
 fn untouched(inventory: &Inventory, plan: &Plan) -> (Vec<inventory::InventoryDisk>, Vec<inventory::LvmVolumeGroup>) {
     let stays = |name: &str| plan.disks.iter().any(|disk| disk.name == name && disk.verdict == DiskVerdict::Keep);
     let disks = inventory.disks.iter().filter(|disk| stays(&disk.name)).cloned();
@@ -85,8 +85,8 @@ fn note_reinstall(judged: &Judged, plan: &Plan) {
     judged.note("reinstalls that keep an encrypted group", opens);
 }
 
-/// The simulator checks every operation: nothing is used before it is made, released before the devices on top of it, or left running
-/// on a wiped disk.
+/// The simulator checks every operation: a device must not be used before it is created, released before the devices on
+/// top of it, or left active on a wiped disk.
 #[test]
 fn no_plan_destroys_what_is_kept_or_foreign() {
     let judged = Judged::new("no_plan_destroys_what_is_kept_or_foreign");
@@ -96,7 +96,7 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
         again in any::<bool>(),
     )| {
         judged.case();
-        // Valid, except for sizes that are too small in themselves.
+        // The layout is valid, except for sizes that are too small in themselves.
         let problems = model::layout::validate_layout(&layout);
         let too_small = |text: &str| text.contains("needs at least") || text.contains("of the group are usable");
         prop_assert!(problems.iter().all(|problem| too_small(&problem.message)), "{:?}", problems);
@@ -124,7 +124,7 @@ fn no_plan_destroys_what_is_kept_or_foreign() {
     });
     judged.assert_shares(&[
         ("installations", 12),
-        // Few: what another layout has left on a disk rarely matches what this layout preserves.
+        // The share is small, because the remains of another layout rarely match what this layout preserves.
         ("reinstalls", 0),
         ("with a raw image", 3),
         ("over another layout's", 10),
@@ -165,8 +165,8 @@ fn a_reinstall_over_an_install_keeps_and_a_second_one_too() {
     ]);
 }
 
-/// Disks are pulled, replaced by blank ones and swapped, members fail, markers are there or not. A disk that is nobody's
-/// business matches the hints of one of them.
+/// Disks are removed, replaced by blank ones or swapped, members fail, and markers may be missing. A foreign disk
+/// matches the hints of one of the listed disks.
 #[test]
 fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
     let judged = Judged::new("no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept");
@@ -271,7 +271,8 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
         ("reinstalls with a raw image", 1),
         ("reinstalls after a disk was pulled", 1),
         ("reinstalls after a disk was replaced", 4),
-        // Few: most disks that were removed, replaced or emptied have content without a copy, and are refused.
+        // The share is small: most disks that were removed, replaced or emptied had content without a copy, so the
+        // plans are refused.
         ("reinstalls that keep an encrypted group", 0),
         ("reinstalls that keep a disk, with a raw image", 0),
         ("reinstalls of emptied disks", 0),

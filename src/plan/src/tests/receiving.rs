@@ -1,4 +1,4 @@
-//! A machine that gets the system of another one.
+//! Target of a migration: a machine that receives the system of another one.
 
 use super::carrying::{carried, moved};
 use super::drawn::{any_layout, blank};
@@ -24,7 +24,7 @@ mod own_markers;
 
 mod refusals;
 
-/// Larger disks of another kind, one of which is nobody's.
+/// Returns a target machine with larger disks of another type, one of which is foreign.
 pub(super) fn other() -> Inventory {
     let names = ["nvme0n1", "nvme1n1", "nvme2n1", "nvme3n1", "nvme4n1", "nvme5n1", "sda"];
     let mut other = Inventory { disks: names.map(|name| disk(name, 30_000)).into(), ..Inventory::default() };
@@ -35,7 +35,7 @@ pub(super) fn other() -> Inventory {
     other
 }
 
-/// What the control plane says to it.
+/// Returns the migration as the control plane offers it to the target.
 fn moving(layout: &Layout, other: &Inventory, carried: MigratedMachine) -> MigrationOffer {
     let disk = |(listed, disk): (&DiskSpec, &inventory::InventoryDisk)| RecordedDisk {
         device: listed.device.to_string(),
@@ -102,7 +102,7 @@ fn a_moved_machine_is_an_installation_that_receives() {
     assert_eq!(after.disks[6].table, None);
 }
 
-/// What is received, and what is made, by path.
+/// Returns the devices that are received, and those on which a filesystem is created.
 fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     let (mut received, mut made) = (Vec::new(), Vec::new());
     for operation in all(plan) {
@@ -117,7 +117,7 @@ fn filled(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     (received, made)
 }
 
-/// Hardware of the same kind takes whatever goes: nothing is refused for a guess of what md or LVM leaves.
+/// Identical hardware can receive every machine: no plan is refused because of an estimated array or volume size.
 #[test]
 fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
     let judged = Judged::new("whatever_goes_is_received_by_the_same_hardware_with_its_ids");
@@ -174,7 +174,8 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
     judged.assert_shares(&[("moved", 20), ("moved with arrays", 5), ("stays", 0)]);
 }
 
-/// Nothing of an image; each device once; nothing before the point of no return.
+/// Asserts that no stage uses an image, that each device is filled once, and that nothing is received before the point
+/// of no return.
 fn assert_receives(plan: &Plan, count: usize) {
     let (received, made) = filled(plan);
     assert_eq!(received.len(), count);
@@ -268,7 +269,7 @@ fn the_ids_are_those_of_the_other_machine_but_for_the_tables() {
     }
 }
 
-/// The same size is no matter, and only what is larger grows.
+/// Equal sizes are accepted, and only filesystems on larger devices are grown.
 #[test]
 fn what_is_larger_grows_and_what_is_not_does_not() {
     let grown = |plan: &Plan| -> Vec<String> {
@@ -293,7 +294,7 @@ fn what_is_larger_grows_and_what_is_not_does_not() {
     assert_eq!(grown(&plan), Vec::<String>::new());
 }
 
-/// The power goes after each operation. What came from the other machine has its marker, and is neither booted nor in the way.
+/// Power fails after each operation. The received marker of the source machine is not booted, and causes no refusal.
 #[test]
 fn after_a_cut_at_any_operation_all_begins_again() {
     let (layout, other, moving, plan) = planned();
@@ -337,7 +338,7 @@ fn written(plan: &Plan) -> InstallMarker {
     found.unwrap_or_else(|| panic!("{plan}"))
 }
 
-/// A machine that moved there and back keeps its proof, whichever version the other marker is of.
+/// A machine that was migrated back keeps its proof, whatever the version of the other marker is.
 #[test]
 fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     let (layout, other, moving, plan) = planned();
@@ -355,7 +356,7 @@ fn the_marker_of_a_received_machine_lists_what_it_replaced() {
     assert!(written(&again).has_superseded(&before) && written(&again).has_superseded(carried));
 }
 
-/// The order may be taken back while the copy is adapted, which takes minutes: then the other machine has the system again.
+/// If the migration is cancelled while the copy is adapted, the system belongs to the source machine again.
 #[test]
 fn a_move_that_was_taken_back_leaves_nothing_that_boots() {
     let (_, _, _, plan) = planned();

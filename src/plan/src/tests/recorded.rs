@@ -20,20 +20,20 @@ fn whole(device: &str) -> DiskSpec {
     }
 }
 
-/// A layout of `testdata/layouts`, as it is read.
+/// Reads a layout of `testdata/layouts`.
 fn read(name: &str) -> Layout {
     let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .join(format!("testdata/layouts/{name}.yaml"));
     layout_of(&std::fs::read_to_string(path).unwrap())
 }
 
-/// Root on that disk.
+/// Returns a layout with root on that disk.
 fn plain(device: &str) -> Layout {
     let filesystems = vec![filesystem("/", device, FilesystemFormat::Ext4, "root")];
     Layout { id: "plain".to_owned(), filesystems, disks: vec![whole(device)], ..Layout::default() }
 }
 
-/// What is installed on `raid-lvm`, with a data volume on the same group.
+/// Returns the layout that is installed on `raid-lvm`, with a data volume in the same group.
 fn raid_lvm() -> Layout {
     let parts = |device: &str| DiskSpec {
         partitions: vec![
@@ -87,7 +87,7 @@ fn a_device_that_nobody_has_is_refused_with_those_that_are_there() {
     assert_printed("lvm-misspelt-refused", &refusal);
 }
 
-/// The root must be made, so the group that it is in cannot be kept.
+/// Root must be recreated, so its group cannot be preserved.
 #[test]
 fn a_group_with_root_cannot_be_kept() {
     let mut layout = raid_lvm();

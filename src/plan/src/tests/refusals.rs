@@ -1,8 +1,8 @@
-//! What is refused before anything is written, and in which words.
+//! Plans that are refused before anything is written, and the messages.
 
 use super::*;
 
-/// An inventory change and the sentence that it must lead to.
+/// A change of the inventory, and the expected message.
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What comes back in rehearsal, and what is mounted read-only.
+//! The rehearsal: which objects are activated, and which filesystems are mounted read-only.
 
 use super::stacks::{five, installed as stacked, layout as stacked_layout, operations};
 use super::*;
@@ -86,7 +86,7 @@ fn all_parts_of_a_kept_btrfs_are_covered() {
     assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
 }
 
-/// Also the whole sdc, which the layout lists without a use.
+/// The other devices include the whole disk sdc, which the layout lists without any content.
 #[test]
 fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
     let (mut layout, mut before) = (layout(), installed());
@@ -133,7 +133,7 @@ fn what_is_kept_and_says_ro_is_written_by_no_mount() {
         srv.signatures[0].kind = format.name().to_owned();
         let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
         assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
-        // The rehearsal mounts as the installed system will, which replays the journal.
+        // The rehearsal mounts filesystems as the installed system will, which replays the journal.
         assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
         let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
         assert_eq!(line.options, options);

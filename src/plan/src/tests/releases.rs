@@ -1,4 +1,4 @@
-//! What is taken down, put back, or in the way.
+//! Holders that are released, restored, or prevent the run.
 
 use super::stacks::{five, installed, layout, operations};
 use super::*;
@@ -6,7 +6,7 @@ use model::device::DevicePath;
 use model::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
 use operations::{DeviceOp, Holder, Operation, StageName};
 
-/// What runs on sda1 and the foreign sdf.
+/// Adds an array on sda1 and the foreign disk sdf.
 fn foreign_array(inventory: &mut Inventory, assembled: bool) {
     for index in [0, 5] {
         let disk = &mut inventory.disks[index];

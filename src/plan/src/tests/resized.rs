@@ -46,7 +46,7 @@ fn an_extended_group_is_refused_with_the_remedy() {
             "volumegroups[0]: vg:data must be kept on /dev/sdc, but there is vg:data on /dev/sdc, /dev/sdd (volumes: db){remedy}"
         )]
     );
-    // Another name, or a missing volume: not an extension.
+    // A group with another name or a missing volume was not extended.
     let mut renamed = inventory.clone();
     renamed.groups[0].name = "other".to_owned();
     let mut incomplete = inventory;
@@ -55,7 +55,7 @@ fn an_extended_group_is_refused_with_the_remedy() {
         let refused = reasons(make(&grown_layout(), &inventory, InstallMode::Reinstall));
         assert!(refused.iter().all(|reason| !reason.contains("was extended")), "{refused:?}");
     }
-    // The remedy is one.
+    // The recommended change of the layout solves the problem.
     let mut layout = grown_layout();
     layout.disks.push(DiskSpec { wipeonreinstall: false, ..stacks::whole("/dev/sdd") });
     layout.volumegroups[0].devices.push("/dev/sdd".into());

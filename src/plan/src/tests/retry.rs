@@ -1,4 +1,4 @@
-//! What an attempt that was cut off left behind is made again only as far as its record proves that it made it.
+//! Objects that an interrupted attempt left are recreated only if its record proves that the attempt created them.
 
 use super::degraded::replace;
 use super::installation_identity::{claim, empty, marked, reinstall};
@@ -7,7 +7,8 @@ use super::*;
 use crate::simulator::{after, cut};
 use operations::{DeviceOp, Operation, SessionOp};
 
-/// The attempt that fills the blank partition of /srv, and the machine with unrecognized data there.
+/// Returns the plan of an attempt that creates a filesystem on the blank partition of /srv, and the machine with
+/// unrecognized data on that partition.
 fn filling() -> (Plan, Inventory) {
     let mut before = marked();
     let part = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
@@ -65,7 +66,8 @@ fn a_partition_table_on_a_kept_array_is_not_an_unfinished_filesystem() {
     assert!(refused[0].contains("unrecognized data"), "{refused:?}");
 }
 
-/// sdb was replaced by a blank disk, and the attempt that made it anew was cut off with its filesystem unfinished.
+/// Returns the plan of an attempt that recreated sdb after a replacement, and the machine after this attempt was
+/// interrupted with an unfinished filesystem.
 fn remaking() -> (Plan, Inventory) {
     let mut before = marked();
     empty(&mut before.disks[1], "B1");
@@ -120,7 +122,7 @@ fn a_disk_is_remade_only_if_all_that_is_on_it_was_made_by_the_attempt() {
     assert!(reinstall(&layout(), &other, next(&first)).is_err());
 }
 
-/// sdc is kept as well, and its filesystem is gone: nothing of that is solved by making sdb anew.
+/// sdc is preserved too, and its filesystem is missing. Recreating sdb does not solve that problem.
 #[test]
 fn a_problem_of_another_disk_does_not_remake_the_disk() {
     let mut layout = layout();
@@ -148,8 +150,8 @@ fn a_problem_of_another_disk_does_not_remake_the_disk() {
     }
 }
 
-/// Every attempt is cut after every operation, and once more inside the operation that makes a filesystem. The attempt
-/// after the next one succeeds, whatever the two before it left.
+/// Every attempt is interrupted after each operation, and also during the creation of each filesystem. The third
+/// attempt succeeds, whatever the first two attempts left.
 #[test]
 fn replaced_disks_converge_after_two_cuts_anywhere() {
     let mut machine = stacks::installed();
@@ -164,7 +166,7 @@ fn replaced_disks_converge_after_two_cuts_anywhere() {
     let layout = stacks::layout();
     let first = reinstall(&layout, &machine, InstallClaim { waiver: Some(MarkerWaiver::Operator), ..claim() }).unwrap();
     assert!(verdicts(&first).contains(&DiskVerdict::Make), "{first}");
-    // Each attempt has UUIDs of its own.
+    // Each attempt uses different UUIDs.
     let attempt = |left: &Inventory, claim: InstallClaim, ids: u128| {
         let (steps, assigned, mode) = (StepList::default(), Default::default(), InstallMode::Reinstall);
         let request = PlanRequest { mode, steps, subject: subject(), assigned, claim: Some(claim) };
@@ -178,7 +180,7 @@ fn replaced_disks_converge_after_two_cuts_anywhere() {
     }
 }
 
-/// What is found after a cut behind each operation, and behind the unfinished making of each filesystem.
+/// Returns the machine after an interruption behind each operation, and during the creation of each filesystem.
 fn all_cuts(plan: &Plan, before: &Inventory) -> Vec<Inventory> {
     let operations: Vec<&Operation> = plan.stages.iter().flat_map(|stage| &stage.operations).collect();
     let begin = operations.iter().position(|is| matches!(is, Operation::Run(SessionOp::TellPointOfNoReturn(_))));

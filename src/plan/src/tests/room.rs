@@ -1,4 +1,4 @@
-//! What does not fit.
+//! Objects that do not fit.
 
 use super::stacks::{five, layout};
 use super::*;

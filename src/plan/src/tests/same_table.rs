@@ -1,10 +1,10 @@
-//! Disks without serial number and WWN: only their tables tell which ones they are.
+//! Disks without serial number and WWN: only their partition tables identify them.
 
 use super::installation_identity::{claim, empty, forget_marker, marker, reinstall};
 use super::*;
 use model::inventory::FilesystemContents;
 
-/// Root on sda, data on sdb and sdc. No disk has a serial number.
+/// Layout and machine with root on sda, and data on sdb and sdc. No disk has a serial number.
 fn tables_only() -> (Layout, Inventory) {
     let (mut layout, mut machine) = (layout(), machine());
     layout.disks.push(DiskSpec { device: "/dev/sdc".into(), ..layout.disks[1].clone() });
@@ -20,7 +20,7 @@ fn tables_only() -> (Layout, Inventory) {
     (layout, inventory)
 }
 
-/// What is on one disk is on another one from now on, as when the kernel counts them in another order.
+/// Swaps the names of two disks, as if the kernel had enumerated them in another order.
 fn moved(inventory: &mut Inventory, from: usize, to: usize) {
     let name = |disk: &inventory::InventoryDisk| (disk.name.clone(), disk.device.clone());
     let (from_name, to_name) = (name(&inventory.disks[from]), name(&inventory.disks[to]));
@@ -39,7 +39,8 @@ fn blank(inventory: &mut Inventory, index: usize) {
     empty(&mut inventory.disks[index], "");
 }
 
-/// The table of one disk with all that it says, and nothing in its partitions, on another one: `sfdisk -d | sfdisk`.
+/// Copies the table of one disk to another disk, with all GUIDs but without the content of the partitions: `sfdisk -d |
+/// sfdisk`.
 fn cloned(inventory: &mut Inventory, from: usize, to: usize) {
     let device = inventory.disks[to].device.clone();
     let mut table = inventory.disks[from].table.clone().unwrap();
@@ -54,7 +55,7 @@ fn guid(inventory: &mut Inventory, index: usize) -> &mut Option<Uuid> {
     &mut inventory.disks[index].table.as_mut().unwrap().guid
 }
 
-/// What it is, how it comes about, the reason at the one disk, and at the other.
+/// Description, change of the machine, and the expected reasons for the first and for the second disk.
 type Case = (&'static str, fn(&mut Inventory, &mut InstallClaim), &'static str, &'static str);
 
 type Harmless = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
@@ -175,7 +176,7 @@ fn a_disk_without_serial_number_goes_on_where_its_table_is_no_kept_one_of_anothe
     }
 }
 
-/// What nothing tells, and what is to be wiped and not blank, is not wiped on the word of its name.
+/// A disk that is not identified, will be wiped and is not blank is not wiped because of its name alone.
 #[test]
 fn a_disk_that_no_table_tells_is_refused_with_both_records() {
     let cases: [Harmless; 3] = [

@@ -1,4 +1,4 @@
-//! Filesystems that span several devices themselves, and are recognized by their UUID alone.
+//! Filesystems that span several devices, and are recognized only by their UUID.
 
 use super::stacks;
 use super::*;
@@ -10,7 +10,7 @@ fn signature(kind: &str, label: &str) -> DeviceSignature {
     DeviceSignature { kind, label, uuid, usage: "filesystem".to_owned() }
 }
 
-/// Where: the swap of sda, the data of sdb, or the foreign sdc as a whole.
+/// Puts a signature on a device: the swap partition of sda, the data partition of sdb, or the whole foreign disk sdc.
 fn put(inventory: &mut Inventory, device: &str, found: DeviceSignature) {
     for disk in &mut inventory.disks {
         if disk.device == device {
@@ -23,7 +23,7 @@ fn put(inventory: &mut Inventory, device: &str, found: DeviceSignature) {
     }
 }
 
-/// As [`layout`], with btrfs on sdb.
+/// Returns [`layout`] with btrfs on sdb, and the machine.
 fn with_btrfs() -> (Layout, Inventory) {
     let mut layout = layout();
     layout.filesystems[0].format = FilesystemFormat::Btrfs;
@@ -97,7 +97,7 @@ fn an_install_says_what_it_takes_a_member_out_of() {
     assert_eq!(json["torn"][0]["name"], "zfs_member \"tank\"");
 }
 
-/// The kept sdf and a volume, which is on an array of kept disks.
+/// The members are the preserved disk sdf, and a volume on an array of preserved disks.
 #[test]
 fn members_may_be_volumes() {
     let mut inventory = stacks::installed();
@@ -115,7 +115,7 @@ fn members_may_be_volumes() {
     assert!(reasons[0].starts_with(&expected), "{reasons:#?}");
 }
 
-/// sysfs writes `cciss!c0d0p2` where `/dev` has `cciss/c0d0p2`: they are one partition.
+/// sysfs writes `cciss!c0d0p2` for `/dev/cciss/c0d0p2`: both names refer to the same partition.
 #[test]
 fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
     let mut layout = layout();

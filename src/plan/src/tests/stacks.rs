@@ -1,4 +1,4 @@
-//! Arrays, groups and volumes: made, kept, released.
+//! Arrays, groups and volumes: created, preserved, released.
 
 use super::*;
 use model::device::DevicePath;
@@ -46,7 +46,8 @@ pub(super) fn whole(device: &str) -> DiskSpec {
     }
 }
 
-/// ESP and root mirrored on sda and sdb; data on an array of sdc, sdd with the spare sde, which a reinstall keeps.
+/// Layout with ESP and root mirrored on sda and sdb, and data on an array of sdc, sdd and the spare sde, which a
+/// reinstall preserves.
 fn mirrored() -> Layout {
     Layout {
         id: "mirrored".to_owned(),
@@ -73,7 +74,7 @@ pub(super) fn five() -> Inventory {
     Inventory { disks: names.map(|name| disk(name, 20_000)).into(), ..Inventory::default() }
 }
 
-/// The layout with xfs large enough.
+/// Returns the layout with a volume that is large enough for xfs.
 pub(super) fn layout() -> Layout {
     let mut layout = mirrored();
     layout.logicalvolumes[0].size = 400.into();
@@ -128,7 +129,7 @@ fn a_reinstall_keeps_array_group_and_volumes() {
     assert_eq!(after.arrays.iter().find(|array| array.name == "data"), Some(&before.arrays[2]));
 }
 
-/// Images put mdadm.conf and the drivers for arrays into their initrd then.
+/// For machines with arrays, images add mdadm.conf and the md drivers to their initrd.
 #[test]
 fn the_files_of_a_machine_tell_of_arrays_that_are_made_or_kept() {
     let has_arrays = |plan: &Plan| match operations(plan, StageName::TargetFiles) {
@@ -160,7 +161,7 @@ fn what_is_made_below_a_kept_filesystem_is_mounted_after_it() {
     assert_eq!(paths(StageName::StorageMountKept), ["/srv", "/srv/cache", "/var/lib"]);
 }
 
-/// A change of the machine and the reason that it must lead to on a reinstall.
+/// A change of the machine, and the expected reason for the refusal of a reinstall.
 type Case = (&'static str, fn(&mut Inventory), &'static str);
 
 #[test]

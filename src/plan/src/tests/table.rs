@@ -1,4 +1,4 @@
-//! One disk after the other: what is wiped, kept and left alone.
+//! Verdict on each disk: wiped, preserved or not ours.
 
 use super::*;
 use operations::{LockDisk, Operation, SessionOp, StageName, UnlockDisk};

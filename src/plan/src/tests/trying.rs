@@ -1,4 +1,4 @@
-//! What is tried in memory before anything is destroyed.
+//! Trials in memory before anything is destroyed.
 
 use super::stacks::{five, layout};
 use super::*;
@@ -100,8 +100,8 @@ fn filesystems_are_tried_for_an_old_kernel_that_the_manifest_lists() {
     assert_eq!(tried(&["/boot/vmlinuz"]), []);
 }
 
-/// How large an array with this option will be, nobody can say before: not the options of the devices on top of it are wrong then, but the
-/// guess.
+/// The size of an array with this option is unknown in advance. If a trial fails, the estimate may be wrong, not the
+/// options of the devices on top of the array.
 #[test]
 fn where_a_size_cannot_be_said_several_are_tried() {
     let mut layout = layout();
@@ -116,7 +116,7 @@ fn where_a_size_cannot_be_said_several_are_tried() {
         _ => None,
     });
     let others = [20_000 << 20, 16 << 30, 1 << 30, 256 << 20, 64 << 20];
-    // A volume with an explicit size has that size, whatever group it is in.
+    // A volume with an explicit size has that size in every group.
     let expected = [("/dev/vg00/srv", 4 << 30, &others[..]), ("/dev/vg00/varlib", 400 << 20, &[])];
     assert_eq!(found.collect::<Vec<_>>(), expected);
     let tried_arrays = trials(&plan).into_iter().filter_map(|operation| match operation {

@@ -1,4 +1,4 @@
-//! Parts of nobody knows what: refused where a reinstall could tear it apart, and nowhere else.
+//! Members of unknown arrays or groups: refused only if a reinstall could split such an array or group.
 
 use super::installation_identity::{claim, reinstall};
 use super::*;
@@ -14,7 +14,7 @@ fn with(devices: &[&str], mut inventory: Inventory) -> Inventory {
 
 #[test]
 fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unknown() {
-    // sda is wiped, sdb kept, sdc not ours.
+    // sda is wiped, sdb preserved, sdc not ours.
     for (devices, named) in [
         (&["/dev/sda2"][..], "/dev/sda2"),
         (&["/dev/sdb1"], "/dev/sdb1"),

@@ -1,4 +1,5 @@
-//! Machines that only their own disks remember: what nothing identifies and nobody gives up is not erased.
+//! Machines without records in a control plane: data that are neither identified nor discarded by the operator are not
+//! erased.
 
 use super::installation_identity::{claim, empty, install, marked, reinstall};
 use super::*;
@@ -10,7 +11,7 @@ fn forgotten() -> InstallClaim {
     InstallClaim { memory: RecordSource::DisksOnly, order: None, ..claim() }
 }
 
-/// System on the only listed disk; sdb is not listed.
+/// Layout with the system on the only listed disk; sdb is not listed.
 fn one_disk() -> Layout {
     let mut layout = layout();
     layout.disks.truncate(1);
@@ -18,7 +19,7 @@ fn one_disk() -> Layout {
     layout
 }
 
-/// Blank disks with serial numbers.
+/// Returns a machine with blank disks that have serial numbers.
 fn blank() -> Inventory {
     let mut inventory = machine();
     for (disk, serial) in inventory.disks.iter_mut().zip(["A0", "B0", "C0"]) {
@@ -27,7 +28,7 @@ fn blank() -> Inventory {
     inventory
 }
 
-/// The disk with the system is gone, and the disk with the data has its name.
+/// Returns a machine whose system disk is absent. The data disk now has the name of the system disk.
 fn moved_up() -> Inventory {
     let mut inventory = blank();
     let (name, device) = (inventory.disks[0].name.clone(), inventory.disks[0].device.clone());
@@ -112,7 +113,7 @@ fn what_is_blank_identified_or_given_up_is_erased() {
     }
 }
 
-/// A fresh allocation id on a machine whose disks have the marker of an earlier one.
+/// The machine has a new allocation, and its disks have the marker of an earlier one.
 #[test]
 fn what_the_marker_of_this_machine_records_is_known() {
     let next = |inventory: &Inventory| {
@@ -127,7 +128,7 @@ fn what_the_marker_of_this_machine_records_is_known() {
     replaced.disks[1].signatures = vec![xfs("customers")];
     let said = reasons(next(&replaced)).join("\n");
     assert!(said.starts_with("disks[1].device: /dev/sdb would be wiped and is not blank"), "{said}");
-    // Without the disk with the marker, there is no record.
+    // There is no record if the disk with the marker is absent.
     let mut gone = inventory;
     empty(&mut gone.disks[0], "N1");
     gone.filesystems.clear();
@@ -148,7 +149,7 @@ fn an_installation_that_has_begun_goes_on_with_its_disks() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
-/// An order without the marker says that the disk with the marker was replaced, and not which disk is which.
+/// An order without marker states that the disk with the marker was replaced, but does not identify the other disks.
 #[test]
 fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     let mut inventory = marked();
@@ -165,7 +166,7 @@ fn a_reinstall_without_any_record_erases_no_disk_by_its_name() {
     }
     empty(&mut inventory.disks[0], "N1");
     assert!(reinstall(&layout(), &inventory, order).is_ok());
-    // With the marker, its record of the disks decides as usual.
+    // If the marker is present, its records of the disks are used as usual.
     let plan = reinstall(&layout(), &marked(), InstallClaim { order: Some("1".to_owned()), ..forgotten() });
     assert!(plan.is_ok(), "{}", plan.unwrap_err());
 }

@@ -10,7 +10,7 @@ fn with_sdb(change: impl Fn(&mut inventory::InventoryDisk)) -> Inventory {
     inventory
 }
 
-/// The layout, with its second disk selected by a hint.
+/// Layout whose second disk is selected by a hint.
 fn hinted(hint: &str, text: &str) -> Layout {
     let mut layout = layout();
     layout.disks[1].hints.insert(hint.to_owned(), text.to_owned());
@@ -32,7 +32,7 @@ fn disks_that_cannot_be_used_are_refused_and_named() {
     for usable in [(|disk| disk.sector_bytes = 4096) as Change, |disk| disk.zoned = "host-aware".to_owned()] {
         make(&layout(), &with_sdb(usable), InstallMode::Install).unwrap();
     }
-    // A disk that the layout does not list may be anything.
+    // A disk that the layout does not list may be of any type.
     let mut inventory = machine();
     inventory.disks[2].sector_bytes = 520;
     make(&layout(), &inventory, InstallMode::Install).unwrap();

@@ -1,4 +1,4 @@
-//! What was only announced is told from what has begun.
+//! Distinguishes attempts that were only announced from those that have started to write.
 
 use super::installation_identity::{claim, marker, reinstall};
 use super::stacks;
@@ -8,10 +8,10 @@ use model::inventory::FilesystemContents;
 use model::layout::RaidLevel;
 use operations::PlanStage;
 
-/// An installation of that layout with its marker on that device.
+/// Returns a machine with an installation of that layout, and its marker on that device.
 fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
     let mut inventory = after(&make(layout, &machine, InstallMode::Install).unwrap(), machine);
-    // The generated numbers start again at the same value with each plan.
+    // Each plan numbers its generated ids from the same value.
     for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
         table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
     }
@@ -20,8 +20,8 @@ fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> I
     inventory
 }
 
-/// The power goes after each operation that destroys, whichever disk is the first, and the old filesystem shines through
-/// whatever takes its place.
+/// Power fails after each destructive operation, with each order of the disks. The old filesystem stays visible in the
+/// objects that replace it.
 #[test]
 fn an_installation_is_whole_until_the_first_disk_is_wiped() {
     let mut two_disks = layout();
@@ -89,7 +89,7 @@ fn what_nobody_can_tell_is_not_whole() {
     }
 }
 
-/// Its superblock may be at the end, where it stays for a moment longer than the beginning.
+/// The superblock of an array may be at the end of the disk, which is wiped slightly later than the start.
 #[test]
 fn a_whole_disk_tells_by_what_begins_it() {
     let mut layout = layout();

@@ -1,4 +1,5 @@
-//! Ranges that a wipe zeroes: compared with a second computation around each boundary, and with what the plan preserves and announces.
+//! Ranges that a wipe zeroes: compared, at each boundary, with a second computation, and with the ranges that the plan
+//! preserves and announces.
 
 use super::properties::assert_sound;
 use super::*;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 const GIB: u64 = 1 << 30;
 const COPIES: [u64; 4] = [GIB, 10 * GIB, 100 * GIB, 1000 * GIB];
 
-/// Old and new partitions and the disk itself, and what lies behind the metadata of a physical volume there.
+/// The disk, its old and new partitions, and the area behind the metadata of a physical volume in each of them.
 struct Areas(Vec<(u64, u64)>);
 
 impl Areas {
@@ -32,7 +33,7 @@ impl Areas {
         })
     }
 
-    /// Both sides of each boundary.
+    /// Returns the offsets on both sides of each boundary.
     fn boundaries(&self, zero: &[ByteRange], size_bytes: u64) -> BTreeSet<u64> {
         let of_area = |&(start, end): &(u64, u64)| {
             let copies = COPIES.into_iter().flat_map(move |copy| [start + copy, start + copy + 4096]);
@@ -44,7 +45,7 @@ impl Areas {
     }
 }
 
-/// A size near one that matters: of a copy, of both ends, of nothing, and the largest of the kernel.
+/// Returns a size near a significant one: zero, both ends, the offsets of label copies, the maximum of the kernel.
 fn any_size(sector: u64) -> impl Strategy<Value = u64> {
     let near = prop::sample::select(vec![0, 8 * MIB, GIB, GIB + 4096, 10 * GIB, 100 * GIB, 1000 * GIB, 1 << 62]);
     let by = prop_oneof![-2i64..=2, -20i64..=20, -5000i64..=5000];
@@ -52,7 +53,7 @@ fn any_size(sector: u64) -> impl Strategy<Value = u64> {
 }
 
 prop_compose! {
-    /// Partitions anywhere, also one over the other and beyond the end.
+    /// Returns a disk with partitions at random offsets, which may overlap or exceed the disk.
     fn any_disk()(sector_bytes in prop_oneof![Just(512u32), Just(4096u32)])(
         size_bytes in any_size(sector_bytes.into()),
         partitions in prop::collection::vec((any_size(sector_bytes.into()), any_size(sector_bytes.into())), 0..5),
@@ -92,7 +93,7 @@ proptest! {
         }
     }
 
-    /// The disks are as large as that all copies are on them, and a kept partition has the offsets of a wiped one.
+    /// The disks are large enough for all label copies, and a preserved partition has the same offsets as a wiped one.
     #[test]
     fn a_wipe_writes_what_is_announced_of_its_own_disk_and_the_others_are_locked(
         gib in prop::collection::vec(prop_oneof![20u64..40, 90u64..120, 990u64..1100], 3),
@@ -126,7 +127,7 @@ proptest! {
     }
 }
 
-/// A power cut in the middle of a wipe leaves neither the table nor the signature of a physical volume, but some copies.
+/// A power cut during the wipe has erased the table and the signature of the physical volume, but not all label copies.
 #[test]
 fn the_attempt_after_an_interrupted_wipe_zeroes_the_remaining_copies() {
     let physical = || vec![DeviceSignature { kind: "LVM2_member".into(), ..DeviceSignature::default() }];

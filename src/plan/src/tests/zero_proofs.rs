@@ -1,10 +1,10 @@
-//! Samples prove nothing: what is taken for blank on a disk that is kept or not listed is read completely first.
+//! Samples prove nothing: a preserved or unlisted device that appears blank is read completely first.
 
 use super::installation_identity::{claim, forget_marker, marked, reinstall};
 use super::*;
 use operations::StageName;
 
-/// The kept sdb1 shows nothing.
+/// Returns a machine whose preserved partition sdb1 appears blank.
 fn emptied() -> Inventory {
     let mut inventory = marked();
     let part = &mut inventory.disks[1].table.as_mut().unwrap().partitions[0];
@@ -40,7 +40,7 @@ fn what_is_kept_with_its_content_or_wiped_is_not_read() {
     assert_eq!(proof(&make(&layout(), &machine(), InstallMode::Install).unwrap()), None);
 }
 
-/// A whole disk is not read if the record proves that it is another one than the installation had.
+/// A whole disk is not read if the record proves that it is not the disk of the installation.
 #[test]
 fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
     let replaced = |serial: &str, forgotten: bool| {
@@ -54,13 +54,13 @@ fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
         proof(&reinstall(&layout(), &inventory, claim).unwrap_or_else(|refusal| panic!("{refusal}")))
     };
     assert_eq!(replaced("NEW", false), None);
-    // No property distinguishes the disk from that of the installation.
+    // No property distinguishes the disk from the disk of the installation.
     assert!(replaced("", false).is_some_and(|proof| proof.contains("sdb")));
     // There is no record.
     assert!(replaced("NEW", true).is_some_and(|proof| proof.contains("sdb")));
 }
 
-/// A table that a cut run has left: its partitions, and what lies between them.
+/// The disk has a table that an interrupted run wrote. Its partitions, and the space between them, are read.
 #[test]
 fn of_a_disk_with_a_table_all_but_the_table_is_read() {
     let mut layout = stacks::layout();

@@ -33,7 +33,7 @@ pub struct ApprovalSummary {
 pub struct ApprovedObject {
     pub fate: ObjectFate,
     pub name: String,
-    /// Disks below it, after the installation.
+    /// Disks below the object, after the installation.
     pub on: Vec<String>,
 }
 
@@ -53,10 +53,10 @@ pub enum ObjectFate {
 pub struct ApprovedDisk {
     /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
     pub contents: Option<Vec<String>>,
-    /// Name in the layout; only set if neither serial number nor WWN distinguishes the disk from the others of the machine.
+    /// Name in the layout; set only if the disk has no unique serial number or WWN in the machine.
     pub device: String,
     pub model: String,
-    /// Partitions of the layout: number, label and MiB of each.
+    /// Partitions of the layout: number, label and size in MiB of each.
     pub partitions: Vec<String>,
     /// `by-path` link or SCSI address; empty unless `device` is set.
     pub place: String,

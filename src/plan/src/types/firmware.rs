@@ -27,16 +27,16 @@ fn is_zero(number: &usize) -> bool {
 /// A variable, with its origin and fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedVariable {
-    /// `Boot0003`, `BootNext`.
+    /// Name, such as `Boot0003` or `BootNext`.
     pub name: String,
     #[serde(skip)]
     pub vendor: Uuid,
     /// Description and device path, as text for the operator.
     pub content: String,
     pub origin: VariableOrigin,
-    /// Reason for the origin.
+    /// Reason why the variable has this origin.
     pub reason: String,
-    /// Whether drophammer created the variable, judged by the prefix of its description.
+    /// Whether drophammer created the variable, according to the prefix of its description.
     #[serde(skip)]
     pub own: bool,
     pub removed: bool,

@@ -13,7 +13,7 @@ pub struct PersistentVolume {
     pub kind: String,
     /// Device name during the installation. For a sparse volume, its file in the installed system.
     pub device: DevicePath,
-    /// Current names of the disks below it.
+    /// Current names of the disks below the device.
     pub disks: Vec<KernelName>,
     pub verdict: PersistentVerdict,
     /// Path that Kubernetes mounts. For a new logical volume it is unknown until LVM has created it.

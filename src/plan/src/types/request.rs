@@ -1,4 +1,4 @@
-//! The request: the mode, and the owner of the installation.
+//! The request for a plan: its mode, and the state of the installation according to the control plane.
 
 use model::allocation::RecordSource;
 use model::deploy_steps::StepList;
@@ -21,7 +21,7 @@ pub struct PlanRequest {
     pub steps: StepList,
     pub subject: PlanSubject,
     pub assigned: PlanAssignment,
-    /// Ownership of the installation; `None` for an offline plan.
+    /// State of the installation according to the control plane; `None` for an offline plan.
     pub claim: Option<InstallClaim>,
 }
 
@@ -32,11 +32,11 @@ pub struct InstallClaim {
     pub allocation: String,
     /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<String>,
-    /// Fencing token of the order or first installation; `None` from a control plane that issues none.
+    /// Fencing token of the order or first installation; `None` if the control plane does not issue tokens.
     pub fencing: Option<FencingToken>,
     /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
     pub confirmed: bool,
-    /// Whether the operator replaces the installation on the disks even if it is newer than the order.
+    /// Whether the operator permits replacing an installation that is newer than the order.
     pub replace_newer: bool,
     /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
@@ -47,9 +47,9 @@ pub struct InstallClaim {
     pub waiver: Option<MarkerWaiver>,
     /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt that passed the point of no return; `None` if none has.
+    /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Whether the layout's wipe policy replaces the one in the marker.
+    /// Whether the operator permits the layout's wipe policy to replace the recorded one.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
@@ -84,7 +84,7 @@ pub enum MarkerWaiver {
     Unseen,
 }
 
-/// Machine and image, for the title of the plan and for the image stages.
+/// Machine and image, as shown in the title of the plan and used in the image stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PlanSubject {
     pub machine: String,

@@ -257,7 +257,7 @@ async fn an_approval_that_cannot_be_used_withholds_and_one_that_is_taken_away_is
     for (text, words) in [
         ("{".to_owned(), "the machine's approval cannot be used"),
         (good.replace("\"wipe\"", "\"keep\""), "the approval is corrupt"),
-        (good.replace("\"version\": 2", "\"version\": 1"), "the approval has version 1, which lacks data"),
+        (good.replace("\"version\": 2", "\"version\": 1"), "the approval has version 1, but this drophammer requires"),
         (others, "the approval is corrupt"),
     ] {
         server.write(&format!("approved/{ONE}.yaml"), &text);

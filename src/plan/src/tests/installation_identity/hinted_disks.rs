@@ -1,4 +1,4 @@
-//! Disks that the layout describes by hints.
+//! Disks that the layout selects by hints.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn a_disk_found_by_hints_may_have_any_name() {
     let (mut layout, mut inventory) = (layout(), marked());
     layout.disks[0].hints = [("serial".to_owned(), "A0".to_owned())].into();
     layout.disks[1].hints = [("serial".to_owned(), "B0".to_owned())].into();
-    // The layout names the disks as if they had been sdb and sda when the machine was installed.
+    // The names in the layout differ from the kernel names, as if the disks had been sdb and sda at the installation.
     layout.disks.iter_mut().zip(["os", "data"]).for_each(|(disk, name)| disk.device = name.into());
     for filesystem in &mut layout.filesystems {
         filesystem.device = filesystem.device.as_str().replace("/dev/sda", "os").replace("/dev/sdb", "data").into();
@@ -18,7 +18,8 @@ fn a_disk_found_by_hints_may_have_any_name() {
     assert_eq!(plan.warnings, [""; 0]);
 }
 
-/// Scratch space on the smallest disk that rotates: sdc at first. The larger one, sdd, is nobody's business.
+/// Returns a layout with scratch space on the smallest rotational disk, which is sdc at first, and the machine. The
+/// larger disk sdd is foreign.
 fn hinted() -> (Layout, Inventory) {
     let mut layout = layout();
     layout.disks.push(DiskSpec {
@@ -49,7 +50,7 @@ fn hinted() -> (Layout, Inventory) {
 
 const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but when the machine was installed it was the disk with serial C0 (9.44 GB), which is now absent";
 
-/// The scratch disk has died, and the archive is the smallest one that rotates.
+/// The scratch disk has failed, and the foreign archive disk is now the smallest rotational disk.
 #[test]
 fn another_disk_that_matches_the_hints_is_not_wiped() {
     let (layout, inventory) = hinted();
@@ -103,7 +104,7 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
     }
 }
 
-/// As with names: what is kept is not wiped, and must be as the layout says.
+/// As for disks selected by name, a preserved disk is not wiped, and its content must match the layout.
 #[test]
 fn another_disk_that_matches_the_hints_of_a_kept_one_is_said() {
     let (mut layout, mut inventory) = hinted();

@@ -1,10 +1,11 @@
-//! Volumes of Kubernetes that an earlier attempt has left unfinished.
+//! Kubernetes volumes that an earlier attempt left unfinished.
 
 use super::*;
 use model::inventory::{AttemptTarget, FailedAttempt};
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn};
 
-/// The agent says before the first write what it is about to prepare, so that the next attempt can finish it.
+/// Before the first write, the agent announces the volumes that it will prepare, so that the next attempt can complete
+/// them.
 #[test]
 fn what_was_cut_off_is_made_again() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -42,7 +43,7 @@ fn what_was_cut_off_is_made_again() {
     marked.failed.push(failed);
     let again = make(&marked, InstallMode::Install, &volumes, claim.clone()).unwrap();
     assert_eq!(shown(&again)[0], "data /dev/sdc make sdc");
-    // No attempt was creating the filesystem: it is damaged, and is kept.
+    // No attempt was creating the filesystem: it is damaged, and is preserved.
     let claim_of_nothing = InstallClaim { begun_on: Vec::new(), ..claim.clone() };
     let kept = make(&marked, InstallMode::Install, &volumes, claim_of_nothing).unwrap();
     assert_eq!(shown(&kept)[0], "data /dev/sdc keep sdc");
@@ -52,7 +53,7 @@ fn what_was_cut_off_is_made_again() {
     assert!(said[0].contains("which is not blank"), "{said:?}");
 }
 
-/// A volume of that name is in the group, and is blank still.
+/// The group contains a volume of that name, which is still blank.
 #[test]
 fn a_volume_that_was_made_and_not_filled_is_filled() {
     let volumes = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -66,6 +67,6 @@ fn a_volume_that_was_made_and_not_filled_is_filled() {
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
     web.blank = false;
     let said = refused(&layout(), &inventory, InstallMode::Reinstall, &volumes);
-    let expected = "volumes[web]: volume web cannot be /dev/csi/web: it does not have the UUID of the volume, but contains data of no known kind";
+    let expected = "volumes[web]: volume web cannot use /dev/csi/web: it does not have the UUID of the volume, but contains data of no known kind";
     assert_eq!(said, [expected]);
 }

@@ -1,9 +1,10 @@
-//! On which device a volume of Kubernetes is, and what path leads to it.
+//! Devices of Kubernetes volumes, and the paths to these devices.
 
 use super::*;
 use operations::{DeviceOp, Operation, StageName};
 
-/// A volume of LVM has no UUID of Kubernetes: it is taken by its name, but not where the filesystem of another one is.
+/// A logical volume does not have the UUID of a `Block` volume. It is found by its name, but not if it contains the
+/// filesystem of another volume.
 #[test]
 fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
     let mut layout = layout();
@@ -23,7 +24,7 @@ fn two_volumes_of_the_list_are_not_one_volume_of_lvm() {
     assert!(said.iter().any(|said| said.contains("contains the filesystem of volume old")), "{said:?}");
 }
 
-/// The kernel calls the disks otherwise today: the UUID tells which is which.
+/// The kernel names of the disks have changed: disks are identified by the UUID of the volume.
 #[test]
 fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
     let volumes = [raw("data", 1, "Filesystem", "/dev/sdc"), raw("block", 2, "Block", "/dev/sdd")];
@@ -75,7 +76,7 @@ fn blank_disks_are_discovered_by_hints_and_found_again() {
     assert!(said[0].contains("/dev/sdf (not blank: data of no known kind)"), "{said:?}");
 }
 
-/// Disks, partitions, volumes and arrays that the layout has for them.
+/// Disks, partitions, logical volumes and arrays that the layout provides for Kubernetes volumes.
 #[test]
 fn devices_of_the_layout_carry_volumes() {
     let mut layout = layout();
@@ -111,7 +112,8 @@ fn devices_of_the_layout_carry_volumes() {
     assert!(said[0].contains("must be kept on /dev/sdc1, which does not have its UUID: there is ext4"), "{said:?}");
 }
 
-/// udev does not link the empty partition of an array by its GUID: the array's own UUID leads to it, before and after a reinstall.
+/// udev does not link the empty partition of an array by its GUID. The path contains the UUID of the array, before and
+/// after a reinstall.
 #[test]
 fn a_block_volume_on_an_array_is_found_by_the_array() {
     let mut layout = layout();

@@ -1,4 +1,5 @@
-//! Volumes that are added to what is kept: what LVM or a full filesystem would refuse is refused before anything is wiped.
+//! Volumes that are added to preserved objects: a volume that LVM or a full filesystem would refuse is refused before
+//! anything is wiped.
 
 use super::*;
 use model::inventory::{FreeSpace, GroupAllocation};
@@ -16,7 +17,7 @@ fn allocation(policy: &str, max_volumes: u64, free: &[FreeSpace]) -> GroupAlloca
     GroupAllocation { policy: policy.to_owned(), max_volumes, volumes: 2, read_only: false, free }
 }
 
-/// `extended` has the group as a kept one that gets volumes of these sizes in GiB.
+/// Makes the plan in which volumes of these sizes in GiB are added to a preserved group.
 fn extended(allocation: GroupAllocation, sizes: &[u64]) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = installed(&[]);
     inventory.groups[0].free_bytes = Some(20 * GIB);
@@ -85,7 +86,7 @@ fn an_inventory_without_allocations_counts_what_is_free() {
     assert!(refused(&layout(), &inventory, InstallMode::Reinstall, &large)[0].contains("which has 1.07 GB free"));
 }
 
-/// Extents of 32 MiB: a size that is no multiple is rounded up, by LVM as by the plan.
+/// With extents of 32 MiB, both LVM and the plan round sizes up to a multiple of the extent size.
 #[test]
 fn a_size_is_rounded_up_to_the_extents_of_the_group() {
     let mut inventory = installed(&[]);

@@ -1,4 +1,4 @@
-//! A volume of Kubernetes is found whatever its device is called now, and whatever else is on it.
+//! Kubernetes volumes are found whatever the present name of their device is, and whatever other content it has.
 
 use super::second::{asked, blank, ext4, make, records, reinstall};
 use super::*;
@@ -14,7 +14,7 @@ fn member() -> DeviceSignature {
     }
 }
 
-/// The logical volume `csi/NAME` of an installed machine.
+/// Renames a logical volume in the group `csi` of an installed machine.
 fn rename(machine: &mut Inventory, from: &str, to: &str) {
     let volume = machine.groups[0].volumes.iter_mut().find(|volume| volume.name == from).unwrap();
     to.clone_into(&mut volume.name);
@@ -66,7 +66,7 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         machine.groups[0].volumes.push(other);
         let said = reasons(reinstall(&machine, &web, known));
         assert!(
-            said[0].contains("cannot be /dev/csi/web: the UUID of the volume is on /dev/mapper/csi-old"),
+            said[0].contains("cannot use /dev/csi/web: the UUID of the volume is on /dev/mapper/csi-old"),
             "{said:?}"
         );
     }
@@ -84,7 +84,7 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
         assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web extend sdb"]);
     }
-    // Inactive and renamed: its UUID is not visible.
+    // The volume is inactive and renamed, so its UUID is not visible.
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");
@@ -110,7 +110,7 @@ fn remove_inactive(machine: &mut Inventory, name: &str) {
     machine.groups[0].volumes.retain(|volume| volume.name != name);
 }
 
-/// A volume in `Block` mode has no UUID of Kubernetes. The record has that of LVM.
+/// A `Block` volume on LVM does not contain its Kubernetes UUID. The record contains its LVM UUID.
 #[test]
 fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
     let block = [in_group("bare", 3, "Block", "csi", "1Gi")];
@@ -125,7 +125,7 @@ fn a_block_volume_of_lvm_is_found_by_its_recorded_uuid() {
     let plan = reinstall(&machine, &block, &recorded).unwrap();
     assert_eq!(shown(&plan), ["bare /dev/csi/old keep sdb"]);
     assert_eq!(plan.volumes[0].path.as_deref(), Some(recorded[0].path.as_str()));
-    // Another volume that has the requested name now is a different one.
+    // A different logical volume has the requested name now.
     let other = LvmLogicalVolume {
         name: "bare".into(),
         uuid: "l-other".into(),
@@ -163,7 +163,7 @@ fn a_second_signature_hides_no_volume() {
     assert!(said[0].contains("is on /dev/sdc1 in another mode"), "{said:?}");
 }
 
-/// Members of a mirror whose superblock is at the end show what is on the array.
+/// The content of a mirror with the superblock at the end is visible on its members.
 #[test]
 fn what_an_array_shows_is_no_second_copy() {
     let mut layout = layout();
@@ -176,7 +176,7 @@ fn what_an_array_shows_is_no_second_copy() {
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.signatures.push(ext4(&uid(1))));
     let again = super::planned(&layout, &inventory, InstallMode::Reinstall, &volume).unwrap();
     assert!(shown(&again)[0].contains(" keep sdc,sdd"), "{again}");
-    // The array does not run, and the layout does not list it.
+    // The array is inactive, and the layout does not list it.
     inventory.stacked.retain(|stacked| stacked.kind != inventory::StackedDeviceKind::Array);
     inventory.arrays[0].running = None;
     inventory.disks[2..4].iter_mut().for_each(|disk| disk.uses.clear());

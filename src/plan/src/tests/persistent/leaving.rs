@@ -1,15 +1,15 @@
-//! Volumes of Kubernetes that are marked for deletion.
+//! Kubernetes volumes that are marked for deletion.
 
 use super::*;
 use operations::{Operation, SessionOp};
 
-/// The same, marked for deletion.
+/// Marks the volume for deletion.
 fn marked(mut volume: Value) -> Value {
     volume["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     volume
 }
 
-/// All that is done to devices, and for volumes in the installed system.
+/// Returns all operations on devices, and those for volumes in the installed system.
 fn writes(plan: &Plan) -> Vec<&Operation> {
     let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let is = |operation: &&Operation| {
@@ -35,7 +35,7 @@ fn what_is_marked_for_deletion_is_not_prepared() {
             "any  leave ",
         ]
     );
-    // Except for the list of volumes, the plan equals the one without volumes.
+    // Except for the list of volumes, the plan equals the plan without volumes.
     let bare = planned(&layout(), &machine(), InstallMode::Install, &[]).unwrap();
     assert_eq!((writes(&plan), &plan.disks, &plan.verdicts), (writes(&bare), &bare.disks, &bare.verdicts));
     assert!(plan.to_string().contains("leave    none: marked for deletion"), "{plan}");
@@ -91,7 +91,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));
     let plan = planned(&layout, &inventory, InstallMode::Reinstall, &[other]).unwrap();
     assert_eq!(shown(&plan), ["other /dev/sdc leave "]);
-    // The same for a volume in a group.
+    // The same applies to a volume in a group.
     let mut wiped = self::layout();
     wiped.disks[1].wipeonreinstall = true;
     let web = in_group("web", 3, "Block", "csi", "1Gi");
@@ -101,7 +101,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     assert!(said[0].contains("its data are on /dev/csi/web, which this reinstall recreates"), "{said:?}");
 }
 
-/// What is encrypted is opened for none that is made anew. So nobody knows what is in it.
+/// An encrypted object that will be recreated is not opened for inspection, so its content is unknown.
 #[test]
 fn what_is_marked_for_deletion_is_not_erased_unseen() {
     let mut layout = layout();
@@ -139,7 +139,7 @@ fn what_is_marked_for_deletion_is_not_erased_unseen() {
     assert!(said[0].contains("be in the filesystem at /var/lib, which is encrypted"), "{said:?}");
 }
 
-/// On devices of the layout: a partition that has its UUID, and a volume of LVM, which is known by its name.
+/// Volumes on devices of the layout: a partition is recognized by its UUID, and a logical volume by its name.
 #[test]
 fn what_is_marked_for_deletion_stays_on_devices_of_the_layout() {
     let mut layout = layout();

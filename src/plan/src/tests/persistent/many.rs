@@ -3,7 +3,8 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// A rack's worth of blank disks by hints, and as many in a group and in files: each gets a device of its own, and a reinstall keeps all.
+/// Many volumes are on blank disks selected by hints, in a group, and in files. Each of them gets a separate device,
+/// and a reinstall preserves all of them.
 #[test]
 fn many_at_once_have_a_device_each() {
     let mut machine = machine();
@@ -46,7 +47,7 @@ fn many_at_once_have_a_device_each() {
     let again = planned(&layout(), &installed, InstallMode::Reinstall, &volumes).unwrap();
     assert!(shown(&again).iter().all(|line| line.contains(" keep ")), "{again}");
     assert_eq!(prepares(&again), [""; 0]);
-    // One more volume of each type than disks: both are refused, and nothing is created.
+    // Each type has one more volume than disks: both additional volumes are refused, and nothing is created.
     volumes.push(discover("hdd-12", 90, json!({"rotational": "true"})));
     volumes.push(discover("ssd-12", 91, json!({"rotational": "false"})));
     let said = refused(&layout(), &machine, InstallMode::Install, &volumes);

@@ -1,4 +1,4 @@
-//! Volumes of Kubernetes on layouts and machines drawn at random.
+//! Kubernetes volumes on random layouts and machines.
 
 use super::*;
 use crate::tests::drawn::{NAMES, any_layout, any_machine};
@@ -8,7 +8,7 @@ use operations::{DeviceOp, Operation};
 use proptest::prelude::*;
 
 prop_compose! {
-    /// On disks that the layout may list or not, in groups that it may have or not, and in files.
+    /// Returns volumes on disks and in groups, whether or not the layout lists them, and in files.
     fn any_volumes()(
         drawn in prop::collection::vec((0usize..4, any::<bool>(), 0..NAMES.len(), 1u64..80), 1..6),
     ) -> Vec<Value> {
@@ -27,7 +27,7 @@ prop_compose! {
     }
 }
 
-/// Those that are not refused, as an operator would leave them.
+/// Returns the volumes that are not refused, as an operator would retain them.
 fn accepted(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: Vec<Value>) -> Vec<Value> {
     let mut good: Vec<Value> = Vec::new();
     for volume in volumes {
@@ -39,7 +39,8 @@ fn accepted(layout: &Layout, machine: &Inventory, mode: InstallMode, volumes: Ve
     good
 }
 
-/// Bytes that somebody could have on disks which the plan keeps, or does not name: signatures, tables, groups.
+/// Returns content that may belong to others, on disks that the plan preserves or does not write: signatures, tables,
+/// groups.
 fn of_others(inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let written: Vec<&model::device::DevicePath> = plan
         .stages
@@ -84,7 +85,7 @@ fn no_volume_touches_what_another_has() {
         judged.note("with volumes", !first.volumes.is_empty());
         judged.note("on disks that the layout does not name", !first.summary.volumes.is_empty());
         assert_sound(&first, &machine);
-        // The disks of the layout are treated as without volumes.
+        // The disks of the layout have the same verdicts as in the plan without volumes.
         prop_assert_eq!(first.summary.wiped.clone(), bare.summary.wiped.clone());
         let installed = after(&first, machine.clone());
         prop_assert_eq!(of_others(&machine, &first), of_others(&installed, &first));
@@ -123,11 +124,12 @@ fn no_volume_touches_what_another_has() {
     ]);
 }
 
-/// Changes a machine as between two installations: a missing disk, renamed or inactive volumes, a stale second signature.
+/// Changes a machine as it may change between two installations: a missing disk, renamed or inactive volumes, a stale
+/// second signature.
 fn disturb(machine: &mut Inventory, kind: usize, at: usize) {
     match kind {
         0 => {
-            // A blank disk takes the name of an absent one, and all devices on the absent disk are inactive.
+            // A blank disk takes the name of an absent disk, and all devices on the absent disk are inactive.
             let gone = machine.disks[at % machine.disks.len()].clone();
             let on_it: Vec<model::device::KernelName> =
                 model::storage_graph::DeviceStack::new(machine).topmost_first(&gone.name);
@@ -198,12 +200,13 @@ fn no_prepared_volume_is_made_a_second_time() {
             return Ok(());
         }
         judged.note("reinstalls", true);
-        // The inventory does not contain the content of filesystems, as one for an offline plan.
+        // The inventory lacks the content of filesystems, as for an offline plan.
         let seen = first.volumes.iter().filter(|is| !is.kind.starts_with("sparse"));
         let prepared = seen.map(|is| model::install_marker::RecordedVolume { uid: is.uid.to_string(), ..Default::default() });
         let prepared: Vec<_> = prepared.collect();
         for (kind, volume) in (0..4).flat_map(|kind| volumes.iter().map(move |volume| (kind, volume))) {
-            // Each volume is planned separately, so that the refusal of one does not hide that of another.
+            // Each volume is planned separately, so that the refusal of one volume does not hide the refusal of
+            // another.
             let mut disturbed = installed.clone();
             disturb(&mut disturbed, kind, at);
             let mut request = request(InstallMode::Reinstall, list(std::slice::from_ref(volume)), None);

@@ -1,4 +1,4 @@
-//! What no volume of Kubernetes is prepared on.
+//! Devices and files on which Kubernetes volumes are not prepared.
 
 use super::*;
 use model::inventory::DiskPartition;
@@ -90,7 +90,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     assert!(said[0].starts_with("volumes[0].metadata.name: "), "{said:?}");
 }
 
-/// The size of each line has room, and one byte more has not.
+/// A file of the size in each row is accepted, and a larger file is refused.
 #[test]
 fn a_file_that_its_filesystem_cannot_have_is_refused() {
     let on = |format: FilesystemFormat, options: &str| {
@@ -150,7 +150,7 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
         let said = refused(&layout, &inventory, InstallMode::Reinstall, &[elsewhere]);
         assert_eq!(said, [expected]);
     }
-    // Without a filesystem that is kept, the file of a sparse volume is gone with the old system.
+    // Without a preserved filesystem, the file of a sparse volume is lost with the old system.
     let mut alone = super::super::layout();
     alone.id = "alone".to_owned();
     let volumes = [sparse("small", 1, "Block", "10Mi")];

@@ -1,18 +1,18 @@
-//! A volume of Kubernetes that was prepared is never prepared a second time while its data may exist.
+//! A Kubernetes volume that was prepared is not prepared a second time while its data may exist.
 
 use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use operations::{Operation, SessionOp, StageName, TellPointOfNoReturn, WriteMarker};
 
-/// Sources of the record that a volume was prepared.
+/// Sources of a record that a volume was prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recorder {
-    /// `prepared_volumes` of the allocation.
+    /// Field `prepared_volumes` of the allocation.
     ControlPlane,
-    /// The marker that the control plane remembers.
+    /// The marker in the records of the control plane.
     Remembered,
-    /// The marker in the machine.
+    /// The marker on the disks of the machine.
     Disk,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn make(layout: &Layout, machine: &Inventory, request: PlanRequest) -
     crate::make_plan(layout, machine, request, &mut counting_from(7000))
 }
 
-/// Returns the marker's records of an installation of these volumes.
+/// Returns the records that an installation of these volumes writes to the marker.
 pub(super) fn records(volumes: &[Value]) -> Vec<RecordedVolume> {
     let claim = InstallClaim { order: None, ..claim() };
     let plan = make(&layout(), &machine(), request(InstallMode::Install, list(volumes), Some(claim))).unwrap();
@@ -41,7 +41,7 @@ pub(super) fn records(volumes: &[Value]) -> Vec<RecordedVolume> {
     written.unwrap().volumes.unwrap()
 }
 
-/// Puts the records where that recorder has them.
+/// Stores the records in this source.
 fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut PlanRequest, machine: &mut Inventory) {
     let records = Some(records.to_vec());
     match recorder {
@@ -66,7 +66,7 @@ fn record(recorder: Recorder, records: &[RecordedVolume], request: &mut PlanRequ
     }
 }
 
-/// The reinstall of a machine whose marker has these records.
+/// Makes the plan of a reinstall for a machine whose marker has these records.
 pub(super) fn reinstall(
     machine: &Inventory,
     volumes: &[Value],
@@ -85,7 +85,7 @@ pub(super) fn ext4(uuid: &str) -> DeviceSignature {
     DeviceSignature { kind: "ext4".into(), usage: "filesystem".into(), uuid: uuid.into(), ..DeviceSignature::default() }
 }
 
-/// The kernel gives the name of the disk that is not seen to a spare one.
+/// The disk of the volume is not found, and the kernel gives its name to a blank spare disk.
 #[test]
 fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
     let volumes = [
@@ -176,14 +176,14 @@ fn a_file_is_made_only_where_it_never_was() {
     });
     let said = reasons(reinstall(&unread, &small, &[]));
     assert!(said.iter().any(|said| said.contains("cannot be mounted: bad magic")), "{said:?}");
-    // Offline, with an inventory without the content of filesystems.
+    // The plan is made offline, from an inventory without the content of filesystems.
     unread.filesystems.clear();
     unread.failed.clear();
     let plan = super::planned(&layout(), &unread, InstallMode::Reinstall, &small).unwrap();
     assert!(plan.warnings.iter().any(|said| said.contains("once /var/lib is mounted")), "{plan}");
 }
 
-/// A kept disk that was replaced is made anew. Its volumes are not, before the operator says so.
+/// A preserved disk that was replaced is recreated. Its volumes are recreated only if the operator discards their data.
 #[test]
 fn volumes_of_a_replaced_disk_are_made_when_they_are_given_up() {
     let web = [in_group("web", 3, "Filesystem", "csi", "1Gi")];
@@ -205,7 +205,8 @@ fn volumes_of_a_replaced_disk_are_made_when_they_are_given_up() {
     assert_eq!(shown(&make(&layout(), &machine, request).unwrap()), ["web /dev/csi/web make sdb"]);
 }
 
-/// A new allocation erases all listed disks, and with them what was prepared there. Other disks may have the rest.
+/// An installation of a new allocation erases all listed disks, and with them the volumes on these disks. Other volumes
+/// may still be on other disks.
 #[test]
 fn an_installation_makes_again_what_it_erases() {
     let mut machine = installed(&four());
@@ -250,7 +251,7 @@ fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     assert!(said.iter().any(|said| said.contains("an interrupted attempt was preparing it on /dev/sdc")), "{said:?}");
 }
 
-/// Records outlive the list: a volume that is taken out of it may come back.
+/// Records are kept after a volume is removed from the list, because it may be listed again.
 #[test]
 fn the_marker_records_what_was_ever_prepared_and_not_erased() {
     let recorded = records(&four());

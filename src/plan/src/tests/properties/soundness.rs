@@ -1,4 +1,4 @@
-//! Assertions on a single plan: no operation touches what the verdicts preserve.
+//! Assertions on a single plan: no operation writes to anything that the verdicts preserve.
 
 use super::*;
 
@@ -107,8 +107,8 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
     }
 }
 
-/// A volume of Kubernetes is prepared on what the plan makes, on a whole disk that is blank and that nobody else names, or in the free
-/// space of a group on kept disks. No other disk is written for it.
+/// Asserts that a Kubernetes volume is prepared only on a device that the plan creates, on a whole blank disk that
+/// nothing else uses, or in the free space of a group on preserved disks. No other disk is written for it.
 fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventory) {
     let brought = brought(plan);
     let disks: BTreeSet<&str> =
@@ -135,7 +135,8 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
     }
 }
 
-/// What runs on kept disks alone stays, and on foreign ones what was running before.
+/// Asserts that a released device is on a wiped disk, or was assembled for inspection and is not on preserved disks
+/// only.
 fn assert_release(holder: &Holder, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
     let device = match holder {
         Holder::Swap { device }
@@ -176,11 +177,11 @@ fn assert_table(table: &PartitionTable, disk: &inventory::InventoryDisk) {
         assert_eq!(partition.first_lba * sector % MIB, 0);
         next = partition.last_lba + 1;
     }
-    // Backup entries and header.
+    // Backup GPT: entries and header.
     assert!(next * sector + 16384 + sector <= disk.size_bytes);
 }
 
-/// The image is for this disk, and what is mounted of it, or grows, is on it.
+/// Asserts that the image is written to this disk, and that its mounted and grown filesystems are on this disk.
 fn assert_burn(burn: &BurnDisk, disk: &inventory::InventoryDisk) {
     assert_eq!((burn.size_bytes, burn.sector_bytes), (disk.size_bytes, disk.sector_bytes));
     assert!(!burn.filesystems.is_empty());

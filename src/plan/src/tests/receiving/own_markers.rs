@@ -1,8 +1,8 @@
-//! Markers that a receiving machine finds on its own disks.
+//! Markers of a target machine on its own disks.
 
 use super::*;
 
-/// Its own marker is the last that it writes: then only the report was lost.
+/// The target's own marker is the last thing that it writes. If it exists, only the report was lost.
 #[test]
 fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     let (layout, other, moving, plan) = planned();
@@ -49,7 +49,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
         |record: RecordedDisk| RecordedDisk { guid: Some("00000000-0000-0000-0000-000000000009".to_owned()), ..record };
     let claim = InstallClaim { begun_on: begun.begun_on.iter().cloned().map(older).collect(), ..begun.clone() };
     assert_eq!(receive(&layout, &after, moving.clone(), claim).map(|plan| plan.already).unwrap_or_default(), None);
-    // A marker with another secret is not accepted either: the sender, or an earlier system, has written it.
+    // A marker with another secret is not accepted either: the source machine, or an earlier system, wrote it.
     for attempt in [None, record_of(&InstallMarker { secret: Some(secret()), ..InstallMarker::default() })] {
         let claim = InstallClaim { attempt, ..begun.clone() };
         assert_eq!(receive(&layout, &after, moving.clone(), claim).unwrap().already, None);
@@ -59,7 +59,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     assert!(unknown.contains("does not list it as replaced"), "{unknown}");
 }
 
-/// Its own system may have written in between: then all is received anew.
+/// The system of the source machine may have written data in the meantime. Everything is then received again.
 #[test]
 fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again() {
     let (layout, other, moving, plan) = planned();
@@ -97,7 +97,8 @@ fn a_marker_of_its_own_is_not_believed_once_the_other_machine_has_booted_again()
     }
 }
 
-/// The control plane may have forgotten. What each installation replaced tells; the clocks of both machines do not.
+/// The control plane may have lost its records. The age of an installation follows from the installations that it
+/// replaced, not from the clocks of the machines.
 #[test]
 fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
     let (layout, other, moving, plan) = planned();

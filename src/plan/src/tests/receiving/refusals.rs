@@ -167,7 +167,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     }
 }
 
-/// Their own blocks are as large as those sectors, or larger.
+/// The blocks of these filesystems are at least as large as the sectors of the source machine.
 #[test]
 fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
     let (layout, other, mut moving, _) = planned();
@@ -177,7 +177,7 @@ fn a_filesystem_with_blocks_of_its_own_goes_to_smaller_sectors() {
     receive(&layout, &other, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
-/// Cheap disks of two machines share names, and most have not all of them.
+/// Cheap disks of two machines share some identifiers, and most of them lack some.
 #[test]
 fn disks_that_share_less_than_a_disk_are_two() {
     type Sharing = (&'static str, fn(&mut inventory::InventoryDisk, &mut RecordedDisk));
