@@ -12,7 +12,7 @@ import kernel
 import units
 from debian import Debian
 from differences import KNOWN
-from documents import ACCEPTED, DEGRADED, NICS, REFUSED
+from documents import ACCEPTED, DEGRADED, MACHINES, NICS, REFUSED
 
 
 class Judgement:
@@ -194,6 +194,8 @@ def main(work, trees, names):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--documents":
-        print(json.dumps({**ACCEPTED, **{"refused-" + name: document for name, (document, _) in REFUSED.items()}}))
+        refused = {"refused-" + name: document for name, (document, _) in REFUSED.items()}
+        machines = {"machine-" + name: machine["document"] for name, machine in MACHINES.items()}
+        print(json.dumps({**ACCEPTED, **refused, **machines}))
     else:
         sys.exit(main(sys.argv[1], sys.argv[2:4], sys.argv[4:]))

@@ -154,6 +154,26 @@ ACCEPTED = {
 # Bonds of `eth1` and `eth0` that must work with one of them.
 DEGRADED = ("bond-active-backup", "bond-802.3ad", "bond-primary", "bond-renamed", "bond-names", "bond-optional-nics")
 
+# Bonds of machines with one NIC, which `machines.py` boots: the kernel name of the NIC that exists, and patterns of the lines in the report.
+GATEWAY = [route("default", "192.0.2.2")]
+MACHINES = {
+    "primary-absent": {
+        "nic": "eth1",
+        "document": {
+            **bond({"mode": "active-backup", "primary": "right"}, addresses=["192.0.2.7/24"], routes=GATEWAY),
+            "vlans": {"people": {"id": 100, "link": "bond0", "addresses": ["198.51.100.7/24"]}},
+        },
+        "expected": [r"mode: active-backup 1", r"active: \S+", r"address: people 198\.51\.100\.7/24 .*", r"address: bond0 192\.0\.2\.7/24 .*"],
+    },
+    "first-absent": {
+        "nic": "eth0",
+        "document": bond({"mode": "802.3ad", "lacp-rate": "fast"}, dhcp4=True),
+        "expected": [r"mode: 802\.3ad 4", r"address: bond0 192\.0\.2\.15/24 .*"],
+    },
+}
+# Lines of each report: one member, and a working network without failed units.
+EXPECTED = [r"members: \S+", r"online: active", r"failed: ", r"route: default via 192\.0\.2\.2 dev bond0 .*", r"gateway: answers"]
+
 STRICT = "netplan accepts it: "
 UNSUPPORTED = STRICT + "a field that not all network stacks can express"
 
