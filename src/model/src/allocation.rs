@@ -1,4 +1,5 @@
-//! Allocations: the image, layout and settings that the control plane assigns to a machine. No other module knows their wire format.
+//! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module depends on
+//! their wire format.
 //!
 //! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
 //! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
@@ -162,8 +163,8 @@ pub struct Allocation {
     /// How thoroughly disks are erased before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run: other steps do not run. If the list is empty, the default steps run, because no template changes
-    /// them. drophammer extension.
+    /// Steps to run; no other steps run. If the list is empty, no template changes the default steps, and these run.
+    /// drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified. Each is given by serial number, WWN or path
@@ -177,8 +178,8 @@ pub struct Allocation {
     /// these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt at the installation of `begun_on`. Only the install marker of this attempt proves that the installation
-    /// was finished.
+    /// Record of the last attempt of this first installation that passed the point of no return. Only the install
+    /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
     /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by

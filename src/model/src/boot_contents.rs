@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Contents that `drophammer image pack` has found in an image's tree. Contents that it has not found are omitted.
+/// Bootable contents that `drophammer image pack` has found in an image's tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct BootContents {
@@ -86,7 +86,7 @@ mod tests {
             br#"{"version": 1, "digest": "sha256:0a", "chunks": [], "contents": {"kernels": ["/boot/vmlinuz-6"]}}"#;
         let expected = BootContents { kernels: vec!["/boot/vmlinuz-6".to_owned()], ..BootContents::default() };
         assert_eq!(read_manifest_contents(text, "sha256:0a"), Ok(Some(expected.clone())));
-        // Another kind of digest cannot be compared.
+        // Digests of different algorithms cannot be compared, so they are not checked.
         assert_eq!(read_manifest_contents(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(read_manifest_contents(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [

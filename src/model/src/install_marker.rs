@@ -1,6 +1,6 @@
 //! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
 //!
-//! Because of its marker, an installed machine is not treated as an empty one. A reinstall finds its disks by the marker, even if their
+//! A machine with a marker is treated as installed. A reinstall identifies the disks by the marker, even if their
 //! kernel names have changed.
 
 pub mod attempt;

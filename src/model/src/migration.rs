@@ -226,14 +226,14 @@ mod tests {
         MigrationStatus { order: order.to_owned(), state: state.to_owned() }
     }
 
-    /// What both versions of a control plane may answer, and that a missing answer ends nothing.
+    /// Responses of control planes with and without a migration status. A missing status does not end a migration.
     #[test]
     fn only_a_word_is_an_end() {
         let (own, other) = (part("o1"), part("o2"));
         for (part, state, means) in [
             (Some(&own), "copying", MigrationAnswer::Role(&own)),
             (Some(&own), "planned", MigrationAnswer::Role(&own)),
-            // A file of the control plane that it cannot read.
+            // The control plane sends no role if it cannot read its own records.
             (None, "copying", MigrationAnswer::Waiting("copying")),
             (None, "ordered", MigrationAnswer::Waiting("ordered")),
             (None, "booting", MigrationAnswer::Waiting("booting")),
@@ -241,7 +241,7 @@ mod tests {
             (None, "done", MigrationAnswer::Done),
             (None, "cancelled", MigrationAnswer::Ended),
             (None, "refused", MigrationAnswer::Ended),
-            // It ended between the two looks of one answer.
+            // The migration ended while the control plane composed the response.
             (Some(&own), "cancelled", MigrationAnswer::Ended),
             (Some(&own), "done", MigrationAnswer::Done),
             (Some(&other), "copying", MigrationAnswer::Waiting("copying")),
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(interpret_answer("o1", part, Some(&newest("o1", state))), means, "{state}");
         }
         assert_eq!(interpret_answer("o1", Some(&other), Some(&newest("o2", "ordered"))), MigrationAnswer::Ended);
-        // A control plane of an earlier version has no word for it.
+        // A control plane of an earlier version sends no status.
         assert_eq!(interpret_answer("o1", Some(&own), None), MigrationAnswer::Role(&own));
         for part in [None, Some(&other)] {
             assert_eq!(interpret_answer("o1", part, None), MigrationAnswer::Unmentioned);

@@ -31,7 +31,7 @@ pub(crate) trait TargetRunner {
 pub(crate) struct Chroot<'a> {
     root: &'a NewRoot,
     special: MountStack,
-    /// Mount points below the root before [`Chroot::open`].
+    /// Mount points that existed below the root before [`Chroot::open`].
     before: Vec<PathBuf>,
     /// Mount points on which device nodes cannot be used.
     no_devices: Vec<PathBuf>,
@@ -124,7 +124,7 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // Sending fails only for a line of a process that the program left running.
+            // Sending fails only for lines of processes that are still running after the program has ended.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);
@@ -153,7 +153,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
     }
 }
 
-/// Unmounts filesystems that programs of the image left mounted, youngest first.
+/// Unmounts filesystems that programs of the image left mounted, most recent first.
 fn unmount_leftovers(root: &Path, before: &[std::path::PathBuf], special: &MountStack) -> Result<()> {
     let ours = |path: &Path| before.iter().any(|mount| mount == path) || special.contains(path);
     busy_device_users::list_mounts_below(root)

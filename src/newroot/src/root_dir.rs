@@ -241,7 +241,7 @@ impl NewRoot {
         let mut sofar = PathBuf::from("/");
         for name in path.split('/').filter(|name| !name.is_empty()) {
             sofar.push(name);
-            // Resolved from the root each time, because symlinks are relative to it.
+            // The path is resolved from the root each time, because symlinks are relative to the root.
             let resolved = match self.open_resolved(&sofar, flags) {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
                     let attributes = ReplacedAttributes::read(&dir, name)?;
@@ -284,7 +284,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
-    /// A target, and a directory beside it that nothing may reach.
+    /// Returns a target, and a directory outside it that must not be accessed.
     fn target() -> (TempDir, NewRoot, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("target"), dir.path().join("outside"));

@@ -300,7 +300,7 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata").join(name)
     }
 
-    /// `drophammer plan` with an inventory that is changed in one way.
+    /// Runs `drophammer plan` with a modified inventory.
     fn planned_with(change: impl Fn(&mut serde_json::Value), options: PlanArgs) -> CommandOutcome {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("changed.json");

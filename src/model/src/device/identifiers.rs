@@ -18,7 +18,7 @@ const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
 /// Minimum number of differing character pairs for which a byte-swapped serial number is considered the same serial number. With fewer
 /// pairs, two disks with the serial numbers `00000012` and `00000021` would be considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
-/// Minimum length of a serial number that is also recognized as a placeholder if it is byte-swapped.
+/// Minimum length of a serial number for which a byte-swapped placeholder is recognized too.
 const SWAPPED_WORD: usize = 4;
 
 /// Returns a serial number in canonical form for comparison; `None` if it is missing or a placeholder.

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::layout::read_yaml;
 
-    /// A layout that nothing is said of, with lines replaced.
+    /// Returns the advice for a layout without problems, in which these lines were replaced.
     fn said(replaced: &[(&str, &str)]) -> Vec<String> {
         let mut text = "id: x
 disks:

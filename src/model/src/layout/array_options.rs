@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Each of these is refused by mdadm 4.2 itself, with the disks wiped.
+    /// mdadm 4.2 refuses each of these options, but only after the disks were wiped.
     #[test]
     fn options_that_mdadm_would_refuse_do_not_pass() {
         use RaidLevel::*;

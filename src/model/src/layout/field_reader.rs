@@ -31,7 +31,7 @@ pub(super) struct LayoutFields<'a> {
     pub place: String,
     node: &'a DocumentNode,
     found: Vec<(&'static str, &'a DocumentNode)>,
-    /// Canonical names of known fields that were probably intended where the mapping contains unknown fields.
+    /// Canonical names of the fields for which the unknown fields of the mapping are probably misspellings.
     misspelt: Vec<&'static str>,
 }
 

@@ -29,7 +29,7 @@ impl FilesystemSpec {
         let mut problems: Vec<String> = read
             .flat_map(|given| given.map_or_else(|why| vec![why], |given| given.find_problems(self.format)))
             .collect();
-        // A word that contains the path of a device is refused: no valid value of these tools does.
+        // A word that contains a device path is refused, because no valid value of these tools contains one.
         for word in words.iter().filter(|word| word.contains("/dev/")) {
             let problem = describe_refusal(word, option_tables::DEVICE);
             if !problems.contains(&problem) {

@@ -82,7 +82,7 @@ mod tests {
     use site::operator_files;
     use std::collections::BTreeSet;
 
-    /// What the reader says that there is, when it is asked for something that nothing is like.
+    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_image(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

@@ -207,7 +207,7 @@ mod tests {
         schema["properties"].as_object().unwrap().keys().map(String::as_str).collect()
     }
 
-    /// What the reader says that there is, when it is asked for something that nothing is like.
+    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_machine(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

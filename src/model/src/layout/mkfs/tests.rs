@@ -37,7 +37,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Vfat, "-F32 -", "- is not an option"),
         (Swap, "-L x y", "y is not an option"),
         (Ext4, "--", "-- is not a supported option of mke2fs"),
-        // The last option would use the next argument that drophammer adds.
+        // The last option has no value, so it would consume the argument that drophammer appends.
         (Ext4, "-q -b", "-b requires a value"),
         (Btrfs, "--label", "--label requires a value"),
         // Parts of values.

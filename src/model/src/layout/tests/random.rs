@@ -12,8 +12,8 @@ fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9]{0,7}"
 }
 
-/// Disks with partitions, each partition with a filesystem or swap area of its own, the first one the root; and more
-/// disks under an array, a volume group and its volumes.
+/// Generates valid layouts. Each partition has a separate filesystem or swap area, and the first one is the root
+/// filesystem. Further disks may be under an array, a volume group and its volumes.
 fn valid_layout() -> impl Strategy<Value = Layout> {
     let disks = vec((vec((partition(), filesystem()), 1..5), any::<bool>(), any::<bool>(), disk_name()), 1..4);
     let sizes = prop::collection::btree_set("[a-z][0-9]-large", 0..3);
