@@ -117,7 +117,7 @@ pub struct Allocation {
     /// Additional arguments for the installed kernel. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_arguments: Vec<String>,
-    /// Position of the installed system in the boot order of an EFI firmware. drophammer extension.
+    /// Position of the installed system in the boot order of UEFI firmware. drophammer extension.
     #[serde(default)]
     pub boot_order: BootOrder,
     /// Kubernetes volumes that are prepared on the machine, and their storage classes; see [`Allocation::parse_volumes`]. drophammer
@@ -147,8 +147,8 @@ pub struct Allocation {
     /// True if the image is reinstalled. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if an installation preserves each disk with `wipeonreinstall: false` that contains this machine's previous data. This field is
-    /// never transmitted.
+    /// True if an installation preserves this machine's previous data on disks with `wipeonreinstall: false`. This
+    /// field is never transmitted.
     #[serde(skip)]
     pub keeps: bool,
     /// Order of the reinstall. Like `installed`, this is a drophammer extension.
@@ -281,7 +281,7 @@ pub enum FinisherChoice {
     /// The image's installer if it has one; otherwise drophammer.
     #[default]
     Auto,
-    /// The image's installer; without one, the installation fails.
+    /// The image's installer. The installation fails if the image does not contain one.
     Image,
     /// drophammer, even if the image has an installer.
     Builtin,
@@ -297,7 +297,7 @@ pub enum BootOrder {
     /// After the network, so that the machine boots from the network for a reinstall without any action at its console.
     #[default]
     Pxe,
-    /// First.
+    /// Before all other entries.
     Disk,
     /// The boot order is not changed.
     Keep,

@@ -28,7 +28,8 @@ pub struct BootContents {
 }
 
 impl BootContents {
-    /// Returns the version of the newest kernel, as its path contains it: `6.12.48+deb13-amd64`. Returns `None` if no path contains a version.
+    /// Returns the version in the path of the newest kernel, such as `6.12.48+deb13-amd64`. Returns `None` if no path
+    /// contains a version.
     pub fn newest_kernel(&self) -> Option<&str> {
         let versions = self.kernels.iter().filter_map(|path| {
             // `/boot/vmlinuz-VERSION`, `/boot/kernel-VERSION`, or `/usr/lib/modules/VERSION/vmlinuz`.

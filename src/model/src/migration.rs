@@ -19,8 +19,8 @@ pub struct MigrationOffer {
     /// Whether the target machine has passed its point of no return, so data may be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// True if the certificate of at least one of the two machines is not yet approved, neither by the operator nor by the secret in the
-    /// ramdisk of its peer. The target machine must not start until all certificates are approved.
+    /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
+    /// then, the target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine of the migration, if that machine is running in its ramdisk. Its certificate changes at each boot.
@@ -45,7 +45,8 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// Latest migration of a machine, and its state. Only this status shows a machine without a role whether the migration has ended.
+/// Latest migration of a machine, and its state. A machine without a role needs this status to detect the end of the
+/// migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {

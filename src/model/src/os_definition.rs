@@ -84,7 +84,7 @@ impl SelectedDefinition {
         OsSelector { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Returns the reason why this is not the result of selecting a valid definition; `None` if it may be.
+    /// Returns the reason why this cannot be a selection from a valid definition; `None` if no problem is found.
     pub fn find_problem(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))

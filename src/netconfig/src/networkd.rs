@@ -79,7 +79,7 @@ impl NetworkConfig {
         }
         if dhcp.is_some() {
             // netplan writes the same section and metric. Every version of systemd reads this section, and applies the
-            // metric to routes of IPv6 routers too.
+            // metric to routes from router advertisements too.
             ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
             if settings.dhcp4 {
                 // The ramdisk sends the same client identifier, so a DHCP server that identifies clients by option 61

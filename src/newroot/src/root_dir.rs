@@ -55,7 +55,7 @@ impl NewRoot {
     /// Writes a file like [`NewRoot::write_file`], with content from a reader.
     ///
     /// # Errors
-    /// As for [`NewRoot::write_file`], or the content cannot be read.
+    /// As for [`NewRoot::write_file`]. Also returns an error if the content cannot be read.
     pub(crate) fn write_file_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
         self.replace_file(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
     }

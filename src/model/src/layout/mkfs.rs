@@ -39,7 +39,8 @@ impl FilesystemSpec {
         problems
     }
 
-    /// Returns the value of a short option. If the option is specified several times, the tool uses the last value, which is returned.
+    /// Returns the value of a short option. If the option is specified several times, returns the last value, which is
+    /// the one that the tool uses.
     pub fn find_option_value(&self, letter: char) -> Option<&str> {
         let read = parse_arguments(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()

@@ -74,7 +74,7 @@ pub struct FilesystemSpec {
     /// What a reinstall does with the image's files below the mount point, if it preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// True if this filesystem and the partition that contains it, the last one of a raw image, are enlarged to the end of the disk.
+    /// True if this filesystem and its partition, the last one of a raw image, are enlarged to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.

@@ -34,7 +34,7 @@ pub(crate) mod task {
 pub(crate) struct OsInstallerSettings {
     /// Whether the image contains the settings file, so tasks of os-installer are performed.
     pub is_metal: bool,
-    /// Name of the distribution as which the image is treated, instead of the detected one.
+    /// Name of the distribution that is assumed for the image instead of the detected one.
     pub system: Option<String>,
     pub bootloader_id: Option<String>,
     pub script: Option<CustomScript>,

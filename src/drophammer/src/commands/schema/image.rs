@@ -27,7 +27,7 @@ pub(crate) fn image_schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "OS, hyphen, version. Constraints of layouts match it.",
+                "description": "Operating system, hyphen and version, such as debian-13.0.20261101. Constraints of layouts select images by it.",
                 "examples": ["debian-12.0.20261101"],
             },
             "name": {"type": ["string", "null"], "description": "Display name."},

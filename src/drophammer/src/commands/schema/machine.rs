@@ -47,7 +47,7 @@ pub(crate) fn machine_schema() -> Value {
             "name": text("Display name."),
             "project": text("Passed to the image unchanged."),
             "role": text("Passed to the image unchanged."),
-            "requested_traits": list("Traits of the machine that this installation requests. A deploy template of that name changes the steps of the installation."),
+            "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
             "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
             "console_password": {

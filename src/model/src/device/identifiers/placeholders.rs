@@ -3,7 +3,7 @@
 use super::comparable_serial;
 use common::encoding::decode_hex;
 
-/// Texts of placeholders, without characters other than letters and digits.
+/// Known placeholders, reduced to their letters and digits.
 const WORDS: [&str; 36] = [
     "NONE",
     "NULL",
