@@ -131,11 +131,12 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but this document omits it. The key is omitted in documents for operators, and in documents for boots
-    /// after the point of no return.
+    /// True if a disk key exists but is omitted here. Responses to operators, and to boots after the point of no
+    /// return, omit the key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
-    /// Names of the fields that this document omits, because the control plane sends them only on a separate request. drophammer extension.
+    /// Names of the fields that are omitted here, because the control plane sends them only on a separate request.
+    /// drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
     /// Key of the encrypted filesystems with `key: file`. The agent reads it from the ramdisk; it is never transmitted.
@@ -163,8 +164,8 @@ pub struct Allocation {
     /// How thoroughly disks are erased before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Steps to run; no other steps run. If the list is empty, no template changes the default steps, and these run.
-    /// drophammer extension.
+    /// Steps to run; no other steps run. An empty list means that the default steps run, because no template changes
+    /// them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified. Each is given by serial number, WWN or path
@@ -201,7 +202,7 @@ pub struct Allocation {
     pub moving: Option<MigrationOffer>,
 }
 
-/// Verdicts of a plan that were approved (`plan::ApprovalSummary`), and the hash of their canonical form.
+/// Approved verdicts of a plan (`plan::ApprovalSummary`), and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct ApprovedPlan {

@@ -1,4 +1,5 @@
-//! Management controller (BMC) of a machine: its address and credentials, and the data that its machine reads from it.
+//! Management controller (BMC) of a machine: its address and credentials, and the data that the machine reads from its
+//! BMC.
 
 use crate::registry_auth::SecretText;
 use serde::{Deserialize, Serialize};

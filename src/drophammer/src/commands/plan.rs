@@ -79,7 +79,7 @@ pub(super) struct PlanInputs {
     pub templates: NamedTemplates,
 }
 
-/// Makes the plan. Returns the output and the exit status.
+/// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     match collect_inputs(options)? {
         Ok(asked) => make_plan(options, asked),

@@ -92,7 +92,7 @@ fn print_done(answer: OperatorResponse<Value>, as_json: bool, word: &str) -> Res
     }
 }
 
-/// Formats the layouts with the columns of metal-stack's first proposal, and their filesystems.
+/// Formats the layouts as a table with the columns of metal-stack's first proposal, and a column for the filesystems.
 fn format_layouts(all: &[Value]) -> String {
     let mut rows = vec![["id", "description", "filesystems", "sizes", "images"].map(str::to_owned)];
     let text = |value: &Value| replace_hidden(value.as_str().unwrap_or_default());

@@ -128,8 +128,8 @@ fn sort_by_priority(steps: &mut [PlannedStep]) {
     steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
 }
 
-/// Adds a step to the list. If the list already contains this core step, from an earlier template, its arguments are extended instead, and
-/// its priority is replaced if the later template sets one.
+/// Adds a step to the list. If the list already contains this core step from an earlier template, adds the arguments to
+/// the existing step instead, and replaces its priority if the later template sets one.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {

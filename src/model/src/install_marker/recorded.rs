@@ -85,7 +85,8 @@ fn recorded_markers_are_read_with_every_field_and_written_again() {
     }
 }
 
-/// A marker without the fields of later versions claims nothing: neither a proven attempt, nor an order of installations, nor volumes.
+/// A marker without the fields of later versions proves no attempt, and contains neither replaced installations nor
+/// volumes.
 #[test]
 fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
     let (_, marker) = recorded("full");

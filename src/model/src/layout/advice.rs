@@ -10,8 +10,8 @@ use common::diagnostic::Diagnostic;
 
 /// Size in MiB that no disk has so far: 64 TiB.
 const HUGE_MIB: u64 = 64 << 20;
-/// Minimum size in MiB at which the size of an ESP was probably written in KiB: 512 MiB in KiB is the number 524288, which is read as 512
-/// GiB.
+/// Size in MiB from which the size of an ESP was probably written in KiB: 512 MiB are 524288 KiB, and this number is
+/// read as 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
 /// Size in MiB below which the size of a root filesystem was probably written in GiB, because no image would fit.
 const TINY_ROOT_MIB: u64 = 64;

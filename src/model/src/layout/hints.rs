@@ -253,8 +253,8 @@ impl HintCondition {
     }
 }
 
-/// Returns whether the condition requires exactly an alternative spelling of the attribute. Other conditions, such as `<in>`, apply to the
-/// spelling of the inventory.
+/// Returns whether the condition is a comparison for equality with an alternative spelling of the attribute. Other
+/// conditions, such as `<in>`, are compared only with the spelling in the inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);
     match word {

@@ -171,7 +171,8 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Partition"))]
 pub struct PartitionSpec {
-    /// Number in the partition table. Partitions are placed on the disk in the order of their numbers. Numbers may be omitted.
+    /// Number in the partition table. Partitions are placed on the disk in the order of their numbers. Gaps between the
+    /// numbers are allowed.
     pub number: u32,
     /// Name in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -31,7 +31,8 @@ pub struct InstalledSystem {
 /// were assembled.
 ///
 /// # Errors
-/// Fails if there is no such installation or its boot files cannot be read. Nothing is loaded or mounted then.
+/// Fails if there is no such installation or its boot files cannot be read. In this case, nothing is loaded, and
+/// nothing remains mounted.
 pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocation: &str) -> Result<InstalledSystem> {
     let root = find_root(inventory, machines, allocation)?;
     let marker = root.marker.clone().unwrap_or_default();

@@ -48,7 +48,8 @@ fn replace_arrays(own: &str, arrays: &[BootArray]) -> String {
     text
 }
 
-/// Returns whether the line has an ARRAY keyword, which may be abbreviated to three letters, in any case.
+/// Returns whether the line begins with the keyword ARRAY, which is not case-sensitive and may be abbreviated to three
+/// letters.
 fn is_array_line(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     word.len() >= 3 && "array".starts_with(&word)

@@ -10,7 +10,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// Names of those tasks of os-installer that are also performed here, spelled as in os-installer.
+/// Names of the tasks of os-installer that drophammer performs too, spelled as in os-installer.
 pub(crate) mod task {
     pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
     pub(crate) const HOSTNAME: &str = "write hostname";

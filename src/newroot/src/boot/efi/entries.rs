@@ -80,7 +80,7 @@ fn is_own(value: &[u8]) -> bool {
     LoadOption::parse(value).is_some_and(|option| option.description.starts_with(OWN))
 }
 
-/// Returns the numbers of unused entries, ascending. Numbers in the order or in `BootNext` are not returned even if
+/// Returns the numbers of unused entries, ascending. Numbers in `BootOrder` or `BootNext` are treated as used even if
 /// their entries do not exist.
 fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     let taken = |number: &u16| {
