@@ -276,7 +276,7 @@ fn the_commands_in_the_docs_are_understood() {
             let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
                 continue;
             };
-            // Without the trailing comment and shell redirections.
+            // The trailing comment and shell redirections are ignored.
             let command = command.split("  #").next().unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
             crate::cli::Cli::try_parse_from(words)

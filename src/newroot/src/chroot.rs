@@ -124,7 +124,7 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // Sending fails only for lines of processes that are still running after the program has ended.
+            // Sending fails only for lines of processes that outlive the program.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);
@@ -146,7 +146,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
                 say(&format!("killing {process}, which a program of the image left running"));
                 said.push(process.id);
             }
-            // A process that has already exited is fine too.
+            // A process that has already exited is not an error.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));

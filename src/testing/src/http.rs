@@ -1,4 +1,4 @@
-//! Small HTTP server for tests, which can simulate faults of servers.
+//! Small HTTP server for tests. It can simulate faulty servers.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -221,7 +221,7 @@ pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let (word, rest) = name.split_at(letters);
     let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
     let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
-    // For a partition, its disk.
+    // For the name of a partition, suggests its disk.
     let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
         .into_iter()

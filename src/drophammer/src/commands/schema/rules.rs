@@ -141,7 +141,7 @@ fn add_disk_rules(disk: &mut Value) {
         }),
     );
     add_aliases(disk, "wipeonreinstall", &["wipe", "wipe_on_reinstall", "wipeOnReinstall"]);
-    // Only disks that are found by hints may have any name.
+    // Only a disk that is selected by hints may have an arbitrary name.
     let named =
         json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
     add_all_of(disk, named);

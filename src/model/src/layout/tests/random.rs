@@ -126,7 +126,7 @@ fn push_filesystem(layout: &mut Layout, mut filesystem: FilesystemSpec) {
     layout.filesystems.push(filesystem);
 }
 
-/// Array on whole disks, and a group with volumes on it.
+/// Generates an array on whole disks, and a volume group with volumes on this array.
 #[derive(Debug, Clone)]
 struct Stack {
     raid: ArraySpec,
@@ -176,12 +176,12 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         layout.logicalvolumes.push(volume);
         push_filesystem(layout, filesystem);
     }
-    // Not with `/`, which cannot be encrypted.
+    // The root filesystem is excluded, because it cannot be encrypted.
     group.encrypted = (!has_root && group.tags.len() != 1).then_some(EncryptionSpec { key: KeySource::File });
     layout.volumegroups.push(group);
 }
 
-/// A seed with replaced bytes, and duplicated, removed or shifted lines.
+/// Generates the text of a seed with replaced bytes, and with duplicated, removed or moved lines.
 fn mutated_seed() -> impl Strategy<Value = String> {
     let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
     (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {
