@@ -161,7 +161,7 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// How thoroughly disks are erased before they are recreated. drophammer extension.
+    /// Thoroughness of erasing disks before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
     /// Steps to run; no other steps run. An empty list means that the default steps run, because no template changes
@@ -295,10 +295,11 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// After the network, so that the machine boots from the network for a reinstall without any action at its console.
+    /// The installed system is after the network, so that the machine boots from the network for a reinstall without
+    /// any action at its console.
     #[default]
     Pxe,
-    /// Before all other entries.
+    /// The installed system is before all other entries.
     Disk,
     /// The boot order is not changed.
     Keep,

@@ -71,7 +71,7 @@ pub struct FilesystemSpec {
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word per item.
     pub createoptions: Vec<String>,
-    /// What a reinstall does with the image's files below the mount point, if it preserves this filesystem.
+    /// Treatment of the image's files below the mount point by a reinstall that preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
     /// True if this filesystem and its partition, the last one of a raw image, are enlarged to the end of the disk.
@@ -105,7 +105,7 @@ pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
-/// What a reinstall does with the image's files below the mount point of a preserved filesystem.
+/// Treatment of the image's files below the mount point of a filesystem that a reinstall preserves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
