@@ -46,10 +46,10 @@ mod tests {
     use linux::process::ToolCommand;
     use std::time::Duration;
 
-    /// Much longer than any shell takes.
+    /// Deadline for a shell, far longer than any shell needs.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Commands that people give, below this one.
+    /// Adds the names of all visible subcommands, as in their manual pages.
     fn commands(command: &clap::Command, above: &str, all: &mut Vec<String>) {
         for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = format!("{above}-{}", below.get_name());
@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    /// A terminal of its own, in which somebody types `rei` and a tab.
+    /// zsh script that starts an interactive shell in a pseudoterminal, and types `rei` and a tab there.
     const ZSH: &str = r#"
         zmodload zsh/zpty
         zpty shell "zsh -f -i"
@@ -103,7 +103,7 @@ mod tests {
             std::fs::write(folder.path().join(name), completion_script(shell)).unwrap();
             std::fs::write(folder.path().join("asks"), asks).unwrap();
             let program = format!("{shell:?}").to_lowercase();
-            // The shell writes files below its home directory even if it is not asked to.
+            // The home directory is temporary, because some shells write files to it at every start.
             let command = ToolCommand::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());
             let command = command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(DEADLINE);
             let output = command.run().unwrap_or_else(|error| panic!("{program}: {error}"));

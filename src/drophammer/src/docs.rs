@@ -260,7 +260,7 @@ fn the_way_to_a_first_machine_is_the_servers() {
     for file in files {
         assert!(dnsmasq.contains(&format!(",{file}")), "{file}");
     }
-    // One lease for each NIC, and no answer without a boot file.
+    // Each NIC gets one lease, and clients without a boot file get no response.
     assert_eq!(kea["Dhcp4"]["match-client-id"], false);
     assert_eq!(classes.last().unwrap()["name"], "DROP");
     assert!(dnsmasq.contains("\ndhcp-ignore-clid\n") && dnsmasq.contains("\ndhcp-ignore=tag:firmware,"), "{dnsmasq}");
@@ -276,7 +276,7 @@ fn the_commands_in_the_docs_are_understood() {
             let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
                 continue;
             };
-            // Without the trailing comment and shell redirections.
+            // The trailing comment and shell redirections are ignored.
             let command = command.split("  #").next().unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));
             crate::cli::Cli::try_parse_from(words)

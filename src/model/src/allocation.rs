@@ -1,4 +1,5 @@
-//! Allocations: the image, layout and settings that the control plane assigns to a machine. No other module knows their wire format.
+//! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module depends on
+//! their wire format.
 //!
 //! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
 //! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
@@ -116,7 +117,7 @@ pub struct Allocation {
     /// Additional arguments for the installed kernel. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_arguments: Vec<String>,
-    /// Position of the installed system in the boot order of an EFI firmware. drophammer extension.
+    /// Position of the installed system in the boot order of UEFI firmware. drophammer extension.
     #[serde(default)]
     pub boot_order: BootOrder,
     /// Kubernetes volumes that are prepared on the machine, and their storage classes; see [`Allocation::parse_volumes`]. drophammer
@@ -130,11 +131,12 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but this document omits it. The key is omitted in documents for operators, and in documents for boots
-    /// after the point of no return.
+    /// True if a disk key exists but is omitted here. Responses to operators, and to boots after the point of no
+    /// return, omit the key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
-    /// Names of the fields that this document omits, because the control plane sends them only on a separate request. drophammer extension.
+    /// Names of the fields that are omitted here, because the control plane sends them only on a separate request.
+    /// drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
     /// Key of the encrypted filesystems with `key: file`. The agent reads it from the ramdisk; it is never transmitted.
@@ -146,8 +148,8 @@ pub struct Allocation {
     /// True if the image is reinstalled. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if an installation preserves each disk with `wipeonreinstall: false` that contains this machine's previous data. This field is
-    /// never transmitted.
+    /// True if an installation preserves this machine's previous data on disks with `wipeonreinstall: false`. This
+    /// field is never transmitted.
     #[serde(skip)]
     pub keeps: bool,
     /// Order of the reinstall. Like `installed`, this is a drophammer extension.
@@ -159,10 +161,10 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// How thoroughly disks are erased before they are recreated. drophammer extension.
+    /// Thoroughness of erasing disks before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run: other steps do not run. If the list is empty, the default steps run, because no template changes
+    /// Steps to run; no other steps run. An empty list means that the default steps run, because no template changes
     /// them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
@@ -177,8 +179,8 @@ pub struct Allocation {
     /// these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt at the installation of `begun_on`. Only the install marker of this attempt proves that the installation
-    /// was finished.
+    /// Record of the last attempt of this first installation that passed the point of no return. Only the install
+    /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
     /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by
@@ -200,7 +202,7 @@ pub struct Allocation {
     pub moving: Option<MigrationOffer>,
 }
 
-/// Verdicts of a plan that were approved (`plan::ApprovalSummary`), and the hash of their canonical form.
+/// Approved verdicts of a plan (`plan::ApprovalSummary`), and the hash of their canonical form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct ApprovedPlan {
@@ -280,7 +282,7 @@ pub enum FinisherChoice {
     /// The image's installer if it has one; otherwise drophammer.
     #[default]
     Auto,
-    /// The image's installer; without one, the installation fails.
+    /// The image's installer. The installation fails if the image does not contain one.
     Image,
     /// drophammer, even if the image has an installer.
     Builtin,
@@ -293,10 +295,11 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// After the network, so that the machine boots from the network for a reinstall without any action at its console.
+    /// The installed system is after the network, so that the machine boots from the network for a reinstall without
+    /// any action at its console.
     #[default]
     Pxe,
-    /// First.
+    /// The installed system is before all other entries.
     Disk,
     /// The boot order is not changed.
     Keep,

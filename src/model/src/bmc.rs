@@ -1,4 +1,5 @@
-//! Management controller (BMC) of a machine: its address and credentials, and the data that it returns to its own machine.
+//! Management controller (BMC) of a machine: its address and credentials, and the data that the machine reads from its
+//! BMC.
 
 use crate::registry_auth::SecretText;
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,7 @@ pub enum BmcAddress {
     },
 }
 
-/// Data that the BMC returns to its own machine, without credentials. Empty if unknown.
+/// Data that the machine reads from its own BMC without credentials. Empty if unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InBandBmc {
     /// Address of the LAN channel.
@@ -46,7 +47,8 @@ pub struct InBandBmc {
     pub problems: Vec<String>,
 }
 
-/// Field replaceable unit: the fields of the FRU inventory by which parts of a server are ordered and replaced. Empty if unknown.
+/// Fields of the FRU (field replaceable unit) inventory that identify the parts of a server for orders and replacement.
+/// Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FruInfo {
@@ -69,7 +71,7 @@ pub struct FruInfo {
 }
 
 impl FruInfo {
-    /// Fields with metal-stack's names, in the order of its messages.
+    /// Returns the fields with metal-stack's names, in the order in which metal-stack's messages contain them.
     pub fn fields(&self) -> [(&'static str, &str); 8] {
         [
             ("chassis_part_number", &self.chassis_part_number),
@@ -120,7 +122,7 @@ impl BmcAddress {
         if host.is_empty() || host.starts_with('-') || !host.bytes().all(plain) {
             return Err(form());
         }
-        // Some controllers answer only paths with a trailing slash, so that a path of a system is sent as written.
+        // Some controllers respond only to paths with a trailing slash, so the path of a system is sent as written.
         let is_root = ["", "/redfish/v1"].contains(&path.trim_end_matches('/'));
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {

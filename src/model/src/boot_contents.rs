@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Contents that `drophammer image pack` has found in an image's tree. Contents that it has not found are omitted.
+/// Bootable contents that `drophammer image pack` has found in an image's tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct BootContents {
@@ -28,7 +28,8 @@ pub struct BootContents {
 }
 
 impl BootContents {
-    /// Returns the version of the newest kernel, as its path contains it: `6.12.48+deb13-amd64`. Returns `None` if no path contains a version.
+    /// Returns the version in the path of the newest kernel, such as `6.12.48+deb13-amd64`. Returns `None` if no path
+    /// contains a version.
     pub fn newest_kernel(&self) -> Option<&str> {
         let versions = self.kernels.iter().filter_map(|path| {
             // `/boot/vmlinuz-VERSION`, `/boot/kernel-VERSION`, or `/usr/lib/modules/VERSION/vmlinuz`.
@@ -86,7 +87,7 @@ mod tests {
             br#"{"version": 1, "digest": "sha256:0a", "chunks": [], "contents": {"kernels": ["/boot/vmlinuz-6"]}}"#;
         let expected = BootContents { kernels: vec!["/boot/vmlinuz-6".to_owned()], ..BootContents::default() };
         assert_eq!(read_manifest_contents(text, "sha256:0a"), Ok(Some(expected.clone())));
-        // Another kind of digest cannot be compared.
+        // Digests of different algorithms cannot be compared, so they are not checked.
         assert_eq!(read_manifest_contents(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(read_manifest_contents(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [

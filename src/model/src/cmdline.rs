@@ -47,7 +47,8 @@ impl AgentSettings {
     /// Parses the text of `/proc/cmdline`.
     ///
     /// # Errors
-    /// Fails if a setting is missing, unusable, or given twice with different values, or if the number of control planes is not one.
+    /// Fails if a setting is missing, unusable, or given twice with different values, or if no control plane or several
+    /// are configured.
     pub fn from_cmdline(text: &str) -> Result<AgentSettings> {
         let all = |name: &str| -> Vec<String> {
             let words = text.split_whitespace();
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// As mini-lab's partition and its pixie write it.
+    /// Kernel command line as mini-lab's partition and its pixie write it.
     #[test]
     fn a_partition_of_metal_stack_is_in_charge() {
         let cmdline =

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EraseMode {
-    /// Destroys the encryption key or discards the whole disk, which takes seconds, if the disk supports it. The locations of signatures
-    /// are zeroed in any case.
+    /// Destroys the encryption key or discards the whole disk, if the disk supports this; both take only seconds. The
+    /// locations of signatures are zeroed in any case.
     #[default]
     Quick,
     /// Makes the old contents unrecoverable. If this is impossible, the installation fails.

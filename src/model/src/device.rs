@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines the Rust type for names of one type. It cannot be converted implicitly to the types of other names.
+/// Defines the Rust type for one type of name. Values are not converted implicitly to the Rust types of other names.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*

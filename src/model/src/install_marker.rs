@@ -1,6 +1,6 @@
 //! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
 //!
-//! Because of its marker, an installed machine is not treated as an empty one. A reinstall finds its disks by the marker, even if their
+//! A machine with a marker is treated as installed. A reinstall identifies the disks by the marker, even if their
 //! kernel names have changed.
 
 pub mod attempt;
@@ -121,7 +121,8 @@ pub struct RecordedDisk {
     /// Slot in which the disk was, as `/dev/disk/by-path/…`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
-    /// Disk GUID of the disk's GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new GUID.
+    /// Disk GUID in the GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new
+    /// GUID.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid: Option<String>,

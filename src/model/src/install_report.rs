@@ -41,7 +41,8 @@ pub enum InstallOutcome {
 pub struct FailureSummary {
     /// Stage of the plan that failed. If there was no plan yet, the phase that failed.
     pub stage: String,
-    /// True if nothing was written but the attempt was announced, so the control plane may have recorded a passed point of no return.
+    /// True if the attempt was announced to the control plane, but has written nothing. The control plane may then have
+    /// recorded that the attempt passed its point of no return.
     pub announced: bool,
     /// Marker of this allocation that was found on a disk but is not trusted, for inspection by the operator.
     pub unbelieved: Option<InstallMarker>,

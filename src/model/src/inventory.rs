@@ -51,7 +51,7 @@ pub struct Inventory {
     /// Whole disks. The hardware areas of an eMMC, which the kernel shows as disks, are omitted when an inventory is read.
     #[serde(deserialize_with = "read_disks")]
     pub disks: Vec<InventoryDisk>,
-    /// Running block devices on top of other block devices.
+    /// Running block devices on top of other block devices, such as arrays and logical volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<StackedDevice>,
     /// md arrays as described by the superblocks of their members, whether running or not.
@@ -231,7 +231,7 @@ pub struct StackedDevice {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the device was not running before, and the agent assembled it for inspection.
+    /// Whether the agent assembled the device for inspection. Otherwise, it was already running.
     #[serde(default)]
     pub assembled: bool,
     /// Whether the device is blank, as defined by [`InventoryDisk::blank`].

@@ -192,7 +192,7 @@ pub fn usable_serial(text: &str) -> Option<&str> {
     const ROW: &str = "01234567890123456789";
     let is_row = letters.len() > 4 && (ROW.contains(&letters) || "0123456789abcdef".contains(&letters));
     let is_placeholder = is_repeated || is_row || PLACEHOLDER_SERIALS.contains(&letters.as_str());
-    // No placeholder is known in another script.
+    // A text without ASCII letters and digits is usable, because no placeholder in another script is known.
     let has_others = text.chars().any(char::is_alphanumeric) && letters.is_empty();
     (has_others || !is_placeholder).then_some(text)
 }

@@ -19,8 +19,8 @@ pub struct MigrationOffer {
     /// Whether the target machine has passed its point of no return, so data may be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// True if the certificate of at least one of the two machines is not yet approved, neither by the operator nor by the secret in the
-    /// ramdisk of its peer. The target machine must not start until all certificates are approved.
+    /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
+    /// then, the target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine of the migration, if that machine is running in its ramdisk. Its certificate changes at each boot.
@@ -45,7 +45,8 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// Latest migration of a machine, and its state. Only this status shows a machine without a role whether the migration has ended.
+/// Latest migration of a machine, and its state. A machine without a role needs this status to detect the end of the
+/// migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -226,14 +227,14 @@ mod tests {
         MigrationStatus { order: order.to_owned(), state: state.to_owned() }
     }
 
-    /// What both versions of a control plane may answer, and that a missing answer ends nothing.
+    /// Responses of control planes with and without a migration status. A missing status does not end a migration.
     #[test]
     fn only_a_word_is_an_end() {
         let (own, other) = (part("o1"), part("o2"));
         for (part, state, means) in [
             (Some(&own), "copying", MigrationAnswer::Role(&own)),
             (Some(&own), "planned", MigrationAnswer::Role(&own)),
-            // A file of the control plane that it cannot read.
+            // The control plane sends no role if it cannot read its own records.
             (None, "copying", MigrationAnswer::Waiting("copying")),
             (None, "ordered", MigrationAnswer::Waiting("ordered")),
             (None, "booting", MigrationAnswer::Waiting("booting")),
@@ -241,7 +242,7 @@ mod tests {
             (None, "done", MigrationAnswer::Done),
             (None, "cancelled", MigrationAnswer::Ended),
             (None, "refused", MigrationAnswer::Ended),
-            // It ended between the two looks of one answer.
+            // The migration ended while the control plane composed the response.
             (Some(&own), "cancelled", MigrationAnswer::Ended),
             (Some(&own), "done", MigrationAnswer::Done),
             (Some(&other), "copying", MigrationAnswer::Waiting("copying")),
@@ -249,7 +250,7 @@ mod tests {
             assert_eq!(interpret_answer("o1", part, Some(&newest("o1", state))), means, "{state}");
         }
         assert_eq!(interpret_answer("o1", Some(&other), Some(&newest("o2", "ordered"))), MigrationAnswer::Ended);
-        // A control plane of an earlier version has no word for it.
+        // A control plane of an earlier version sends no status.
         assert_eq!(interpret_answer("o1", Some(&own), None), MigrationAnswer::Role(&own));
         for part in [None, Some(&other)] {
             assert_eq!(interpret_answer("o1", part, None), MigrationAnswer::Unmentioned);

@@ -71,7 +71,7 @@ pub struct SelectedDefinition {
     pub variant: String,
     /// Version of Ganeti's OS interface: 10, 15 or 20.
     pub api: u32,
-    /// Values of parameters, by parameter name. A parameter without a value here has the default of the definition.
+    /// Values of parameters, by parameter name. A parameter that is not listed has the default of the definition.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
     /// Files of the definition, by their paths in its directory. They include `verify` if the definition has one.
@@ -84,7 +84,7 @@ impl SelectedDefinition {
         OsSelector { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Returns the reason why this is not the result of selecting a valid definition; `None` if it may be.
+    /// Returns a problem that a selection from a valid definition cannot have; `None` if there is none.
     pub fn find_problem(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))

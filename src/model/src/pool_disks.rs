@@ -132,13 +132,13 @@ mod tests {
             (vec![known("B", 20), known("A", 10)], &two[..], vec![]),
             (vec![known("A", 10), known("C", 30)], &two[..], vec![known("C", 30)]),
             (vec![known("A", 10), known("B", 20)], &two[..1], vec![known("B", 20)]),
-            // Replaced by one of the same size; by one of another size.
+            // A disk was replaced by one of the same size, and by one of another size.
             (vec![known("A", 10), known("C", 20)], &two[..], vec![]),
             (vec![known("A", 10), known("B", 21)], &two[..], vec![known("B", 21)]),
-            // A placeholder, twice, is two disks.
+            // Two disks with the same placeholder are different disks.
             (vec![known("0000", 10), known("0000", 10)], &same[..], vec![]),
             (vec![known("0000", 10), known("0000", 10)], &same[..1], vec![known("0000", 10)]),
-            // The control plane knows sizes alone.
+            // The control plane may have recorded only the sizes.
             (vec![known("", 20), known("", 10)], &two[..], vec![]),
             (vec![known("", 20), known("", 20)], &two[..], vec![known("", 20)]),
         ] {
@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(find_missing(&memory, &[disk("sda", "new", 10)]), [lost]);
     }
 
-    /// A variable of the firmware has little room, and whoever writes into it must not fill it.
+    /// The records are stored in a firmware variable, which must remain small even if a disk reports a long serial
+    /// number.
     #[test]
     fn the_memory_is_bounded() {
         let lost: Vec<KnownDisk> =
@@ -188,7 +189,7 @@ mod tests {
             (vec![disk("sda", "A", 10)], None),
             (vec![], None),
             (vec![disk("sda", "A", 10), disk("sdb", "B", 20)], Some(vec![disk("sdb", "B", 20)])),
-            // Pulled and inserted again, or another one in its place.
+            // The disk was disconnected and reconnected, or replaced by another one.
             (vec![again.clone()], Some(vec![again])),
             (vec![disk("sda", "C", 10)], Some(vec![disk("sda", "C", 10)])),
             (vec![disk("sda", "A", 10), stick], None),

@@ -1,4 +1,5 @@
-//! Credentials for registries: user name and password, or an identity token. They come from an image's file or from Docker's `config.json`.
+//! Credentials for registries: user name and password, or an identity token. They are read from an image file or from
+//! Docker's `config.json`.
 
 mod docker_config;
 

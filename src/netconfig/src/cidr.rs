@@ -36,7 +36,7 @@ fn left_aligned_bits(address: &IpAddr) -> u128 {
     }
 }
 
-/// Returns the network mask of a prefix length, for the result of [`left_aligned_bits`].
+/// Returns the network mask for a prefix length, aligned like the result of [`left_aligned_bits`].
 fn prefix_mask(prefix: u8) -> u128 {
     match prefix {
         0 => 0,

@@ -38,7 +38,8 @@ impl NetworkConfig {
 
     fn bond_commands(&self, id: &str, bond: &BondConfig, nics: &[Nic]) -> Vec<String> {
         let given = bond.set_parameters().filter(|(parameter, value)| {
-            // 0 is the kernel's default, and the kernel refuses it together with the other type of link monitoring.
+            // 0 is the kernel's default. The kernel refuses an explicit 0 together with the other type of link
+            // monitoring.
             !(matches!(parameter.kind, ParameterType::Milliseconds) && *value == "0")
         });
         let parameters: Vec<String> = given.map(|(parameter, value)| format!("{} {value}", parameter.kernel)).collect();
@@ -48,7 +49,7 @@ impl NetworkConfig {
         lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
         for member in &bond.members {
             let member = self.assigned_name(member, nics);
-            // Without one of its NICs, the bond must come up with the others.
+            // If one of its NICs is missing, the bond must come up with the others.
             lines.push(format!("pre-up ip link set dev {member} down || true"));
             lines.push(format!("pre-up ip link set dev {member} master {id} || true"));
         }

@@ -114,8 +114,8 @@ pub struct RenderedFile {
 }
 
 impl RenderedFile {
-    /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores `PermanentMACAddress=`, and a section
-    /// without other conditions matches every NIC.
+    /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores
+    /// `PermanentMACAddress=`, so a section without other conditions would match every NIC.
     pub fn for_systemd(mut self, version: Option<u32>) -> RenderedFile {
         let is_systemd = self.path.starts_with("/etc/systemd/network/");
         if is_systemd && version.is_some_and(|version| version < 245) {

@@ -44,7 +44,7 @@ impl NetworkConfig {
             let mut ini = start_connection(id, "vlan");
             ini.set("interface-name", id);
             ini.section("ethernet").set_each("mtu", vlan.settings.mtu);
-            // By UUID: a NIC that is matched by its MAC address may have any name.
+            // The parent is given by UUID, because a NIC that is matched by its MAC address may have any name.
             ini.section("vlan").set("id", vlan.id).set("parent", connection_uuid(&vlan.link));
             write_ip(&mut ini, &vlan.settings);
             files.push(ini.to_file(keyfile_path(id), MODE));
@@ -64,7 +64,7 @@ impl NetworkConfig {
         ini.set_each("mtu", bond.settings.mtu);
         ini.section("bond");
         for (parameter, value) in bond.set_parameters() {
-            // 0 would conflict with arp_interval, and is the default.
+            // 0 is the default, and an explicit 0 would conflict with arp_interval.
             let is_off = matches!(parameter.kind, ParameterType::Milliseconds) && value == "0";
             if !is_off || !bond.parameters.contains_key("arp-interval") {
                 ini.set(parameter.kernel, value);
@@ -117,7 +117,8 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     };
     ini.set("method", method);
     if !is_v4 && method != "ignore" {
-        // Servers are reached at permanent addresses; without this key, NetworkManager uses the setting of the image.
+        // Servers need permanent addresses, so privacy extensions are disabled. Without this key, NetworkManager uses
+        // the setting of the image.
         ini.set("ip6-privacy", 0);
     }
     for (index, address) in addresses.iter().enumerate() {

@@ -40,8 +40,8 @@ impl NetworkConfig {
         let mut ini = IniFile::default();
         ini.section("Match").set("Name", id);
         self.write_network_unit(&mut ini, id, settings);
-        // Before the units of NICs. Virtual devices have the MACs of NICs, which systemd before 245 compares, and the first unit that matches
-        // applies.
+        // This unit sorts before the units of NICs, because the first matching unit applies. systemd before 245 would
+        // match a unit of a NIC to a virtual device that has the MAC of this NIC.
         ini.to_file(format!("/etc/systemd/network/05-drophammer-{id}.network"), MODE)
     }
 
@@ -78,10 +78,12 @@ impl NetworkConfig {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
         if dhcp.is_some() {
-            // The section and metric of netplan. Every version of systemd reads this section, and applies the metric to DHCPv6's routers too.
+            // netplan writes the same section and metric. Every version of systemd reads this section, and applies the
+            // metric to routes from router advertisements too.
             ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
             if settings.dhcp4 {
-                // As the ramdisk, so that a DHCP server that identifies clients by option 61 assigns the same address.
+                // The ramdisk sends the same client identifier, so a DHCP server that identifies clients by option 61
+                // assigns the same address.
                 ini.set("ClientIdentifier", "mac");
             }
             if settings.mtu.is_none() {

@@ -63,7 +63,7 @@ impl RamdiskScript<'_> {
 
     fn create_bonds(&mut self) {
         for (id, bond) in &self.network.bonds {
-            // Without max_bonds=0, the module creates a bond of its own.
+            // Without max_bonds=0, the module creates an additional bond.
             self.write_command(&["modprobe", "bonding", "max_bonds=0"]);
             self.write_file("/sys/class/net/bonding_masters", &format!("+{id}"));
             for (parameter, value) in bond.set_parameters() {

@@ -31,7 +31,7 @@ pub(crate) trait TargetRunner {
 pub(crate) struct Chroot<'a> {
     root: &'a NewRoot,
     special: MountStack,
-    /// Mount points below the root before [`Chroot::open`].
+    /// Mount points that existed below the root before [`Chroot::open`].
     before: Vec<PathBuf>,
     /// Mount points on which device nodes cannot be used.
     no_devices: Vec<PathBuf>,
@@ -124,7 +124,7 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // Sending fails only for a line of a process that the program left running.
+            // Sending fails only for lines of processes that outlive the program.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);
@@ -146,14 +146,14 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
                 say(&format!("killing {process}, which a program of the image left running"));
                 said.push(process.id);
             }
-            // A process that has already exited is fine too.
+            // A process that has already exited is not an error.
             let _ = kill(Pid::from_raw(process.id), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Unmounts filesystems that programs of the image left mounted, youngest first.
+/// Unmounts filesystems that programs of the image left mounted, most recent first.
 fn unmount_leftovers(root: &Path, before: &[std::path::PathBuf], special: &MountStack) -> Result<()> {
     let ours = |path: &Path| before.iter().any(|mount| mount == path) || special.contains(path);
     busy_device_users::list_mounts_below(root)

@@ -27,7 +27,7 @@ const FOLDER: &str = "/definition";
 /// `var/cache` instead of downloading them.
 const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
-/// Runs the script to its end.
+/// Runs the script, and waits until it ends.
 ///
 /// # Errors
 /// Returns an error if the script fails (the error includes the last lines of its output), or exceeds its deadline.

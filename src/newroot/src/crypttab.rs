@@ -22,7 +22,8 @@ const OF_SYSTEMD: [&str; 3] =
 const LIBRARIES: [&str; 4] = ["libtss2-esys.so.0", "libtss2-mu.so.0", "libtss2-rc.so.0", "libtss2-tcti-device.so.0"];
 const LIBRARY_FOLDERS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// Returns the programs or libraries that the image lacks to open these containers; `None` if it contains all.
+/// Returns the programs or libraries that are required to open these containers but missing in the image; `None` if the
+/// image contains all of them.
 fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<String> {
     let has = |one: &[&str]| one.iter().any(|path| root.path_exists(path));
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);

@@ -219,7 +219,7 @@ tmpfs                                      /tmp         tmpfs  mode=1777,size=51
         assert_eq!(std::fs::read_to_string(dir.path().join("etc/fstab")).unwrap(), render_fstab(&srv));
     }
 
-    /// Neither a layout nor a label can add a line or a field, or have its own line read as another one.
+    /// A layout or label cannot add a line or a field, and cannot change the meaning of its line.
     #[test]
     fn nothing_in_a_field_becomes_a_line_or_another_field() {
         let tries = [

@@ -36,7 +36,7 @@ mod tests {
     use std::sync::Mutex;
     use tempfile::TempDir;
 
-    /// A target with a busybox in it, and this installer.
+    /// Returns a target with busybox and this installer.
     fn target(name: &str, script: &str) -> (TempDir, NewRoot) {
         let (dir, root) = testing::busybox();
         testing::script(&root, name, script);

@@ -1,5 +1,5 @@
-//! Kubernetes volumes in the installed system: backing files of sparse ones, units that attach them at boot, and
-//! manifests.
+//! Kubernetes volumes in the installed system: backing files of sparse volumes, units that attach these files at boot,
+//! and manifests.
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};

@@ -1,5 +1,5 @@
-//! Extended attributes that a file inherits from the one it replaces: without its label, an enforcing SELinux system could not read a file
-//! that was written in the ramdisk.
+//! Extended attributes that a file inherits from the file that it replaces. An enforcing SELinux system could not read
+//! a file that was written in the ramdisk without a label.
 
 use nix::errno::Errno;
 use std::ffi::OsStr;
@@ -60,7 +60,7 @@ impl ReplacedAttributes {
     }
 }
 
-/// Returns the path of an open directory. The link of procfs refers to exactly this directory.
+/// Returns a path of an open directory, through the symlink in procfs, which always refers to this directory.
 fn directory_path(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }

@@ -55,7 +55,7 @@ impl NewRoot {
     /// Writes a file like [`NewRoot::write_file`], with content from a reader.
     ///
     /// # Errors
-    /// As for [`NewRoot::write_file`], or the content cannot be read.
+    /// As for [`NewRoot::write_file`]. Also returns an error if the content cannot be read.
     pub(crate) fn write_file_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
         self.replace_file(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
     }
@@ -241,7 +241,7 @@ impl NewRoot {
         let mut sofar = PathBuf::from("/");
         for name in path.split('/').filter(|name| !name.is_empty()) {
             sofar.push(name);
-            // Resolved from the root each time, because symlinks are relative to it.
+            // The path is resolved from the root each time, because symlinks are relative to the root.
             let resolved = match self.open_resolved(&sofar, flags) {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
                     let attributes = ReplacedAttributes::read(&dir, name)?;
@@ -284,7 +284,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
-    /// A target, and a directory beside it that nothing may reach.
+    /// Returns a target, and a directory outside it that must not be accessed.
     fn target() -> (TempDir, NewRoot, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("target"), dir.path().join("outside"));

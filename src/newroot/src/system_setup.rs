@@ -228,8 +228,8 @@ struct TargetProperties<'a> {
     root_uuid: &'a str,
 }
 
-/// Applies the settings of the machine and its owner. Makes the system bootable if `boots` is given, and returns its
-/// boot setup then.
+/// Applies the settings of the machine and its owner. If `boots` is given, makes the system bootable and returns its
+/// boot setup.
 fn apply_settings(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -267,8 +267,8 @@ fn apply_settings(
         enabling.iter().try_for_each(|enabling| network_config::enable_network(enabling, &chroot))?;
         boots.map(|(wants, found)| boot_setup::make_bootable(root, wants, found, &chroot, say)).transpose()
     };
-    // Host keys are generated in parallel, because it takes seconds of CPU time and only the script of the image may
-    // need them.
+    // Host keys are generated in parallel, because this takes seconds of CPU time, and at most the script of the image
+    // needs them.
     let made = thread::scope(|scope| {
         let keys = needs_keys.then(|| scope.spawn(|| host_identity::generate_host_keys(root, &chroot)));
         let booting = run();

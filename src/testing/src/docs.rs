@@ -1,4 +1,4 @@
-//! Code blocks of the documentation, which tests execute or parse.
+//! Access to the code blocks of the documentation, which tests run or parse.
 
 /// Returns the contents of the fenced code blocks in that language.
 pub fn blocks(text: &str, language: &str) -> Vec<String> {

@@ -12,9 +12,9 @@ use std::{fs, thread};
 pub struct Fuzz {
     /// Directory of failed inputs. Every run starts with them.
     pub folder: PathBuf,
-    /// Number of inputs of a run without DROPHAMMER_FUZZ_SECONDS; they are always the same.
+    /// Number of generated inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always uses the same inputs.
     pub few: u64,
-    /// Time after which an input counts as hanging, however busy the machine is.
+    /// Time after which an input is considered to hang, even if the host is busy.
     pub hangs: Duration,
     pub corpus: Vec<Vec<u8>>,
     /// Generates an input from the corpus.
@@ -31,8 +31,8 @@ pub fn folder(name: &str) -> PathBuf {
 }
 
 impl Fuzz {
-    /// Runs the test. `DROPHAMMER_FUZZ_SECONDS` sets the duration, `DROPHAMMER_FUZZ_SEED` repeats a run (scripts/fuzz).
-    /// Returns whether it was a long run.
+    /// Runs the test. `DROPHAMMER_FUZZ_SECONDS` sets the duration of the run, `DROPHAMMER_FUZZ_SEED` repeats a previous
+    /// run (scripts/fuzz). Returns whether a duration was set.
     pub fn run(self) -> bool {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
         let seconds = number("DROPHAMMER_FUZZ_SECONDS");
@@ -60,7 +60,7 @@ impl Fuzz {
         seconds.is_some()
     }
 
-    /// Returns the number of inputs, and of the valid ones.
+    /// Runs all inputs, and returns the number of inputs and the number of valid ones.
     fn all(&self, seed: u64, time: Option<Duration>, current: &Current) -> (u64, u64) {
         let mut random = Rng::with_seed(seed);
         let began = Instant::now();
@@ -116,7 +116,7 @@ fn what_breaks_something_is_kept_and_comes_first_the_next_time() {
     fuzz(50, |_, _| true).run();
     assert!(kept(&directory.path().join("kept")).is_empty());
     let first = words(fuzz(50, |input, random| panic!("{input:?} {}", random.u64(..))));
-    // It is not a generated one, and occurs once.
+    // The stored input is run, no input is generated, and it is stored only once.
     let again = words(fuzz(0, |input, _| panic!("{input:?}")));
     assert_eq!((first, kept(&directory.path().join("kept")).len()), (again, 1));
 }

@@ -1,4 +1,4 @@
-//! Small HTTP server for tests, which can simulate faults of servers.
+//! Small HTTP server for tests. It can simulate faulty servers.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -56,13 +56,13 @@ pub struct Act {
     /// True if one extra byte is sent.
     pub more: bool,
     pub silent: bool,
-    /// Pause between each sixteenth of the body.
+    /// Pause after each sixteenth of the body.
     pub trickle: Option<Duration>,
     /// Body to send instead of the server's; a response with a status has no other body.
     pub body: Option<Vec<u8>>,
     /// Raw bytes to send instead of a response.
     pub wire: Option<Vec<u8>>,
-    /// Time after the raw bytes until the connection is closed without notice.
+    /// Time from the end of the raw bytes until the connection is closed without notice.
     pub linger: Duration,
     pub headers: Vec<(&'static str, String)>,
 }

@@ -1,8 +1,8 @@
-//! Archives and compressed images, made by hand.
+//! Builders of tar archives and compressed images for tests.
 
 use std::io::Write;
 
-/// Bytes that do not compress and are the same in every run.
+/// Returns incompressible bytes that are the same in every run.
 pub fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -14,12 +14,12 @@ pub fn noise(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Compressed as the command-line tools do it by default, with their checksums.
+/// Compresses content with checksums, as the command-line tools do by default.
 pub fn compress(format: &str, content: &[u8]) -> Vec<u8> {
     compress_all(format, &[content])
 }
 
-/// The pieces as one stream.
+/// Compresses several pieces as one stream.
 pub fn compress_all(format: &str, pieces: &[&[u8]]) -> Vec<u8> {
     let write = |to: &mut dyn Write| pieces.iter().for_each(|piece| to.write_all(piece).unwrap());
     match format {
@@ -52,18 +52,18 @@ pub fn compress_all(format: &str, pieces: &[&[u8]]) -> Vec<u8> {
     }
 }
 
-/// Memory of this process at its peak.
+/// Returns the peak resident memory of this process without file mappings, in KiB.
 pub fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = |name: &str| -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    // How much of the program's own file is mapped depends on the page cache.
+    // File mappings are subtracted, because the resident part of the program file depends on the page cache.
     kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
-/// A tar made by hand, owned by who runs the tests.
+/// Builder of a tar archive. All members are owned by the user who runs the tests.
 #[derive(Default)]
 pub struct Tar(pub Vec<u8>);
 
@@ -72,9 +72,9 @@ impl Tar {
         Tar(Vec::new())
     }
 
-    /// Adds a member with any header at all.
+    /// Adds a member whose header is modified by `change`.
     pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
-        // As GNU tar does: what is its own has its own format.
+        // Like GNU tar, uses the GNU format for types of members that only GNU tar has.
         let is_gnu = matches!(kind, b'S' | b'L' | b'K');
         let mut header = if is_gnu { tar::Header::new_gnu() } else { tar::Header::new_ustar() };
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -108,7 +108,7 @@ impl Tar {
         self.raw(path, b'1', b"", |header| header.set_link_name_literal(target).unwrap())
     }
 
-    /// A PAX header of records like `size=9`.
+    /// Adds a PAX header with records such as `size=9`.
     pub fn pax(self, kind: u8, records: &[&[u8]]) -> Tar {
         let records: Vec<u8> = records.iter().flat_map(|record| pax_record(record)).collect();
         self.raw("pax", kind, &records, |_| ())
@@ -120,7 +120,7 @@ impl Tar {
     }
 }
 
-/// `LENGTH KEY=VALUE\n`, where the length counts its own digits.
+/// Formats a PAX record, `LENGTH KEY=VALUE\n`. The length includes its own digits.
 pub fn pax_record(pair: &[u8]) -> Vec<u8> {
     let digits = (1..).find(|digits| (digits + pair.len() + 2).to_string().len() == *digits).unwrap();
     [format!("{} ", digits + pair.len() + 2).as_bytes(), pair, b"\n"].concat()

@@ -1,9 +1,10 @@
-//! Process that answers requests in sequence: another implementation, whose answers are compared with ours.
+//! Process that runs another implementation, whose answers are compared with those of drophammer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Process that reads a request as its length in four bytes and its content, and answers with a line. It is killed when dropped.
+/// Process that answers requests one after the other. It reads a request as its length in four bytes and its content,
+/// and writes its answer as one line. It is killed when dropped.
 pub struct JudgeProcess {
     child: Child,
     input: ChildStdin,
@@ -19,7 +20,7 @@ impl JudgeProcess {
         JudgeProcess { child, input, output }
     }
 
-    /// Starts a script with Debian's Python, which Debian's packages of modules are for.
+    /// Starts a script with Debian's Python, because Debian's packages of Python modules are installed for it.
     pub fn start_python(script: &str) -> JudgeProcess {
         JudgeProcess::start(Command::new("/usr/bin/python3").arg(script))
     }

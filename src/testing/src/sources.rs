@@ -1,9 +1,9 @@
-//! The sources of the product, for tests of rules that no lint knows.
+//! Access to the sources of the product, for tests of rules that no lint checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns every file of the workspace that is compiled outside of tests, with its code.
+/// Returns the path and code of each file of the workspace that is compiled outside of tests.
 pub fn product_sources() -> Vec<(PathBuf, String)> {
     let mut sources = Vec::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -37,7 +37,8 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Removes comments and items that are compiled for tests only. rustfmt indents the end of an item like its beginning.
+/// Removes comments and items that are compiled for tests only. The end of an item is found by its indentation, which
+/// is the same as at the beginning.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

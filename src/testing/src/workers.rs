@@ -1,10 +1,10 @@
 //! Sandboxed workers of test programs.
 
-/// Makes the test program of a crate become a worker when it is started with the name of one as its first argument, as
-/// the programs of the product do in `main`. Takes pairs of name and function.
+/// Lets the test program of a crate run as a worker if its first argument is the name of a worker, like the product's
+/// programs in `main`. Takes pairs of name and function.
 ///
-/// The functions of `.init_array` run before `main`, which belongs to the test harness; the standard library has stored
-/// the arguments by then.
+/// `main` belongs to the test harness, so the worker is started by a function in `.init_array`, which runs before
+/// `main`. The standard library has already stored the arguments by then.
 #[macro_export]
 macro_rules! workers {
     ($($name:expr => $run:expr),+ $(,)?) => {

@@ -250,7 +250,7 @@ impl std::fmt::Display for CheckReport {
 }
 
 fn format_count(count: usize, what: &str) -> String {
-    // Only the first word has a plural: layouts, ids given twice, collisions.
+    // Only the first word gets a plural `s`: `layouts`, `ids given twice`, `collisions`.
     let (word, rest) = what.split_once(' ').map_or((what, String::new()), |(word, rest)| (word, format!(" {rest}")));
     format!("{count} {word}{}{rest}", if count == 1 { "" } else { "s" })
 }

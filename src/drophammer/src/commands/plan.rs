@@ -79,7 +79,7 @@ pub(super) struct PlanInputs {
     pub templates: NamedTemplates,
 }
 
-/// Makes the plan. Returns the output and the exit status.
+/// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     match collect_inputs(options)? {
         Ok(asked) => make_plan(options, asked),
@@ -300,7 +300,7 @@ mod tests {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata").join(name)
     }
 
-    /// `drophammer plan` with an inventory that is changed in one way.
+    /// Runs `drophammer plan` with a modified inventory.
     fn planned_with(change: impl Fn(&mut serde_json::Value), options: PlanArgs) -> CommandOutcome {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("changed.json");

@@ -17,8 +17,8 @@ use server::plan_input::{PlanInput, RegisteredInventory};
 
 const FRESH: &str = "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
 
-/// Collects the inputs of the plan that the machine's agent would make. The inner error lists all problems of the files that the options
-/// name.
+/// Collects the inputs from which the machine's agent would compute the plan. The inner error lists all problems of the
+/// files that the options name.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.

@@ -179,7 +179,7 @@ mod tests {
     const SECURE: &str =
         "name: CUSTOM_SECURE\nsteps:\n- {interface: deploy, step: apply_layout, args: {erase: secure}, priority: 90}\n";
 
-    /// `drophammer plan` with these templates.
+    /// Runs `drophammer plan` with these templates.
     fn plan(templates: &[&str], more: &[&str]) -> common::error::Result<(String, CommandOutcome)> {
         let dir = tempfile::tempdir().unwrap();
         let mut arguments: Vec<String> =

@@ -1,4 +1,4 @@
-//! `check` over directories and files, as a person calls it.
+//! Tests that run `drophammer check` on files and directories.
 
 use super::check::{CheckReport, check_output};
 use crate::cli::{Cli, CliCommand};
@@ -12,7 +12,7 @@ fn seeds() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/layouts")
 }
 
-/// What `drophammer check ARGUMENTS` prints, and how it ends.
+/// Runs `drophammer check ARGUMENTS`, and returns its output and outcome.
 fn run(arguments: &[&str]) -> common::error::Result<(String, CommandOutcome)> {
     let all = ["drophammer", "check"].iter().chain(arguments);
     match Cli::try_parse_from(all).unwrap().command {
@@ -40,7 +40,7 @@ fn layout(id: &str, constraints: &str) -> String {
     )
 }
 
-/// What the documentation shows is what is printed, but for the notes.
+/// The documentation shows the actual output, without the notes.
 #[test]
 fn the_documentation_shows_the_seeds_as_a_set() {
     let blocks = testing::docs::blocks(include_str!("../../../../docs/checking.md"), "text");
@@ -161,7 +161,7 @@ fn fixed_files_say_the_same_and_the_others_are_left_alone() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5, "nothing is left beside them");
 }
 
-/// In block and flow style, in metal-stack's v2 spelling, with comments and line ends of their own.
+/// A layout in metal-stack's v2 spelling, with block and flow style, comments and CRLF line endings.
 const V2: &str = "# kept\r
 id: v2   # an id\r
 disks:\r
@@ -222,7 +222,7 @@ fn a_layout_of_the_v2_api_is_read_and_edited_in_place() {
     assert!(said.ends_with("v2.yaml: already canonical\n"), "{said}");
 }
 
-/// As metal-stack's v2 API answers, in JSON.
+/// A layout in JSON, as returned by metal-stack's v2 API.
 #[test]
 fn what_the_v2_api_has_for_people_is_not_read_and_goes() {
     let answer = r#"{"id": "v2", "meta": {"createdAt": "2026-11-22T10:00:00Z", "generation": "3"}, "name": "a layout",
@@ -264,7 +264,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
         assert_eq!(good, count, "{text}{said}");
         assert_eq!(said.contains("good (b)"), count == 2, "{said}");
     }
-    // One of them is not valid, and its place says which.
+    // One of the layouts is invalid, and the path of its problem contains its index.
     let dir = directory(&[("set.yaml", &format!("{list}- id: c\n  disks: 7\n"))]);
     let said = found(&[dir.path().join("set.yaml")]);
     assert!(said.contains("[2].disks: must be a list"), "{said}");
@@ -299,7 +299,7 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
             "6 layouts, 5 not valid and not compared with the others",
         ]
     );
-    // The same as JSON is good.
+    // The same layout is valid as JSON.
     let json =
         serde_json::to_string(&model::layout::read_yaml(&layout("b", "{sizes: [], images: {}}")).unwrap().layout);
     fs::write(dir.path().join("b.json"), json.unwrap()).unwrap();

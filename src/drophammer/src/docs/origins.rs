@@ -1,4 +1,5 @@
-//! Tests that the tests, scenarios and scripts exist that `docs/origins.md` and the table of Ironic's document in `docs/templates.md` list.
+//! Checks that all tests, scenarios and scripts exist that are listed in `docs/origins.md` and in the table of Ironic's
+//! document in `docs/templates.md`.
 
 use std::fs;
 use std::path::Path;

@@ -18,7 +18,7 @@ const AT: &str = "/v1/filesystemlayout";
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`]; a file cannot be read.
+/// As [`super::run_machine_command`], or if a file cannot be read.
 pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
@@ -92,7 +92,7 @@ fn print_done(answer: OperatorResponse<Value>, as_json: bool, word: &str) -> Res
     }
 }
 
-/// Formats the layouts with the columns of metal-stack's first proposal, and their filesystems.
+/// Formats the layouts as a table with the columns of metal-stack's first proposal, and a column for the filesystems.
 fn format_layouts(all: &[Value]) -> String {
     let mut rows = vec![["id", "description", "filesystems", "sizes", "images"].map(str::to_owned)];
     let text = |value: &Value| replace_hidden(value.as_str().unwrap_or_default());

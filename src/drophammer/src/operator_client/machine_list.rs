@@ -75,7 +75,7 @@ fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
     format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
 }
 
-/// Returns the installed image. It is marked as `(claimed)` if only an adopted install marker names it.
+/// Returns the installed image. It is marked as `(claimed)` if it is known only from an adopted install marker.
 fn installed_image(machine: &MachineSummary) -> String {
     let claim = if machine.claimed { " (claimed)" } else { "" };
     format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))

@@ -168,7 +168,7 @@ fn format_definition(shown: &OsDefinitionResponse) -> String {
     if machines.is_empty() { text } else { text + "\n" + &format_machines(machines, shown.os_version.as_deref()) }
 }
 
-/// Formats the machines that use the definition. `now` is the present os_version of the definition.
+/// Formats the machines that use the definition. `now` is the current os_version of the definition.
 fn format_machines(machines: &[OsMachineResponse], now: Option<&str>) -> String {
     let mut rows = vec![["machine", "os", "installed", "os_version", ""].map(str::to_owned)];
     rows.extend(machines.iter().map(|machine| {

@@ -42,7 +42,7 @@ pub(crate) fn reinstall_machine(
             let text = describe_next_steps(machine, &listed, command.as_deref());
             match json {
                 true => drop(print_json(&listed)?),
-                // The other lines explain how the operator can start the reinstall, which `--now` does itself.
+                // The other lines explain how to start the reinstall, which `--now` does.
                 false if asked.now => print_text(&describe_order(machine, &listed))?,
                 false => print_text(&text)?,
             }

@@ -1,5 +1,4 @@
-//! Numbers that identify orders if the source of the orders issues no ids. Such sources are machine files without a server, and
-//! metal-stack.
+//! Numbers that identify orders from sources without order ids: machine files without a server, and metal-stack.
 //!
 //! Order numbers are also read from install markers and firmware variables, which the root user of the installed system can write. The
 //! numbers are therefore bounded, and arithmetic on them is checked for overflow.

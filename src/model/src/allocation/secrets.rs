@@ -1,4 +1,4 @@
-//! Secrets of an allocation that the machine fetches in separate requests, each when it needs the secret.
+//! Secrets of an allocation that the machine fetches in separate requests, at the time when they are needed.
 
 use super::Allocation;
 use crate::registry_auth::{PullSecret, SecretText};
@@ -83,7 +83,7 @@ impl fmt::Debug for ReleasedSecrets {
 }
 
 impl ReleasedSecrets {
-    /// Returns the allocation with these secrets inserted. Fields for which there is no secret here remain unchanged.
+    /// Returns the allocation with these secrets inserted. Fields whose secrets are not included remain unchanged.
     pub fn fill_secrets(&self, allocation: Allocation) -> Allocation {
         let revealed =
             |secret: &SecretText, field: String| if secret.is_empty() { field } else { secret.reveal().to_owned() };
@@ -97,8 +97,7 @@ impl ReleasedSecrets {
 }
 
 impl Allocation {
-    /// Returns whether the installed system gets user data. This also holds if the user data is not in the allocation, but fetched
-    /// separately.
+    /// Returns whether the installed system gets user data, which is in the allocation or fetched separately.
     pub fn has_user_data(&self) -> bool {
         !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
     }

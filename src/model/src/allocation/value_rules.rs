@@ -72,8 +72,9 @@ pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns whether the blob consists of complete fields, each with its length in front, of which the first is the type of the key (RFC 4253,
-/// 6.6). Blobs without any field are examples, which do not authorize anybody.
+/// Returns whether the blob of a public key is complete: it must consist of fields that are preceded by their lengths,
+/// and the first field must be the type of the key (RFC 4253, 6.6). A blob without any field is accepted, because it
+/// occurs only in examples and authorizes no key.
 fn is_complete_key(kind: &str, blob: &[u8]) -> bool {
     let (mut rest, mut fields) = (blob, Vec::new());
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
@@ -88,7 +89,7 @@ fn is_complete_key(kind: &str, blob: &[u8]) -> bool {
     }
 }
 
-/// Kind of the servers that an allocation lists.
+/// Service for which an allocation lists servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
     /// `dns_servers`: addresses.
@@ -98,7 +99,7 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// Returns the field of the allocation.
+    /// Returns the name of the field of the allocation that lists the servers.
     pub fn field(self) -> &'static str {
         match self {
             ServerKind::Dns => "dns_servers",
@@ -106,7 +107,7 @@ impl ServerKind {
         }
     }
 
-    /// Returns the key of a server's address in metal-api's format.
+    /// Returns the name of the field that contains the address of a server in metal-api's format.
     pub fn key(self) -> &'static str {
         match self {
             ServerKind::Dns => "ip",
@@ -115,7 +116,8 @@ impl ServerKind {
     }
 }
 
-/// Returns the servers in metal-api's format, a list of objects. Plain strings are accepted too, as in a flag of metalctl.
+/// Converts a list of servers to metal-api's format, a list of objects. Plain strings, as in a flag of metalctl, are
+/// accepted as items too.
 ///
 /// # Errors
 /// Returns all entries that do not name a server, each with its path in the allocation.

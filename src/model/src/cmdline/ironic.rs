@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// As a conductor writes it into its iPXE script.
+    /// Kernel command line as a conductor writes it into its iPXE script.
     #[test]
     fn the_words_of_a_conductor_are_read() {
         let conductor = read(

@@ -64,8 +64,8 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is computed. Whatever their priority is, the disks and arrays are created by
-/// `deploy.apply_layout`.
+/// Steps that define the layout before the plan is computed. `deploy.apply_layout` creates the disks and arrays,
+/// whatever the priority of these steps is.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

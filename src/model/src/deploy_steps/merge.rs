@@ -128,8 +128,8 @@ fn sort_by_priority(steps: &mut [PlannedStep]) {
     steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
 }
 
-/// Adds a step to the list. If the list already contains this core step, from an earlier template, its arguments are extended instead, and
-/// its priority is replaced if the later template sets one.
+/// Adds a step to the list. If the list already contains this core step from an earlier template, adds the arguments to
+/// the existing step instead, and replaces its priority if the later template sets one.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {
@@ -220,7 +220,7 @@ mod tests {
         entry("raid.between", 50, false),
     ];
 
-    /// `INTERFACE.STEP[=PRIORITY][ SIZE]`.
+    /// Parses a step from `INTERFACE.STEP[=PRIORITY][ SIZE]`.
     fn wanted(text: &str) -> TemplateStep {
         let (text, size) = text.split_once(' ').map_or((text, None), |(text, size)| (text, Some(size)));
         let (name, priority) = text.split_once('=').map_or((text, None), |(name, priority)| (name, Some(priority)));
@@ -246,18 +246,18 @@ mod tests {
     fn the_list_is_sorted_by_priority_then_by_the_order_of_the_templates() {
         for (templates, expected) in [
             (&[] as &[&[&str]], "deploy.first=90, raid.between=50, deploy.last=10"),
-            // An argument replaces; the priority stays.
+            // An argument replaces the default argument; the priority is unchanged.
             (&[&["raid.between 3"]], "deploy.first=90, raid.between=50 3, deploy.last=10"),
             (&[&["raid.between=95"]], "raid.between=95, deploy.first=90, deploy.last=10"),
             (&[&["raid.between=0"]], "deploy.first=90, deploy.last=10"),
             (&[&["deploy.last=0"]], "deploy.first=90, raid.between=50"),
             (&[&["deploy.first=90 7"]], "deploy.first=90 7, raid.between=50, deploy.last=10"),
-            // The same one twice, and ties.
+            // A step that is listed several times, and steps with equal priority.
             (
                 &[&["deploy.often=50 1", "deploy.often=50 2"], &["deploy.often=60 3"]],
                 "deploy.first=90, deploy.often=60 3, raid.between=50, deploy.often=50 1, deploy.often=50 2, deploy.last=10",
             ),
-            // A later template has the last word about a core step.
+            // The last template that lists a core step takes precedence.
             (&[&["deploy.first 1"], &["deploy.first 2"]], "deploy.first=90 2, raid.between=50, deploy.last=10"),
             (&[&["deploy.first=0"], &["deploy.first=90"]], "deploy.first=90, raid.between=50, deploy.last=10"),
             (&[&["deploy.first=0"], &["deploy.first 1"]], "raid.between=50, deploy.last=10"),

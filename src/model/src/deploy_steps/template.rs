@@ -93,7 +93,8 @@ impl DeployTemplate {
         self.steps.iter().map(wanted).collect()
     }
 
-    /// Adds line and column to a problem. If no location is known for its path, it gets the location of the innermost parent that has one.
+    /// Adds line and column to a problem. If the location of its path is not known, uses the location of the innermost
+    /// parent whose location is known.
     pub fn add_location(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         let found = loop {

@@ -1,5 +1,6 @@
-//! Spellings of links in `/dev/disk/by-path`. Versions of udev name one port differently (systemd, udev-builtin-path_id.c and
-//! 60-persistent-storage.rules): `…-ata-1` and `…-ata-1.0`, `virtio-pci-…` and `pci-…`, `…-usb-…` and `…-usbv3-…`.
+//! Spellings of links in `/dev/disk/by-path`. Different versions of udev use different names for the same port
+//! (systemd, udev-builtin-path_id.c and 60-persistent-storage.rules): `…-ata-1` and `…-ata-1.0`, `virtio-pci-…` and
+//! `pci-…`, `…-usb-…` and `…-usbv3-…`.
 
 const FOLDER: &str = "/dev/disk/by-path/";
 const USB: &str = "-usb-";

@@ -11,7 +11,7 @@ pub fn strip_dev(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
-/// Formats a size in MiB, or in GiB if it is a multiple of 1 GiB. The remaining space is `the rest`.
+/// Formats a size in MiB, or in GiB if it is a multiple of 1 GiB. The remaining space is formatted as `the rest`.
 pub(crate) fn describe_size(size: RequestedSize) -> String {
     match size.as_mib() {
         None => "the rest".to_owned(),

@@ -28,7 +28,8 @@ pub struct Rect {
 pub struct Connector {
     pub from: usize,
     pub to: usize,
-    /// Points of the line from left to right. Between two columns the line is a curve; through a column that it passes it is straight.
+    /// Points of the line from left to right. The line is curved between two columns, and straight within each column
+    /// that it passes.
     pub points: Vec<(f64, f64)>,
 }
 

@@ -186,7 +186,7 @@ mod tests {
             let is_image = matches!(expected, Err(MarkerMismatch::Image { .. }));
             assert_eq!(marker.check_attempt(&any_image, &announced).is_ok(), expected.is_ok() || is_image);
         }
-        // A record that contains no digest proves nothing, also for a marker without a usable secret.
+        // A record without a digest proves nothing, not even for a marker without a usable secret.
         for secret in [None, Some(AttemptSecret::default())] {
             let unknown = InstallMarker { secret, ..InstallMarker::default() };
             assert_eq!(unknown.check_attempt(&AttemptRecord::default(), &[]), Err(MarkerMismatch::Secret));

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(find_newest(&[&one, &other]), None);
     }
 
-    /// An earlier version, in between, drops the list; the owner may change.
+    /// Earlier versions drop the list when they rewrite a marker, and the allocation and project may change.
     #[test]
     fn the_digest_stays_when_the_owner_changes_or_the_list_is_dropped() {
         let first = marker("1", &[]);

@@ -1,5 +1,5 @@
-//! Tests with install markers that the version of commit 7cf8cba wrote (`testdata/recorded`). Every field is read with its meaning, and
-//! written again.
+//! Tests with install markers that were written by commit 7cf8cba (`testdata/recorded`). Every field is parsed to the
+//! expected value, and serialized without changes.
 
 use super::*;
 use serde_json::Value;
@@ -13,7 +13,7 @@ fn recorded(name: &str) -> (Value, InstallMarker) {
     (written, marker)
 }
 
-/// The disk of an attempt that has started.
+/// Returns a disk as recorded by an attempt that has started.
 fn started_disk() -> RecordedDisk {
     let create = |on: &str, uuid: Option<&str>| PendingCreation {
         on: on.to_owned(),
@@ -85,7 +85,8 @@ fn recorded_markers_are_read_with_every_field_and_written_again() {
     }
 }
 
-/// A marker without the fields of later versions claims nothing: neither a proven attempt, nor an order of installations, nor volumes.
+/// A marker without the fields of later versions proves no attempt, and contains neither replaced installations nor
+/// volumes.
 #[test]
 fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
     let (_, marker) = recorded("full");

@@ -119,7 +119,7 @@ impl LoadOptionClass {
 pub enum LoadTarget {
     /// A GPT partition, with its GUID.
     Partition(Uuid),
-    /// A partition of an MBR, which cannot be matched with a partition of the inventory.
+    /// An MBR partition. It cannot be matched with a partition of the inventory.
     MbrPartition,
     Uri(String),
     /// The network, at an address that DHCP supplies.

@@ -13,13 +13,14 @@ const BLOCK_DEVICES: usize = 16_384;
 /// Maximum number of relations between devices: a device is on top of another device, is a member of an array, or is a physical volume of a
 /// group.
 const LINKS: usize = 262_144;
-/// Maximum number of devices that other devices refer to but that are not listed.
+/// Maximum number of devices to which other devices refer, but which the inventory does not list.
 const UNLISTED: usize = 4096;
 /// Maximum number of levels of stacked devices.
 const NESTED: usize = 1024;
 const GROUPS: usize = 2048;
 const LOGICAL_VOLUMES: usize = 16_384;
-/// Maximum of the product of the numbers of logical and physical volumes of a group, summed over all groups.
+/// Maximum sum over all groups, where each group counts as its number of logical volumes multiplied by its number of
+/// physical volumes.
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
@@ -137,7 +138,7 @@ impl Inventory {
         self.all_signatures().map(|(_, signatures)| signatures)
     }
 
-    /// Returns the names of devices to which other devices refer but that are not listed.
+    /// Returns the names of devices to which other devices refer, but which the inventory does not list.
     fn find_unlisted_devices(&self) -> BTreeSet<&str> {
         let parts = self.all_tables().flat_map(|table| &table.partitions).map(|part| part.device.kernel_name());
         let parts: BTreeSet<_> = parts.collect();

@@ -30,8 +30,8 @@ pub struct LldpNeighbour {
     /// Port description; empty if the neighbour sends none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Whether the neighbour is a leaf switch: it identifies its chassis by a MAC address, and its port by a MAC address or interface name,
-    /// as switches managed by metal-stack do.
+    /// Whether the neighbour is a leaf switch. Switches managed by metal-stack send a system name, identify the chassis
+    /// by a MAC address, and identify the port by a MAC address or a locally assigned name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaf: bool,
 }
@@ -197,7 +197,8 @@ mod tests {
         assert_eq!(leaf, expected);
         let by_mac = parse_frame(&whole(MAC, &[3, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0x02], b"leaf01")).unwrap();
         assert_eq!((by_mac.port.as_str(), by_mac.leaf), ("aa:bb:cc:dd:ee:02", true));
-        // By the name of an interface, by a name alone, or without one.
+        // The port ID has the subtype of interface names, the chassis ID is not a MAC address, or the system name is
+        // empty.
         for (chassis, port, name) in [
             (MAC, &b"\x05eth0"[..], &b"server"[..]),
             (b"\x07box", LOCAL, b"box"),
@@ -207,7 +208,7 @@ mod tests {
             assert!(!parse_frame(&whole(chassis, port, name)).unwrap().leaf);
         }
         assert_eq!(parse_frame(&whole(MAC, LOCAL, b"a\nb\x1b")).unwrap().hostname, "a?b?");
-        // A frame is padded to 60 bytes.
+        // Short frames are padded to 60 bytes.
         assert!(parse_frame(&[whole(MAC, LOCAL, b"leaf01"), vec![0; 30]].concat()).is_some());
     }
 
@@ -247,7 +248,7 @@ mod tests {
         let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let both = vec![heard("eth0", 25_000, &["leaf01"]), heard("eth1", 25_000, &["leaf02"])];
         assert_eq!(select_leaves(&both), LeafSearch::Both(both.clone()));
-        // A switch for the BMCs, and a hypervisor.
+        // The switch of the BMC network, and a hypervisor, are not leaves.
         let others = [heard("eth2", 1_000, &["mgmt"]), heard("eth3", 25_000, &["host"]), heard("eth4", 0, &[])];
         assert_eq!(select_leaves(&[&both[..], &others[..]].concat()), LeafSearch::Both(both.clone()));
         let four = [&both[..], &[heard("eth2", 25_000, &["leaf01"]), heard("eth3", 25_000, &["leaf02"])]].concat();

@@ -8,7 +8,8 @@ use std::cmp::Reverse;
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {
-    /// Replaces the largest markers by a reason why they are unreadable, until the other markers fit into [`MARKER_BYTES`].
+    /// Removes the largest markers, and reports them as unreadable with the reason, until the other markers fit into
+    /// [`MARKER_BYTES`].
     pub fn limit_markers(&mut self) {
         let size = |filesystem: &FilesystemContents| {
             let json = serde_json::to_vec(filesystem.marker.as_ref()?);

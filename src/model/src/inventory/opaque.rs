@@ -61,7 +61,8 @@ pub enum OpaqueKind {
 }
 
 impl OpaqueObject {
-    /// Returns whether the object may contain block devices, as components of arrays, groups, pools and filesystems that span devices do.
+    /// Returns whether the object may contain block devices, such as components of arrays, groups, pools and
+    /// filesystems that span devices. A filesystem contains only files.
     pub fn may_contain_devices(&self) -> bool {
         self.kind != OpaqueKind::Filesystem
     }

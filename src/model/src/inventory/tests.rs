@@ -1,9 +1,9 @@
-//! Recorded inventories, and what they tell.
+//! Tests with recorded inventories.
 
 use super::*;
 use std::path::Path;
 
-/// Every recorded inventory is what today's program reads back, so that a plan on a desk stays possible.
+/// Recorded inventories are parsed and serialized without loss, so that plans can be made from them on a workstation.
 #[test]
 fn recorded_inventories_are_read_back() {
     let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories");
@@ -34,7 +34,7 @@ fn recorded_inventories_are_read_back() {
                 assert!(partition.start_bytes + partition.size_bytes <= disk.size_bytes, "{file}");
             }
         }
-        // Nothing in the file that the types do not know.
+        // The types contain all fields of the file.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_value(&inventory).unwrap(), value, "{file}");
     }

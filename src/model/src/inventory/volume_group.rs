@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// show it.
 pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
 
-/// Beginning of [`LvmVolumeGroup::closed`] for a group that several hosts use, coordinated by a lock manager.
+/// Prefix of [`LvmVolumeGroup::closed`] for a group that several hosts share through a lock manager.
 pub const SHARED_GROUP: &str = "it is shared with other hosts";
 
 /// LVM volume group.

@@ -1,4 +1,4 @@
-//! Against plans of the real agent of Ironic (ironic-python-agent 13.0.0), recorded without hardware.
+//! Comparison with the partitions and arrays that ironic-python-agent 13.0.0 creates, recorded without hardware.
 
 use super::*;
 use crate::inventory::{FirmwareType, Inventory, InventoryDisk};
@@ -28,7 +28,7 @@ fn inventory(disks: Vec<InventoryDisk>, firmware: FirmwareType) -> Inventory {
     inventory
 }
 
-/// `2xNVMe+2xHDD`.
+/// Returns the inventory that a text such as `2xNVMe+2xHDD` describes.
 fn of_words(words: &str, firmware: &str) -> Inventory {
     let mut disks = Vec::new();
     for (count, kind) in words.split('+').map(|part| part.split_once('x').unwrap()) {
@@ -42,13 +42,13 @@ fn of_words(words: &str, firmware: &str) -> Inventory {
     inventory(disks, if firmware == "uefi" { FirmwareType::Uefi } else { FirmwareType::Bios })
 }
 
-/// `/dev/sda1` and `/dev/nvme0n1p1` without the number.
+/// Returns the disk of a partition: `/dev/sda` for `/dev/sda1`, and `/dev/nvme0n1` for `/dev/nvme0n1p1`.
 fn disk_of(partition: &str) -> String {
     let trimmed = partition.trim_end_matches(|c: char| c.is_ascii_digit());
     if partition.contains("nvme") { trimmed.trim_end_matches('p') } else { trimmed }.to_owned()
 }
 
-/// An array: name, level, the disks of its members.
+/// Name, level and member disks of an array.
 type Array = (String, String, Vec<String>);
 
 fn recorded(commands: &Value) -> (Vec<Array>, BTreeMap<String, Vec<Option<u64>>>) {
@@ -61,7 +61,7 @@ fn recorded(commands: &Value) -> (Vec<Array>, BTreeMap<String, Vec<Option<u64>>>
             let members = words[words.len() - count..].iter().map(|member| disk_of(member)).collect();
             arrays.push((after("--name").to_owned(), after("--level").to_owned(), members));
         } else if command.contains("mkpart") {
-            // Ends are absolute, in GiB.
+            // The end of a partition is its offset on the disk, in GiB.
             let end = words.last().unwrap().strip_suffix("GiB").map(|gib| gib.parse::<u64>().unwrap() * 1024);
             parts.entry(words[1].to_owned()).or_default().push(end);
         }
@@ -99,10 +99,10 @@ fn the_arrays_are_those_that_ironics_agent_makes_and_what_it_refuses_is_refused(
         }
         let layout =
             layout.unwrap_or_else(|problems| panic!("{name}: {}", common::diagnostic::join_problems(&problems)));
-        // What is handed out is read again, in the same words.
+        // The layout is serialized and parsed without changes.
         assert_eq!(read_json(&serde_json::to_value(&layout).unwrap()).unwrap().layout, layout, "{name}");
         if case["commands"].as_array().unwrap().is_empty() {
-            // Without a controller Ironic's agent does nothing, and says so to nobody.
+            // Without `controller`, Ironic's agent creates no array and reports no error.
             assert_eq!(name, "seed-004-verbatim-no-controller");
             assert_eq!(
                 made(&layout).0,
@@ -116,7 +116,8 @@ fn the_arrays_are_those_that_ironics_agent_makes_and_what_it_refuses_is_refused(
         for (disk, ends) in ends {
             let mut begin = 0;
             for (ours, end) in parts[&disk].iter().zip(&ends) {
-                // Theirs ends at the size, counted from the beginning of the disk: the first one is smaller by what lies before it.
+                // In Ironic's agent, the size is the end of the partition on the disk. The first partition is smaller
+                // by the space before it.
                 assert_eq!(*ours, end.map(|end| end - begin), "{name}: {disk}");
                 begin = end.unwrap_or_default();
             }
@@ -127,7 +128,7 @@ fn the_arrays_are_those_that_ironics_agent_makes_and_what_it_refuses_is_refused(
     assert_eq!((cases.len(), same, refused), (14, 7, 6));
 }
 
-/// As the proposal writes it.
+/// Arguments of the step, in the format of the proposal for deploy templates.
 fn seed(level: &str) -> Value {
     json!({"logical_disks": [{"size_gb": "MAX", "raid_level": level, "is_root_volume": true}], "delete_configuration": true})
 }
@@ -223,7 +224,7 @@ fn disks_are_found_by_what_they_are_and_sticks_are_left_alone() {
         .build_layout("raid", &machine)
         .unwrap_err();
     assert_eq!(problems[0].place, "logical_disks[0].physical_disks[2]");
-    // Two disks of one serial number: nothing of theirs tells them apart, so their names count.
+    // Two disks with the same serial number have no unique attribute, so the layout selects them by their names.
     machine.disks[1].serial = machine.disks[0].serial.clone();
     let flash = [json!({"tran": "nvme"}), json!({"tran": "nvme"})];
     let layout = read(json!([{"size_gb": "MAX", "raid_level": "1", "physical_disks": flash}]))

@@ -222,8 +222,8 @@ impl ResourceParser {
         let place = format!("{parent}.uid");
         let text = metadata.and_then(|at| at.get_text("uid")).unwrap_or_default();
         match Uuid::try_parse(text) {
-            // Only the format that Kubernetes generates: mkfs interprets the simple form and the one in braces
-            // differently.
+            // Only the UUID format that Kubernetes generates is accepted, because mkfs interprets the format without
+            // hyphens and the one in braces differently.
             Ok(uid) if text.len() == 36 && !uid.is_nil() => Some(uid),
             _ if text.is_empty() => {
                 let why = "uid is missing: create the Volume in the cluster first, and export it with its uid";

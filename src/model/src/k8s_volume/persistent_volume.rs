@@ -18,7 +18,7 @@ pub struct BackedVolume<'a> {
 pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>) -> String {
     let items: Vec<Value> = volumes.into_iter().map(|backed| build_persistent_volume(&backed)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    // Texts and numbers always are JSON.
+    // Texts and numbers can always be serialized as JSON.
     format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
 }
 

@@ -1,4 +1,4 @@
-//! Problems of resources in the operator's own file: which resources have them, and how messages name these resources.
+//! Problems of resources in the operator's own file. Messages name each resource by its kind and name.
 
 use super::parser::{VOLUME, parse_items};
 use common::diagnostic::Diagnostic;

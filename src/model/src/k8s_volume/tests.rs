@@ -1,4 +1,4 @@
-//! What is read of a list of resources, and the manifests of what was prepared.
+//! Tests of the parser for lists of resources, and of the manifests for prepared volumes.
 
 use super::*;
 use serde_json::json;
@@ -51,7 +51,7 @@ fn each_kind_is_read_with_its_class() {
     assert_eq!(read[2].describe_kind(), "lvmLogicalVolume ext4");
 }
 
-/// Volumes as MetalK8s' pillar has them, which real code has prepared.
+/// Volumes in the format of MetalK8s' pillar.
 #[test]
 fn the_pillar_of_metalk8s_is_read() {
     let text = include_str!("../../../../testdata/volumes/pillar.json");
@@ -178,7 +178,7 @@ fn other_versions_of_the_resources_are_refused() {
     }
 }
 
-/// Options that name another device, or another UUID, are none of a class.
+/// A storage class must not have options that specify another device or another UUID.
 #[test]
 fn options_of_mkfs_are_read_as_mkfs_reads_them() {
     let mut class = class();
@@ -210,7 +210,7 @@ fn names_have_room_on_the_disk() {
     );
     let logical = |group: &str| block(json!({"lvmLogicalVolume": {"vgName": group, "size": "1Gi"}}));
     assert!(parse_volumes(&json!([logical("x")])).is_ok());
-    // In the device mapper each hyphen counts twice.
+    // A device mapper name contains each hyphen twice.
     assert!(parse_volumes(&json!([logical(&"g".repeat(84))])).is_ok());
     assert!(parse_volumes(&json!([logical(&"g-".repeat(28))])).is_ok());
     for (group, why) in [("g".repeat(85), "which LVM limits to 124"), ("g-".repeat(29), "which is limited to 127")] {
@@ -242,7 +242,8 @@ fn a_manifest_is_bound_to_its_node_and_path() {
     );
     assert!(marked_yaml::parse_yaml(0, &text).is_ok());
 
-    // A resource that was written by hand is not an object of the cluster. The cluster would remove a PersistentVolume with such an owner.
+    // A resource that was written by hand does not exist in the cluster, which would remove a PersistentVolume with a
+    // nonexistent owner.
     let mut resource = volume("db-1", 1, json!({"rawBlockDevice": {"devicePath": "/dev/sdb"}}));
     resource.as_object_mut().unwrap().remove("apiVersion");
     let read = parse_volumes(&json!([class(), resource])).unwrap();
@@ -250,7 +251,7 @@ fn a_manifest_is_bound_to_its_node_and_path() {
     assert!(!text.contains("ownerReferences"), "{text}");
 }
 
-/// Kubernetes calls a node by its hostname, with or without the domain.
+/// The name of a Kubernetes node is its hostname, with or without the domain.
 #[test]
 fn a_node_is_the_machine_of_that_name() {
     for (node, hostname, is_it) in [

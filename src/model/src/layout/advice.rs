@@ -10,8 +10,8 @@ use common::diagnostic::Diagnostic;
 
 /// Size in MiB that no disk has so far: 64 TiB.
 const HUGE_MIB: u64 = 64 << 20;
-/// Minimum size in MiB at which the size of an ESP was probably written in KiB: 512 MiB in KiB is the number 524288, which is read as 512
-/// GiB.
+/// Size in MiB from which the size of an ESP was probably written in KiB: 512 MiB are 524288 KiB, and this number is
+/// read as 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
 /// Size in MiB below which the size of a root filesystem was probably written in GiB, because no image would fit.
 const TINY_ROOT_MIB: u64 = 64;
@@ -221,7 +221,7 @@ pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let (word, rest) = name.split_at(letters);
     let known = NUMBERED.iter().chain(&["nvme"]).filter(|known| strsim::damerau_levenshtein(word, known) <= 1);
     let named = known.map(|known| format!("{known}{rest}")).find(|name| is_kernel_disk(name));
-    // For a partition, its disk.
+    // For the name of a partition, suggests its disk.
     let whole = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let whole = [whole, whole.strip_suffix('p').unwrap_or(whole)]
         .into_iter()
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::layout::read_yaml;
 
-    /// A layout that nothing is said of, with lines replaced.
+    /// Returns the advice for a layout without problems, in which these lines were replaced.
     fn said(replaced: &[(&str, &str)]) -> Vec<String> {
         let mut text = "id: x
 disks:

@@ -10,7 +10,7 @@ impl ArraySpec {
     /// returned as written. Returns `None` if the options specify none.
     pub(crate) fn requested_metadata(&self) -> Option<String> {
         let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
-        // mdadm refuses a second one; validation reports it first.
+        // mdadm refuses a second metadata version, but the validation reports it earlier.
         let said = given.filter(|option| option.known.meaning == Metadata).find_map(|option| option.value)?;
         Some(match said {
             "0" | "0.9" | "0.90" => "0.90".to_owned(),
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Each of these is refused by mdadm 4.2 itself, with the disks wiped.
+    /// mdadm 4.2 refuses each of these options, but only after the disks were wiped.
     #[test]
     fn options_that_mdadm_would_refuse_do_not_pass() {
         use RaidLevel::*;

@@ -31,7 +31,7 @@ pub(super) struct LayoutFields<'a> {
     pub place: String,
     node: &'a DocumentNode,
     found: Vec<(&'static str, &'a DocumentNode)>,
-    /// Canonical names of known fields that were probably intended where the mapping contains unknown fields.
+    /// Canonical names of the fields whose names are probably misspelt in the mapping.
     misspelt: Vec<&'static str>,
 }
 
@@ -182,7 +182,7 @@ impl LayoutReader {
         self.problems.push(located_problem(&entry.node.place, entry.mark, message));
     }
 
-    /// Returns a required field. If it is missing, reports that, unless a field with a misspelt name was already reported for it.
+    /// Returns a required field. If it is missing, reports this, unless its misspelt name was already reported.
     pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,

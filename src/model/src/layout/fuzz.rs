@@ -135,7 +135,7 @@ fn check_document(text: &str) -> bool {
             notes_are_fit_to_print(&parsed.notes);
             notes_are_fit_to_print(&parsed.collect_advice());
             check_layout(&parsed.layout);
-            // The result is checked there: an equal layout, or `None`.
+            // The function itself checks that its result is an equal layout.
             let _ = respell_canonically(text, &[parsed]);
         }
         Err(problems) => {

@@ -205,7 +205,7 @@ fn collect_attributes(hint: &str, disk: &InventoryDisk, identifiers: IdentifierS
         "model" => vec![disk.model.as_str()],
         "vendor" => vec![disk.vendor.as_str()],
         "serial" => vec![disk.serial.as_str()],
-        // udev reports the first 64 bits, the inventory all of it: both match.
+        // udev reports only the first 64 bits of a WWN, and the inventory contains all of them. Both match.
         "wwn" => vec![disk.wwn.as_str(), short],
         "wwn_with_extension" => vec![disk.wwn.as_str()],
         "wwn_vendor_extension" => return extension.map(|digits| format!("0x{digits}")).into_iter().collect(),
@@ -253,8 +253,8 @@ impl HintCondition {
     }
 }
 
-/// Returns whether the condition requires exactly an alternative spelling of the attribute. Other conditions, such as `<in>`, apply to the
-/// spelling of the inventory.
+/// Returns whether the condition is a comparison for equality with an alternative spelling of the attribute. Other
+/// conditions, such as `<in>`, are compared only with the spelling in the inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);
     match word {

@@ -29,7 +29,7 @@ impl FilesystemSpec {
         let mut problems: Vec<String> = read
             .flat_map(|given| given.map_or_else(|why| vec![why], |given| given.find_problems(self.format)))
             .collect();
-        // A word that contains the path of a device is refused: no valid value of these tools does.
+        // A word that contains a device path is refused, because no valid value of these tools contains one.
         for word in words.iter().filter(|word| word.contains("/dev/")) {
             let problem = describe_refusal(word, option_tables::DEVICE);
             if !problems.contains(&problem) {
@@ -39,7 +39,8 @@ impl FilesystemSpec {
         problems
     }
 
-    /// Returns the value of a short option. If the option is specified several times, the tool uses the last value, which is returned.
+    /// Returns the value of a short option. If the option is specified several times, returns the last value, which is
+    /// the one that the tool uses.
     pub fn find_option_value(&self, letter: char) -> Option<&str> {
         let read = parse_arguments(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()

@@ -278,7 +278,8 @@ fn split_at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// Reads a required value that must be in the list `known`. `called` is the name by which metal-api's error message calls the value.
+/// Reads a required value that must be in the list `known`. `called` is the name of the value in metal-api's error
+/// message.
 pub(super) fn read_one_of<T: Copy>(
     reader: &mut LayoutReader,
     fields: &LayoutFields,

@@ -141,8 +141,9 @@ impl LayoutSet {
         }
     }
 
-    /// Returns the reason for each pair of these sizes and images for which not exactly one layout is selected. If no layout has
-    /// constraints, layouts are only named by allocations, and no pair is returned.
+    /// Returns an error for each pair of these sizes and images for which no layout or more than one layout is
+    /// selected, but at most a thousand errors. Returns none if no layout has constraints on both sizes and images,
+    /// because layouts are then selected only by allocations that name them.
     pub fn find_undecided<'a>(
         &self,
         sizes: impl IntoIterator<Item = &'a str>,

@@ -71,10 +71,10 @@ pub struct FilesystemSpec {
     pub mountoptions: Vec<String>,
     /// Arguments for mkfs, one word per item.
     pub createoptions: Vec<String>,
-    /// What a reinstall does with the image's files below the mount point, if it preserves this filesystem.
+    /// Treatment of the image's files below the mount point by a reinstall that preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// True if this filesystem and the partition that contains it, the last one of a raw image, are enlarged to the end of the disk.
+    /// True if this filesystem and its partition, the last one of a raw image, are enlarged to the end of the disk.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.
@@ -105,7 +105,7 @@ pub fn is_seed_label(label: &str) -> bool {
     label.eq_ignore_ascii_case("CIDATA")
 }
 
-/// What a reinstall does with the image's files below the mount point of a preserved filesystem.
+/// Treatment of the image's files below the mount point of a filesystem that a reinstall preserves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -171,7 +171,8 @@ pub const MAX_PARTITION_NUMBER: u32 = 128;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Partition"))]
 pub struct PartitionSpec {
-    /// Number in the partition table. Partitions are placed on the disk in the order of their numbers. Numbers may be omitted.
+    /// Number in the partition table. Partitions are placed on the disk in the order of their numbers. Gaps between the
+    /// numbers are allowed.
     pub number: u32,
     /// Name in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -82,7 +82,8 @@ impl VersionSet {
         let pairs = self.0.iter().flat_map(|one| other.0.iter().map(move |other| (one, other)));
         let common = pairs.map(|(one, other)| (one.low.max(other.low), one.high.min(other.high)));
         let (low, high) = common.filter(|(low, high)| low <= high).min()?;
-        // No image has version 0.0.0: the last major version is more plausible, or else the first one.
+        // No image has version 0.0.0. The highest major version is a more plausible example, or version 1.0.0 if there
+        // is no highest one.
         let likely = ImageVersion::new(if high.major == u64::MAX { 1 } else { high.major }, 0, 0);
         Some(if low == ImageVersion::MIN && likely <= high { likely } else { low })
     }

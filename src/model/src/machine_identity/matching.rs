@@ -56,9 +56,10 @@ pub struct RegisteredIdentity {
 pub enum UuidProof {
     /// The UUID equals the UUID of the known machine, or neither of them has a UUID.
     Proven,
-    /// The UUID neither proves nor contradicts that it is the known machine. Contains a message with both identities and the remedy.
+    /// The UUID neither proves nor disproves that the machine is the known one. Contains a message with both identities
+    /// and the remedy.
     Unproven(String),
-    /// It is a different machine. Contains a message with both UUIDs and the remedies.
+    /// The UUID proves that the machine is not the known one. Contains a message with both UUIDs and the remedies.
     Contradicted(String),
 }
 
@@ -115,7 +116,7 @@ fn match_by_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownM
     MachineMatch::Proven { id, warning }
 }
 
-/// Returns the message for a machine with the UUID of a file that does not list its MAC. `seen` is this MAC.
+/// Returns the message for a machine whose UUID is in a file, but whose MAC, `seen`, is not listed in that file.
 pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }

@@ -5,7 +5,7 @@ use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
 use std::collections::BTreeMap;
 
-/// Properties of the machine that are described to `create` as those of a Ganeti instance.
+/// Properties of the machine that are passed to `create` as those of a Ganeti instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiInstance {
     pub name: String,

@@ -53,8 +53,8 @@ impl fmt::Display for ParameterChange {
     }
 }
 
-/// Applies requested changes to the stored parameters of one level, as Ganeti's `--os-parameters` does: `KEY=VALUE` replaces what is stored
-/// for the parameter, and `-KEY` deletes it.
+/// Applies requested changes to the stored parameters of one level, as Ganeti's `--os-parameters` does: `KEY=VALUE`
+/// replaces the stored change of the parameter, and `-KEY` deletes it.
 pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) -> Vec<ParameterChange> {
     let is_requested = |change: &&ParameterChange| requested.iter().any(|other| other.is_about_the_same(change));
     let preserved = stored.iter().filter(|change| !is_requested(change));
@@ -96,7 +96,7 @@ pub fn parse_changes(texts: &[String]) -> Result<Vec<ParameterChange>, String> {
 /// Checks name and value of a parameter.
 ///
 /// # Errors
-/// Fails if the name or the value is not valid for any parameter.
+/// Fails if no parameter can have this name or this value.
 pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
     check_parameter_name(key)?;
     if value.contains('\0') || value.len() > MOST_BYTES {
@@ -109,7 +109,7 @@ pub(crate) fn check_parameter(key: &str, value: &str) -> Result<(), String> {
 /// Checks the name of a parameter.
 ///
 /// # Errors
-/// Fails if the name is not valid for any parameter.
+/// Fails if no parameter can have this name.
 pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !name.is_empty() && !name.starts_with('-') {

@@ -5,7 +5,7 @@ fn file(executable: bool, text: &str) -> DefinitionFile {
     DefinitionFile { executable, text: text.to_owned() }
 }
 
-/// A definition with an image, these parameters and variants.
+/// Returns the files of a definition with an image, these parameters and these variants.
 pub(crate) fn files(parameters: &str, variants: &str) -> DefinitionFiles {
     [
         ("ganeti_api_version", file(false, "20\n")),
@@ -33,7 +33,7 @@ fn what_a_definition_says_is_read() {
     assert_eq!(definition.files, files);
 }
 
-/// As Debian's packages ganeti-instance-debootstrap and ganeti-os-noop have them, but for what is in the programs.
+/// Files as in Debian's packages ganeti-instance-debootstrap and ganeti-os-noop, except that the programs are empty.
 #[test]
 fn debians_definitions_are_such() {
     let programs =
@@ -122,7 +122,7 @@ fn a_create_says_what_it_needs() {
     ] {
         assert!(needs(files).unwrap_err().contains(why), "{files:?}");
     }
-    // Without parameters nobody verifies.
+    // A definition without parameters does not need `verify`.
     let programs = ["create", "export", "import", "rename", "verify"];
     let mut files: DefinitionFiles = programs.iter().map(|name| ((*name).to_owned(), file(true, ""))).collect();
     set(&mut files, "ganeti_api_version", "15\n");
@@ -174,7 +174,8 @@ fn parameters_are_written_as_ganeti_takes_them() {
     }
 }
 
-/// Allocation before variant before site before the definition's own default; `-key` takes away what comes before.
+/// An allocation takes precedence over the variant, and the variant over the site. `-key` discards the values of lower
+/// levels, so that the default of the definition applies.
 #[test]
 fn the_nearest_word_counts() {
     let definition = OsDefinition::parse("web", files("key x\nother-key y\n", "")).unwrap();
@@ -205,7 +206,8 @@ fn the_nearest_word_counts() {
     assert_eq!(unknown, "web: unknown parameter \"a\"; none are defined");
 }
 
-/// What Ganeti 3.0 of Debian has built for the same (`scripts/compare-ganeti --record`).
+/// Comparison with the environments that Debian's Ganeti 3.0 has built for the same definitions
+/// (`scripts/compare-ganeti --record`).
 #[test]
 fn the_environments_are_ganetis() {
     let cases: Vec<Value> =

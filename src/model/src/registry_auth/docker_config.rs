@@ -53,7 +53,7 @@ impl DockerConfig {
         let path = format!("{registry}/{path}");
         let fits = |key: &&String| {
             let key = canonical_key(key);
-            // A host ends where the repository begins: its port is part of it.
+            // A key that is only a host must match up to the first slash, because a port belongs to the host.
             let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
             path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
         };

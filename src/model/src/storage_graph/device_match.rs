@@ -89,8 +89,8 @@ impl<'a> LayoutMatch<'a> {
         Some(stacked.device.clone())
     }
 
-    /// Returns the paths of a group's physical volumes that are present. The physical volumes of an encrypted group are in containers; only
-    /// those in open containers are returned.
+    /// Returns the paths of a group's physical volumes that are present. In an encrypted group, each physical volume is
+    /// in a container, and is returned only if the container is open.
     fn physical_volumes(&self, group: usize) -> Vec<DevicePath> {
         let group = &self.graph.nodes[group];
         let on = self.present_paths(&group.below);

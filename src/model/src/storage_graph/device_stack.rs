@@ -295,8 +295,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the devices that belong to different objects: a device is not counted if it is on top of a previously counted device, if such
-    /// a device is on top of it, or if both have a common holder.
+    /// Counts the devices that belong to different objects. A device is not counted if it is on top of a previously
+    /// counted device, if a previously counted device is on top of it, or if both have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {

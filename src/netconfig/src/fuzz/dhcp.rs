@@ -85,7 +85,7 @@ fn fuzz_dhcp_offers() {
     }
 }
 
-/// Routes that the script adds for a lease with these options, and the time servers that it records.
+/// Returns the routes that the script adds for a lease with these options, and the time servers that it records.
 fn routes(options: &[Vec<u8>]) -> (Vec<String>, String) {
     let payload = [vec![0; FIELDS], option(51, &600_u32.to_be_bytes()), options.concat(), vec![255]].concat();
     let answer = CLIENT.lock().unwrap().offer(&payload);

@@ -1,4 +1,4 @@
-"""Runs udhcpc with the ramdisk's script against a server that offers what the test says, in a network namespace of its own.
+"""Runs udhcpc with the ramdisk's script in a separate network namespace. The DHCP server sends the offers that the test specifies.
 
 Each request is a length in four bytes and a payload: `sname` (64 bytes), `file` (128 bytes) and the options of an offer. Each answer is a
 line of JSON: the commands that the script has run, and the file of the lease. Arguments: the folder with the script, and its name.

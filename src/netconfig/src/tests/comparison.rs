@@ -1,4 +1,4 @@
-//! Rendering for `scripts/compare-network`, which compares the files with those of netplan in meaning.
+//! Rendering for `scripts/compare-network`, which checks that the files are equivalent to those of netplan.
 
 use super::*;
 

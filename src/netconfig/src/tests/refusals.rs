@@ -1,4 +1,4 @@
-//! Configurations that are refused, with the field at fault.
+//! Configurations that are refused, each with the invalid field.
 
 use super::*;
 

@@ -11,8 +11,8 @@ fn lan(settings: Value) -> Value {
     json!({"ethernets": {"lan0": settings}})
 }
 
-/// netplan sets this metric for networkd, and NetworkManager uses it by default. Without it a static default route with a larger metric would
-/// precede DHCP's with one network manager, and follow it with another.
+/// netplan sets this metric for networkd, and NetworkManager uses it by default. Without the metric, the order of
+/// DHCP's default route and a static default route with a larger metric would depend on the network manager.
 #[test]
 fn dhcp_routes_have_the_same_metric_with_each_network_manager() {
     for dhcp in ["dhcp4", "dhcp6"] {
@@ -25,7 +25,7 @@ fn dhcp_routes_have_the_same_metric_with_each_network_manager() {
     assert!(!static_address.contains("metric"), "{static_address}");
 }
 
-/// dhclient sets the MTU of its lease.
+/// dhclient would set the MTU from the DHCP lease.
 #[test]
 fn a_configured_mtu_precedes_that_of_dhcp() {
     let units = rendered(lan(json!({"dhcp4": true, "mtu": 1400})), NetworkBackend::Networkd);
@@ -38,7 +38,7 @@ fn a_configured_mtu_precedes_that_of_dhcp() {
     assert!(!static_address.contains("    up "), "{static_address}");
 }
 
-/// ifup abandons an interface if one of its commands fails.
+/// ifup stops configuring an interface if one of the interface's commands fails.
 #[test]
 fn a_bond_does_not_need_all_its_nics() {
     let parameters = json!({"mode": "active-backup", "primary": "eth1"});

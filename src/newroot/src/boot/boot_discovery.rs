@@ -99,8 +99,8 @@ fn read_boot_config(
     Ok((BootSource::Config(from), boot))
 }
 
-/// Returns why a system cannot be booted without its boot loader: variables are unset, and the entry lacks a path, the root filesystem or
-/// the first boot of Ignition without them.
+/// Returns why a system cannot be booted without its boot loader: without the values of unset variables, the entry
+/// lacks a path, the root filesystem, or the arguments for the first boot of Ignition.
 fn describe_missing_values(entry: &BlsEntry, from: &str) -> Option<String> {
     let has_root = entry.words.iter().any(|word| parameter_name(word) == "root");
     let needs_loader =

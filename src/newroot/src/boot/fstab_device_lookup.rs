@@ -44,7 +44,7 @@ fn find_by_tag(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath>
     found.map(|(device, _)| device.clone()).collect()
 }
 
-/// Returns the devices with this path, which the kernel or udev has assigned.
+/// Returns the devices to which the kernel or udev assigns this path.
 fn find_by_path(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
     for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]

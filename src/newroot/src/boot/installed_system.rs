@@ -1,5 +1,5 @@
-//! Boot of the installed system after a reinstall that ended before its first write. Not a byte of a disk changes: everything is mounted
-//! read-only, and no journal is replayed.
+//! Boot of the installed system after a reinstall that ended before its first write. The disks are not changed: all
+//! filesystems are mounted read-only, and no journal is replayed.
 
 use super::boot_info::read_boot_info;
 use super::{BootInfo, fstab_device_lookup, kexec};
@@ -31,7 +31,8 @@ pub struct InstalledSystem {
 /// were assembled.
 ///
 /// # Errors
-/// Fails if there is no such installation or its boot files cannot be read. Nothing is loaded or mounted then.
+/// Fails if there is no such installation or its boot files cannot be read. In this case, nothing is loaded, and
+/// nothing remains mounted.
 pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocation: &str) -> Result<InstalledSystem> {
     let root = find_root(inventory, machines, allocation)?;
     let marker = root.marker.clone().unwrap_or_default();
@@ -74,8 +75,8 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     Err(Error::new(Phase::Boot, message))
 }
 
-/// Returns the fstab lines of `/boot` and of other mount points above the boot files, parents first. If they were not
-/// mounted, an older kernel in the directory below a mount point might be found instead.
+/// Returns the fstab lines of `/boot` and of other mount points that contain the boot files, parents first. Without
+/// these mounts, an older kernel in the directory below a mount point might be found instead.
 fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
     let leads_to = |line: &FstabLine, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
     let is_needed = |line: &FstabLine| {

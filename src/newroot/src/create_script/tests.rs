@@ -41,7 +41,7 @@ fn system(disk: &TestLoopDevice, script: &str) -> CreateSystem {
     }
 }
 
-/// Whether it went well, and what it said.
+/// Runs the script, and returns its result and the lines that it printed.
 fn run_here(create: &CreateSystem, deadline: Duration) -> (Result<()>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().canonicalize().unwrap().join("create");
@@ -66,7 +66,7 @@ fn loop_it_gets_its_disks_and_no_others() {
     );
     let (result, lines) = run_here(&system(&disk, &script), MINUTE);
     result.unwrap();
-    // The last three are bash's own.
+    // bash sets the last three variables itself.
     let told = "DISK_0_PATH OSP_A PATH PWD SHLVL _".to_owned();
     assert_eq!(
         lines,
@@ -117,7 +117,7 @@ fn loop_one_that_fails_or_hangs_is_quoted_and_leaves_nothing() {
     assert_eq!(lines[0], "begun");
 }
 
-/// The files of a definition that `scripts/compare-ganeti` has unpacked.
+/// Returns the files of a definition that `scripts/compare-ganeti` has unpacked.
 fn debians(name: &str) -> model::os_definition::DefinitionFiles {
     let folder = std::path::PathBuf::from(std::env::var("DROPHAMMER_DEFINITIONS").unwrap()).join(name);
     let read = |entry: std::io::Result<fs::DirEntry>| {
@@ -143,8 +143,8 @@ fn as_ganeti_tells(disk: &TestLoopDevice, name: &str) -> CreateSystem {
     CreateSystem { os: name.to_owned(), environment, chosen, ..system(disk, "") }
 }
 
-/// The script says to Debian's one how it partitions (not at all: this system's kernel need not map partitions), and has put a
-/// system into its cache.
+/// `scripts/compare-ganeti` configures Debian's `create` not to partition the disk, because the kernel of the host may
+/// not be able to map partitions, and stores a system in its cache.
 #[test]
 #[ignore = "needs root, and Debian's packages: scripts/compare-ganeti"]
 fn debians_own_create_makes_its_system() {

@@ -1,4 +1,4 @@
-//! Files in a target that is a directory.
+//! Tests with a directory as the target.
 
 use super::*;
 use model::layout::FilesystemFormat;
@@ -58,13 +58,14 @@ fn a_file_a_unit_and_a_manifest_are_written() {
         "{manifests}"
     );
 
-    // One that is marked for deletion is there and is told, but nobody is to use it anew.
+    // A volume that is marked for deletion is reported, but gets no PersistentVolume, so that it is not used again.
     let mut going = of(sparse(false));
     going.volumes[0].volume.deleted = true;
     assert_eq!(write_volumes(&root, &going, &|_| ()).unwrap().len(), 1);
     assert!(root.read_text(MANIFESTS).unwrap().contains("\"items\": []"));
 
-    // Again: a new one is not made over it, and a kept one is not written.
+    // In a second run, a new volume does not replace the existing file, and the file of a preserved volume is not
+    // written.
     let error = write_volumes(&root, &of(sparse(true)), &|_| ()).unwrap_err().to_string();
     assert!(error.contains(" of volume small"), "{error}");
     let before = (fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap());
@@ -72,7 +73,7 @@ fn a_file_a_unit_and_a_manifest_are_written() {
     assert!((fs::metadata(&path).unwrap().modified().unwrap(), fs::read(&path).unwrap()) == before);
 }
 
-/// The next attempt believes the name.
+/// The next attempt treats a file with the final name as complete.
 #[test]
 fn a_file_has_its_name_only_once_it_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,11 +87,11 @@ fn a_file_has_its_name_only_once_it_is_whole() {
     assert!(names().is_empty(), "{:?}", names());
     let endless = SparseVolume { size_bytes: u64::MAX, ..sparse(true) };
     assert!(write_volumes(&root, &of(endless), &|_| ()).is_err() && names().is_empty());
-    // As a cut leaves it.
+    // An incomplete file, as after a power cut.
     fs::write(folder.join(format!("{UID}.new")), "half").unwrap();
     write_volumes(&root, &of(sparse(true)), &|_| ()).unwrap();
     assert_eq!(names(), [UID]);
-    // Whatever has the name stays, and nothing is left beside it.
+    // An existing file with the final name is unchanged, and no temporary file remains.
     let before = fs::read(folder.join(UID)).unwrap();
     assert!(write_volumes(&root, &of(sparse(true)), &|_| ()).is_err());
     assert!(names() == [UID] && fs::read(folder.join(UID)).unwrap() == before);
@@ -107,7 +108,7 @@ fn a_kept_file_that_is_not_there_is_an_error() {
     assert!(error.contains("has 8388608 bytes, but 4096 are expected"), "{error}");
 }
 
-/// The image may have a link in the way.
+/// The image may contain a symlink in the path of the file.
 #[test]
 fn no_link_of_the_image_leads_out() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -10,8 +10,8 @@ use std::io::ErrorKind;
 /// LVM's devices file, which restricts LVM to the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
-/// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file. The file lists the disks of the machine on
-/// which the image was built, so LVM would ignore all groups of this machine, whatever they contain.
+/// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file. The devices file lists only disks of the
+/// machine on which the image was built, so LVM would ignore all volume groups of this machine.
 ///
 /// # Errors
 /// Returns an error if a file of the target cannot be read, written or removed.
@@ -48,7 +48,8 @@ fn replace_arrays(own: &str, arrays: &[BootArray]) -> String {
     text
 }
 
-/// Returns whether the line has an ARRAY keyword, which may be abbreviated to three letters, in any case.
+/// Returns whether the line begins with the keyword ARRAY, which is not case-sensitive and may be abbreviated to three
+/// letters.
 fn is_array_line(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     word.len() >= 3 && "array".starts_with(&word)

@@ -4,7 +4,7 @@ use super::grub_variables::{strip_grub_device, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use std::collections::BTreeSet;
 
-/// Variables without which the system boots as usual: those of tuned, and the device of paths, which GRUB sets itself.
+/// Variables that need not be set for a boot: those of tuned, and `root`, the device of paths, which GRUB sets itself.
 const OPTIONAL_VARIABLES: [&str; 3] = ["tuned_params", "tuned_initrd", "root"];
 
 /// Boot entry. Its paths are relative to the filesystem that the boot loader reads.

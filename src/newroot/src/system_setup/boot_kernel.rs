@@ -207,7 +207,7 @@ mod tests {
         (find_kernel(&root, &|line| said.borrow_mut().push(line.to_owned())), said.into_inner())
     }
 
-    /// How the distributions' packages lay them out.
+    /// Paths as in the packages of the distributions.
     #[test]
     fn kernels_and_their_initramfs_are_found_in_every_distribution() {
         let cases: [(&str, &[&str], [&str; 3]); 9] = [

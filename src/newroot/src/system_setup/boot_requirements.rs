@@ -1,4 +1,4 @@
-//! Collects the machine's requirements for booting from the plan.
+//! Collects from the plan what the machine requires to boot.
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
 use model::device::DevicePath;

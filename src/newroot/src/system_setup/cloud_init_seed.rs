@@ -45,9 +45,9 @@ mod tests {
         done.unwrap();
         assert_eq!(lines, ["cloud-init's seed was written to /dev/sda3"]);
         assert_eq!(root.read_text("/seed/meta-data").unwrap(), "instance-id: a-1\n");
-        // User data may be of any size, and compressed.
+        // User data may have any size, and may be compressed.
         assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
-        // The seed was removed from the root filesystem, and no file was created that it did not contain.
+        // The seed was removed from the root filesystem, and no file was created that was not in the seed.
         assert!(
             !root.path_exists("/var/lib/cloud/seed/nocloud/user-data") && !root.path_exists("/seed/network-config")
         );

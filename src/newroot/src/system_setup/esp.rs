@@ -83,8 +83,8 @@ fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile
         let to = format!("{mounted}{path}");
         let written = match content {
             EspContent::Text(text) => on.write_file(&to, 0o644, text.as_bytes()),
-            // The file is already there: the kernel if the ESP is /boot, or a boot loader installed by the image's
-            // package.
+            // The file is already on the ESP: it is the kernel if the ESP is mounted at /boot, or a boot loader
+            // installed by the image's package.
             EspContent::Of(from) if !mounted.is_empty() && *from == to => continue,
             EspContent::Of(from) => {
                 let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;

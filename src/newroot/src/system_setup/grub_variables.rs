@@ -15,7 +15,7 @@ const CONFIGS: [&str; 4] =
 /// Prefixes that are tried for paths of a boot loader, which are relative to a filesystem whose mount point is unknown.
 pub(crate) const MOUNT_POINTS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 
-/// Limit of files that read others with `source`.
+/// Maximum nesting depth of files that are read with `source`.
 const MAX_DEPTH: u32 = 4;
 
 /// Reads the variables. Those of the environment block take precedence over those of the configuration.
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(value(&[config], name).as_deref(), Some(""));
         assert_eq!(value(&[config, network], name).as_deref(), Some("ignition.firstboot rd.neednet=1 ip=dhcp"));
         assert_eq!(value(&[config, ("boot/ignition.firstboot", "")], name).as_deref(), Some("ignition.firstboot "));
-        // A file that reads itself does not end in a loop.
+        // A file that reads itself does not cause an endless loop.
         assert_eq!(
             value(&[("boot/grub2/grub.cfg", "source /boot/grub2/grub.cfg\nset a=b\n")], "a").as_deref(),
             Some("b")

@@ -15,7 +15,8 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 /// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
-/// Parameters that are not taken from the image, with the reason. A name that ends with `*` stands for all names that start with it.
+/// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
+/// prefix.
 const REMOVED: [(&str, &[&str]); 11] = [
     ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
     ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),

@@ -138,8 +138,9 @@ impl InitramfsRequirement {
 /// whether the initramfs was built by dracut.
 ///
 /// # Errors
-/// The initramfs must be rebuilt, but the target does not contain a tool for that or a required program, or the tool
-/// fails, exceeds its deadline, or builds an initramfs that still cannot mount the root filesystem.
+/// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also
+/// returns an error if the tool fails, exceeds its deadline, or builds an initramfs that still cannot mount the root
+/// filesystem.
 pub(crate) fn ensure_initramfs(
     root: &NewRoot,
     wants: &BootRequirements,

@@ -37,7 +37,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
 
-/// Performs those tasks of os-installer that are not part of finishing any image.
+/// Performs the tasks of os-installer that are performed only for metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written.
@@ -73,7 +73,8 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the servers of a list. The plan has refused lists that cannot be read, unless the image is not finished by drophammer.
+/// Returns the servers of a list, or none if the list cannot be read. The plan refuses such a list if drophammer
+/// finishes the image.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());

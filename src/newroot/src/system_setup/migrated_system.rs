@@ -92,7 +92,8 @@ fn adapt_boot(
     let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
-        // Finished images often do not contain the kernel. Boot information of the system suffices then.
+        // The kernel of an image with an installer may have an unusual path. The boot information of the system is then
+        // sufficient.
         Err(error) if is_ours && !came.info => return Err(error),
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,

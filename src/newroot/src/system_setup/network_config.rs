@@ -131,7 +131,8 @@ fn list_displaced(root: &NewRoot, aside: &DisplacedFiles) -> Vec<String> {
     names.map(|name| format!("{}/{name}", aside.folder)).filter(|path| is_file(root, path)).collect()
 }
 
-/// Removes configuration of network managers that are not used: if their services are enabled, they would configure the same NICs.
+/// Removes the configuration of unused network managers, which would configure the same NICs if their services are
+/// enabled.
 fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let files: Vec<String> =
         system.displaced_files_of_others().flat_map(|aside| list_displaced(root, &aside)).collect();

@@ -10,7 +10,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// Names of those tasks of os-installer that are also performed here, spelled as in os-installer.
+/// Names of the tasks of os-installer that drophammer performs too, spelled as in os-installer.
 pub(crate) mod task {
     pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
     pub(crate) const HOSTNAME: &str = "write hostname";
@@ -34,7 +34,7 @@ pub(crate) mod task {
 pub(crate) struct OsInstallerSettings {
     /// Whether the image contains the settings file, so tasks of os-installer are performed.
     pub is_metal: bool,
-    /// Name of the distribution as which the image is treated, instead of the detected one.
+    /// Name of the distribution that is assumed for the image instead of the detected one.
     pub system: Option<String>,
     pub bootloader_id: Option<String>,
     pub script: Option<CustomScript>,

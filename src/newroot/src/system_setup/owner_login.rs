@@ -142,7 +142,7 @@ mod tests {
     const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
     const ROOT: &str = "root:x:0:0:root:/root:/bin/bash\n";
 
-    /// Files can be given to nobody else by a person who is not root.
+    /// Returns the user who runs the test, because only root can change the owner of a file.
     fn me() -> PasswdEntry {
         let (id, group) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
         PasswdEntry { name: "me".into(), id, group, home: "/home/me/".into() }
@@ -184,13 +184,13 @@ mod tests {
         assert_eq!((file.permissions().mode() & 0o7777, ssh.permissions().mode() & 0o7777), (0o600, 0o700));
         assert_eq!((file.uid(), file.gid()), (me().id, me().group));
         assert_eq!(root.read_text(SHADOW).unwrap(), "root:*:1:0:99999:7:::\nme:*:1:0:99999:7:::\n");
-        // A home that is not there yet, in a tree without shadow.
+        // The home directory does not exist yet, and the tree has no shadow file.
         let (_dir, root) = tree(&[]);
         authorize_keys(&root, &me(), &keys).unwrap();
         assert!(root.path_exists("/home/me/.ssh/authorized_keys") && !root.path_exists(SHADOW));
     }
 
-    /// As `openssl passwd -6 -salt saltstring` has it.
+    /// The expected hash is the output of `openssl passwd -6 -salt saltstring`.
     #[test]
     fn passwords_are_hashed_as_crypt_does() {
         let expected =

@@ -51,7 +51,7 @@ pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
     BootInfo { cmdline: format!("{} enforcing=0", boot.cmdline), ..boot.clone() }
 }
 
-/// Labels all files of a system with this policy. If its programs cannot, the system does so at its first boot.
+/// Labels all files of a system with this policy. If its programs fail, the system labels the files at its first boot.
 ///
 /// # Errors
 /// Returns an error if the file that requests the labeling cannot be written or removed.

@@ -13,10 +13,10 @@ pub(crate) const UNKNOWN: char = '\0';
 /// Size limit of a word. Assignments such as `A=$A$A` double the size of a value.
 const MAX_WORD: usize = 64 << 10;
 
-/// Size limit of all values that one text expands.
+/// Maximum total size of the values that are expanded in one text.
 const MAX_EXPANDED: usize = 1 << 20;
 
-/// Limit of nested expansions such as `${a:-${b:-c}}`.
+/// Maximum depth of nested expansions such as `${a:-${b:-c}}`.
 const MAX_DEPTH: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,8 @@ impl<'a> ShellReader<'a> {
         words
     }
 
-    /// Reads the rest of an unquoted character: an escape or a substituted command.
+    /// Reads the rest of an escape or substituted command that begins with this unquoted character. Returns any other
+    /// character unchanged.
     fn read_character(&mut self, first: char) -> String {
         match first {
             '\\' => self.rest.next().filter(|c| *c != '\n').map(String::from).unwrap_or_default(),
@@ -134,7 +135,8 @@ impl<'a> ShellReader<'a> {
         text
     }
 
-    /// Reads the expansion after a dollar sign. A dollar sign before another character stands for itself.
+    /// Reads the expansion after a dollar sign. A dollar sign that does not begin an expansion is returned as a
+    /// literal.
     fn read_expansion(&mut self, variables: &ShellVariables, depth: u32) -> String {
         match self.rest.peek() {
             Some('(') if self.syntax == ShellSyntax::Assignments => {

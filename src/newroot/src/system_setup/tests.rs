@@ -32,7 +32,7 @@ fn finishing(way: FinisherChoice) -> FinishInputs {
     FinishInputs { way, firmware, esps, fstab: vec![entry], files, ..FinishInputs::default() }
 }
 
-/// As a tree without an installer is made the owner's.
+/// Applies the settings to a tree without an installer, and returns the logged lines.
 fn owned(root: &NewRoot, finishing: &FinishInputs) -> Vec<String> {
     let (distribution, overrides) = (Distribution::detect(root), OsInstallerSettings::read_settings(root).unwrap());
     let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid: "r-uuid" };
@@ -82,7 +82,7 @@ fn a_tree_without_an_installer_becomes_the_owners() {
     assert!(!selinux::is_relabeling_pending(&root));
 }
 
-/// The files of metal-stack's Debian 12 of August 2026 that are looked at, without the program.
+/// Returns a tree with the relevant files of metal-stack's Debian 12 of August 2026, without os-installer.
 fn metal_tree(settings: &str) -> (tempfile::TempDir, NewRoot) {
     made(&[
         ("etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n"),
@@ -131,7 +131,7 @@ fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
     assert!(root.read_text("/etc/metal/machine-allocation.yaml").unwrap().contains("hostname: \"web-1\"\n"));
     assert!(root.read_text("/etc/lvm/lvmlocal.conf").unwrap().contains("udev_sync = 0"));
     assert!(!root.path_exists("/.dockerenv") && root.read_text("/etc/machine-id").unwrap().is_empty());
-    // The loader is called as the image says, and the distribution is what it wants to be.
+    // The boot loader ID and the distribution are those that the image's settings specify.
     let overrides = OsInstallerSettings::read_settings(&root).unwrap();
     let distribution = Distribution::detect_or_named(&root, overrides.system.as_deref());
     assert_eq!((distribution.id.as_str(), distribution.doubt.as_deref()), ("ubuntu", None));
@@ -155,13 +155,13 @@ fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
         assert!(!root.path_exists(absent), "{absent}");
     }
     assert!(!root.read_text("/etc/passwd").unwrap().contains("metal"));
-    // A firewall is more than this.
+    // The tasks for a firewall are not performed, and a warning is logged.
     let (_dir, root) = metal_tree("only: [write hostname]\n");
     let mut firewall = of_metal_stack();
     firewall.files.assigned.allocation.role = "firewall".into();
     let lines = owned(&root, &firewall);
     assert!(lines.iter().any(|line| line.starts_with("WARNING: this machine is a firewall")), "{lines:?}");
-    // The image keeps its boot loader, whatever it is.
+    // The disabled task leaves the image's boot loader unchanged.
     let (_dir, root) = metal_tree("except: [write booatloader config]\n");
     let overrides = OsInstallerSettings::read_settings(&root).unwrap();
     assert!(
@@ -224,7 +224,7 @@ fn nothing_is_written_where_nobody_finishes() {
         assert_eq!(root.read_text("/etc/hostname").unwrap(), "builder\n");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
-    // cloud-init is asked for nothing: it looks by itself.
+    // For an image with cloud-init, only the seed is written, which cloud-init finds by itself.
     let (_dir, root) = made(&[("usr/bin/cloud-init", "")]);
     said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Auto), "1", NOW, say)).0.unwrap();
     assert!(root.path_exists("/var/lib/cloud/seed/nocloud/meta-data") && !root.path_exists("/etc/hostname"));

@@ -1,4 +1,4 @@
-//! Files of machines, as a person gives them to `check` and `plan`; what is printed lies beside them.
+//! Golden tests that run `drophammer check` and `plan` on machine files. The expected output is next to the files.
 
 use crate::cli::{Cli, CliCommand};
 use crate::commands::{check, plan};
@@ -6,7 +6,7 @@ use clap::Parser;
 use common::exit_status::CommandOutcome;
 use std::path::Path;
 
-/// What `drophammer ARGUMENTS` prints about files of `testdata/`, and how it ends.
+/// Runs `drophammer ARGUMENTS` on files of `testdata/`, and returns its output and outcome.
 fn said(arguments: &[&str]) -> (String, CommandOutcome) {
     let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/");
     let is_file = |word: &str| word.contains('/');
@@ -21,7 +21,8 @@ fn said(arguments: &[&str]) -> (String, CommandOutcome) {
     (text.replace(testdata, ""), exit)
 }
 
-/// Compares with `testdata/machines/NAME.txt`; with UPDATE_GOLDEN in the environment, writes it.
+/// Compares the output with `testdata/machines/NAME.txt`; rewrites that file if UPDATE_GOLDEN is set in the
+/// environment.
 fn golden(name: &str, found: &str) {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("testdata/machines/{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -75,7 +76,7 @@ fn a_plan_for_an_allocation_says_what_will_be_done_for_it() {
     assert!(text.contains("debian-13.0.20261101"), "{text}");
     assert!(text.contains("hostname storage-7; SSH keys of the owner: 0"), "{text}");
     assert!(text.contains("the kernel of the image with quiet"), "{text}");
-    // By itself the layout says none of that.
+    // Without the allocation, the plan does not contain these lines.
     let (text, exit) = said(&good[..5]);
     assert_eq!(exit, CommandOutcome::Good);
     assert!(!text.contains("storage-7"), "{text}");

@@ -1,4 +1,4 @@
-//! Rows and their sum, as people and pipelines get them.
+//! Tests of the rows and the summary, as text and as JSON.
 
 use super::machine_forecast::judge_machine;
 use super::*;
@@ -41,7 +41,7 @@ fn layout() -> serde_json::Value {
             {"path": "/srv", "device": "/dev/sdb1", "format": "ext4", "label": "srv"}]})
 }
 
-/// A reinstall is ordered when `ordered`.
+/// Returns the forecast of a machine. If `ordered` is true, the machine is installed and a reinstall is ordered.
 fn told(ordered: bool) -> MachineForecast {
     let image =
         AllocatedImage { id: "debian-13".to_owned(), url: "http://server/i".to_owned(), ..AllocatedImage::default() };
@@ -90,7 +90,7 @@ fn what_becomes_of_a_machine() {
         (told(false), registered(both(), false), RackOutcome::Erases, 2),
         (told(false), registered(blank, false), RackOutcome::Installs, 0),
         (told(false), registered(inventory(&["sda"]), false), RackOutcome::Refused, 0),
-        // What is to be kept has no partitions: the machine itself would say so.
+        // The disk to be preserved has no partitions, which the machine would refuse too.
         (told(true), registered(both(), false), RackOutcome::Refused, 0),
         (told(true), registered(both(), true), RackOutcome::Erases, 1),
         (told(true), registered(inventory(&["sda"]), true), RackOutcome::Refused, 0),
@@ -110,12 +110,12 @@ fn what_becomes_of_a_machine() {
         row.disks.iter().map(|disk| (disk.serial.as_str(), disk.device.as_str(), disk.verdict)).collect();
     assert_eq!(disks, [("S-sda", "/dev/sda", DiskVerdict::Wipe), ("S-sdb", "/dev/sdb", DiskVerdict::Keep)]);
     assert!(row.reasons[0].contains("can be checked only on the machine"), "{row:?}");
-    // A fresh inventory goes before what was registered.
+    // A fresh inventory replaces the registered one.
     let fresh = judge_machine(seen("one", told(false), None), Some(both())).0;
     assert_eq!((fresh.outcome, fresh.inventory), (RackOutcome::Erases, None));
 }
 
-/// The agent assembles arrays before it looks; whoever registers has not.
+/// The agent assembles arrays before it reads the inventory, but a machine that registers has not assembled them.
 #[test]
 fn arrays_that_did_not_run_are_foreseen() {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata");

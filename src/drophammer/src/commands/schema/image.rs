@@ -27,7 +27,7 @@ pub(crate) fn image_schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "OS, hyphen, version. Constraints of layouts match it.",
+                "description": "Operating system, hyphen and version, such as debian-13.0.20261101. Constraints of layouts select images by it.",
                 "examples": ["debian-12.0.20261101"],
             },
             "name": {"type": ["string", "null"], "description": "Display name."},
@@ -82,7 +82,7 @@ mod tests {
     use site::operator_files;
     use std::collections::BTreeSet;
 
-    /// What the reader says that there is, when it is asked for something that nothing is like.
+    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_image(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

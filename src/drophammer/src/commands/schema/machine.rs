@@ -47,7 +47,7 @@ pub(crate) fn machine_schema() -> Value {
             "name": text("Display name."),
             "project": text("Passed to the image unchanged."),
             "role": text("Passed to the image unchanged."),
-            "requested_traits": list("Traits of the machine that this installation requests. A deploy template of that name changes the steps of the installation."),
+            "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
             "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
             "console_password": {
@@ -207,7 +207,7 @@ mod tests {
         schema["properties"].as_object().unwrap().keys().map(String::as_str).collect()
     }
 
-    /// What the reader says that there is, when it is asked for something that nothing is like.
+    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_machine(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

@@ -141,7 +141,7 @@ fn add_disk_rules(disk: &mut Value) {
         }),
     );
     add_aliases(disk, "wipeonreinstall", &["wipe", "wipe_on_reinstall", "wipeOnReinstall"]);
-    // Only disks that are found by hints may have any name.
+    // Only a disk that is selected by hints may have an arbitrary name.
     let named =
         json!({"if": {"not": {"required": ["hints"]}}, "then": {"properties": {"device": {"pattern": r"^/dev/\S+$"}}}});
     add_all_of(disk, named);
@@ -173,7 +173,8 @@ fn ignore_case(pattern: &str) -> String {
     format!("^({})$", pattern.chars().map(either).collect::<String>())
 }
 
-/// Also accepts the values of an enumeration in capitals, and with the prefix of metal-stack's v2 API: `FORMAT_EXT4`.
+/// Adds rules that also accept the values of an enumeration in capitals, and with the prefix of metal-stack's v2 API:
+/// `FORMAT_EXT4`.
 fn add_choice_spellings(owner: &mut Value, name: &str, prefix: &str, known: &[&str]) {
     let pattern = ignore_case(&format!("({})?({})", prefix.replace('_', "_?"), known.join("|")));
     let message = format!("write one of: {}", known.join(", "));

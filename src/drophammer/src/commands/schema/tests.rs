@@ -1,4 +1,4 @@
-//! The schemas against the layouts of the repository, good and bad, and against the reader, which has the last word.
+//! Tests of the schemas with all valid and invalid layouts of the repository, and comparison with the reader.
 
 mod others;
 
@@ -19,7 +19,7 @@ fn problems(validator: &Validator, document: &Value) -> Vec<String> {
     validator.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-/// A document as editors see it: with YAML's own idea of what is a number.
+/// Parses a document as editors do: YAML decides which values are numbers.
 fn parsed(text: &str) -> Value {
     fn json(yaml: &Yaml) -> Value {
         match yaml {
@@ -53,7 +53,7 @@ fn the_schemas_are_schemas() {
     }
 }
 
-/// All layouts of the repository but the bad ones.
+/// Returns the paths of all valid layouts of the repository.
 fn good_layouts(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -91,7 +91,7 @@ fn canonical_forms_are_accepted() {
     }
 }
 
-/// Does the document need anything that the schema marks as deprecated?
+/// Returns whether the document is valid only because of parts of the schema that are marked as deprecated.
 fn uses_deprecated(document: &Value) -> bool {
     fn without(schema: &mut Value) {
         match schema {
@@ -111,7 +111,7 @@ fn uses_deprecated(document: &Value) -> bool {
     !jsonschema::draft202012::new(&strict).unwrap().is_valid(document)
 }
 
-/// What is wrong in their shape; the others break rules that look at several fields together.
+/// The schema refuses these layouts. All other invalid layouts violate rules that concern several fields.
 #[test]
 fn bad_layouts_are_refused_where_the_shape_is_wrong() {
     let validator = validator(SchemaDocument::Layout);
@@ -148,7 +148,8 @@ filesystems:
   - {path: /, device: /dev/sda2, format: ext4}
 "#;
 
-/// Each is one change of the good layout. What the reader takes with a note, the schema takes as deprecated.
+/// Each case is one change of the valid layout. If the reader accepts it with a note, the schema accepts it as
+/// deprecated.
 #[test]
 fn schema_and_reader_agree() {
     let validator = validator(SchemaDocument::Layout);
@@ -243,7 +244,8 @@ fn schema_and_reader_agree() {
     }
 }
 
-/// They are read, with a note, and no editor underlines them as wrong; but nobody should write them anew.
+/// These spellings are accepted with a note, and editors do not mark them as errors. Editors do not propose them,
+/// because they should not be used in new files.
 #[test]
 fn what_the_v2_api_writes_is_accepted_and_never_proposed() {
     let validator = validator(SchemaDocument::Layout);
@@ -307,7 +309,8 @@ logicalvolumes: [{name: a, volumegroup: vg, size: 0, lvmtype: linear}]
     }
 }
 
-/// What an editor proposes: names of fields and values, but for what is marked as deprecated.
+/// Calls `see` with everything that an editor proposes: names of fields, and values, unless they are marked as
+/// deprecated.
 fn proposed(schema: &Value, see: &mut impl FnMut(&str)) {
     match schema {
         Value::Object(fields) if fields.contains_key("deprecationMessage") => {}

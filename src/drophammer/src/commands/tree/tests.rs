@@ -1,4 +1,4 @@
-//! Golden drawings, and what must hold for the drawings of any layout.
+//! Golden tests of drawings, and properties of the drawings of all layouts.
 
 use super::*;
 use model::layout::graph::testing::{any_layout, disk, raid, rich, seeds};
@@ -10,7 +10,7 @@ fn place(path: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path)
 }
 
-/// Compares with the file, or writes it where `UPDATE_GOLDEN` is set.
+/// Compares the drawing with the file; rewrites the file if `UPDATE_GOLDEN` is set in the environment.
 fn golden(path: &str, found: &str) {
     let file = place(path);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -55,7 +55,7 @@ fn the_tree_in_the_docs_is_up_to_date() {
     assert_eq!(testing::docs::blocks(include_str!("../../../../../docs/desk.md"), "text"), [tree.trim_end()]);
 }
 
-/// As many as fit into the longest document that is read.
+/// The layouts have as many devices as a document of the maximum size can contain.
 #[test]
 fn the_largest_layouts_are_drawn() {
     let chain = |number: usize| {
@@ -87,7 +87,7 @@ fn what_is_not_valid_is_not_drawn() {
     assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
 }
 
-/// Boxes of one column lie one below the other; columns lie side by side.
+/// Boxes of one column are below each other, and columns are side by side.
 #[test]
 fn boxes_do_not_overlap() {
     for (name, layout) in all() {
@@ -109,7 +109,7 @@ fn texts(document: &roxmltree::Document) -> String {
     document.descendants().filter_map(|node| node.text()).collect::<Vec<_>>().join("\n")
 }
 
-/// `DRAWINGS=FOLDER` puts the pictures there, for a person to look at.
+/// With `DRAWINGS=FOLDER`, writes the pictures to that folder for inspection.
 #[test]
 fn a_picture_names_every_device() {
     for (name, layout) in all() {

@@ -3,7 +3,7 @@
 use super::comparable_serial;
 use common::encoding::decode_hex;
 
-/// Texts of placeholders, without characters other than letters and digits.
+/// Known placeholders, reduced to their letters and digits.
 const WORDS: [&str; 36] = [
     "NONE",
     "NULL",
@@ -42,17 +42,18 @@ const WORDS: [&str; 36] = [
     "TOBEFILLEDBYOEM",
     "DEADBEEF",
 ];
-/// Minimum length of a text of one repeated character that is a placeholder. A text of zeros is a placeholder at any length.
+/// Minimum length at which a text of one repeated character is treated as a placeholder. A text of zeros is a
+/// placeholder at any length.
 const REPEATED: usize = 4;
-/// Minimum length of an ascending or descending sequence that is a placeholder.
+/// Minimum length at which an ascending or descending sequence is treated as a placeholder.
 const SEQUENCE: usize = 5;
-/// Maximum length of the block in a text that is a placeholder because it repeats a block.
+/// Maximum length of a block whose repetition is treated as a placeholder.
 const BLOCK: usize = 4;
-/// Minimum number of repetitions of the block.
+/// Minimum number of blocks in a text that is treated as a placeholder.
 const BLOCKS: usize = 3;
-/// Minimum length of the text that repeats the block.
+/// Minimum length of a text of repeated blocks that is treated as a placeholder.
 const BLOCKS_LENGTH: usize = 8;
-/// Minimum length of a world wide name that is a placeholder if exactly one digit is nonzero.
+/// Minimum length at which a world wide name with exactly one nonzero digit is treated as a placeholder.
 const WWN_LENGTH: usize = 8;
 
 /// Returns whether an upper-case text is a placeholder.

@@ -1,4 +1,4 @@
-//! Both sides of the rule, and spellings of one identifier.
+//! Texts that are placeholders, similar texts that are not, and alternative spellings of one identifier.
 
 use super::*;
 
@@ -164,7 +164,7 @@ fn spellings_of_one_identifier_are_the_same() {
     ] {
         assert_eq!(is_same_wwn(one, other), Some(true), "{one:?} {other:?}");
     }
-    // Two disks whose numbers look like swapped bytes of each other, and a name that udev has cut.
+    // Two disks whose serial numbers look like byte-swapped forms of each other, and a WWN that udev has truncated.
     assert_eq!(is_same_serial("00000012", "00000021"), Some(false));
     assert_eq!(is_same_serial("ab", "ba"), Some(false));
     assert_eq!(is_same_wwn("0x61866da05f1c2b00", "0x61866da05f1c2b0020d3e4f51a2b3c4d"), None);

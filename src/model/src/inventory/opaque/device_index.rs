@@ -132,7 +132,7 @@ mod tests {
     use crate::inventory::{InventoryDisk, StackedDevice};
     use proptest::prelude::*;
 
-    /// Searches all devices for the holders of one.
+    /// Returns the expected result of `is_held_by`, by a search through all devices.
     fn searched(inventory: &Inventory, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = inventory.resolve_kernel_name(device);
         let uses =

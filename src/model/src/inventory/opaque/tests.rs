@@ -1,4 +1,4 @@
-//! Which objects are opaque, as tables: each with a neighbour that is not.
+//! Tables of opaque objects, each with a similar object that is not opaque.
 
 use super::*;
 use crate::install_marker::InstallMarker;
@@ -30,7 +30,7 @@ fn with(signatures: &[DeviceSignature]) -> Inventory {
     Inventory { disks: vec![disk], explored: true, ..Inventory::default() }
 }
 
-/// The same with a device of this kind on the second partition.
+/// Machine with one disk, whose second partition has these signatures and is used by a device of this type and size.
 fn held(signatures: &[DeviceSignature], kind: StackedDeviceKind, size_bytes: u64) -> Inventory {
     let (name, device) = ("dm-0".into(), "/dev/mapper/held".into());
     let held = StackedDevice { name, device, kind, below: vec!["sda2".into()], size_bytes, ..StackedDevice::default() };
@@ -183,7 +183,7 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
         let said = printed(&with(&found));
         assert!(said.len() == 1 && said[0].starts_with(&format!("{kind} on /dev/sda2: {words}")), "{said:?}");
         for holder in [Array, Bcache, Crypt, Other, Volume] {
-            // What is in an array shows on its members.
+            // The contents of an array are listed under the array, and not under its members.
             let is_seen = opened_by == Some(holder) || holder == Array;
             assert_eq!(printed(&held(&found, holder, 1)).is_empty(), is_seen, "{kind} {holder:?}");
             assert_eq!(printed(&held(&found, holder, 0)).len(), 1, "{kind} {holder:?}, which is inactive");
@@ -246,7 +246,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
         let words = format!("its device has several signatures: {kind}, swap; remove the stale signature");
         assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
-        // What holds it shows what is in it.
+        // The contents of a filesystem in use are listed under its holder.
         let mut used = there.clone();
         used.disks[0].table.as_mut().unwrap().partitions[1].uses = vec![DeviceUse::Holder("md127".into())];
         assert_eq!(printed(&used), [""; 0], "{kind}");
@@ -269,7 +269,8 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     );
 }
 
-/// An inventory that was read before anything was assembled does not tell whether the agent can look.
+/// An inventory that was read before arrays and volumes were assembled does not show whether the agent can inspect
+/// them.
 #[test]
 fn only_what_the_agent_may_still_see_is_untried() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };

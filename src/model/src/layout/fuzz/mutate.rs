@@ -135,7 +135,7 @@ impl Mutator<'_> {
                 let shifted = |line: &mut String| *line = line.strip_prefix("  ").unwrap_or(line).to_owned();
                 lines.iter_mut().skip(at).take(block.len()).for_each(shifted);
             }
-            // Long lists, within the maximum size of a document.
+            // The lists are long, but within the maximum size of a document.
             9 => {
                 let bytes: usize = block.iter().map(|line| line.len() + 1).sum();
                 let times = self.random.below((100 << 10) / bytes.max(1));

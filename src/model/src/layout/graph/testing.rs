@@ -1,4 +1,4 @@
-//! Layouts for diagrams, and random ones, for tests.
+//! Layouts for tests: examples for diagrams, and random layouts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -76,7 +76,7 @@ fn paths(devices: &[&str]) -> Vec<LayoutPath> {
     devices.iter().map(|device| (*device).into()).collect()
 }
 
-/// ESP, root and data mirrored over two disks, with a swap area and data disks that a reinstall keeps.
+/// ESP, root and data mirrored over two disks, with a swap area and data disks that a reinstall preserves.
 fn mirrored_lvm() -> Layout {
     use PartitionType::LinuxRaid;
     let system = [(1, "efi", 512, LinuxRaid), (2, "root", 20480, LinuxRaid), (3, "data", 0, LinuxRaid)];
@@ -197,7 +197,7 @@ fn hints() -> Layout {
     }
 }
 
-/// Twelve disks: an ESP on each of two, a RAID 10 with a spare under one volume group.
+/// Twelve disks. Two of them have an ESP, and a volume group is on a RAID 10 with a spare.
 fn twelve() -> Layout {
     let letters: Vec<char> = ('a'..='l').collect();
     let parts = [(1, "efi", 512, PartitionType::LinuxRaid), (2, "data", 0, PartitionType::LinuxRaid)];
@@ -236,7 +236,7 @@ fn twelve() -> Layout {
     }
 }
 
-/// Layouts with few names, so that references often match, and with arbitrary text; most are invalid.
+/// Generates layouts with arbitrary text, most of them invalid. The names are few, so that references often match.
 pub fn any_layout() -> impl Strategy<Value = Layout> {
     let device = || {
         let known = select(vec![

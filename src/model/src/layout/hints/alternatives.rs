@@ -20,7 +20,7 @@ pub(super) fn is_alternative(hint: &str, disk: &InventoryDisk, wanted: &str) -> 
     }
 }
 
-/// Returns whether these are the digits of the WWN: udev's `ID_SERIAL_SHORT` of SCSI disks.
+/// Returns whether the text consists of the digits of the WWN, as udev's `ID_SERIAL_SHORT` does for SCSI disks.
 fn is_wwn_digits(disk: &InventoryDisk, wanted: &str) -> bool {
     let digits = disk.wwn.strip_prefix("0x").filter(|_| disk.transport != "nvme");
     digits.is_some_and(|digits| digits.eq_ignore_ascii_case(wanted)) && !is_placeholder_wwn(&disk.wwn)

@@ -22,7 +22,8 @@ impl fmt::Display for PlaceholderHint {
     }
 }
 
-/// Returns the first hint all of whose values are placeholders, so no disk can match it; `None` if there is no such hint.
+/// Returns the first hint whose values are all placeholders, so that no disk can match it; `None` if there is no such
+/// hint.
 pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
         let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return None };
@@ -47,7 +48,7 @@ fn is_placeholder(hint: &str, value: &str) -> bool {
     }
 }
 
-/// Returns the values to one of which the attribute must be equal; empty if the condition is of another type.
+/// Returns the accepted values of the attribute if the condition is a comparison for equality; otherwise an empty list.
 pub(super) fn exact_values(word: &TextCondition) -> Vec<&str> {
     match word {
         TextCondition::Compared(ComparisonOperator::Equal, value) => vec![value],

@@ -96,13 +96,14 @@ fn every_operator_means_what_the_documentation_says() {
 #[test]
 fn the_smallest_of_the_others_is_looked_for_last() {
     let disks = recorded().disks;
-    // The boot module among mass storage: the smallest sd disk, whatever its letter.
+    // The boot module is the smallest of the `sd` disks, whatever its kernel name is.
     assert_eq!(names(&hints(&[("name", "<in> /dev/sd"), ("size", "smallest")]), &disks), ["sde"]);
     assert_eq!(names(&hints(&[("model", "<in> st8000"), ("size", "smallest")]), &disks), ["sdb", "sdc"]);
     assert_eq!(names(&DiskHints::new(), &disks).len(), disks.len());
 }
 
-/// A USB stick, and the virtual medium of a management controller: smaller than every disk of the machine.
+/// Returns the recorded disks with a USB stick and a virtual medium of the management controller, which are smaller
+/// than all other disks.
 fn with_portable() -> Vec<InventoryDisk> {
     let mut disks = recorded().disks;
     let of = |name: &str, transport: &str, removable: bool, size_bytes: u64| InventoryDisk {

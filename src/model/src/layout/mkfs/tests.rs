@@ -20,7 +20,7 @@ fn filesystem(format: FilesystemFormat, options: &str) -> FilesystemSpec {
 fn options_are_read_as_the_tool_reads_them() {
     use FilesystemFormat::{Btrfs, Ext3, Ext4, Swap, Vfat, Xfs};
     for (format, options, words) in [
-        // Clusters.
+        // Clusters of short options.
         (Ext4, "-Fn", "-n of -Fn is not allowed: no filesystem would be created"),
         (Ext3, "-qn", "-n of -qn is not"),
         (Ext4, "-qU random", "-U of -qU is not allowed: the plan generates the UUID"),
@@ -30,14 +30,14 @@ fn options_are_read_as_the_tool_reads_them() {
         (Xfs, "-fN", "-N of -fN is not allowed: no filesystem would be created"),
         (Vfat, "-aIi 1234abcd", "-i of -aIi is not"),
         (Ext4, "-vV", "-V of -vV is not"),
-        // A word that is not an option would be the device, in any position.
+        // mkfs would use a word that is not an option as the device, in any position.
         (Ext4, "dev/vdb", "dev/vdb is not an option: mkfs would use it as the device"),
         (Ext4, "-m 0 dev/vdb", "dev/vdb is not an option"),
         (Btrfs, "-f sdb", "sdb is not an option"),
         (Vfat, "-F32 -", "- is not an option"),
         (Swap, "-L x y", "y is not an option"),
         (Ext4, "--", "-- is not a supported option of mke2fs"),
-        // The last option would use the next argument that drophammer adds.
+        // The last option has no value, so it would consume the argument that drophammer appends.
         (Ext4, "-q -b", "-b requires a value"),
         (Btrfs, "--label", "--label requires a value"),
         // Parts of values.
@@ -63,7 +63,7 @@ fn options_are_read_as_the_tool_reads_them() {
         (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
         (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
-        // Files, other formats, unknown letters.
+        // Options with files, options of other formats, and unknown letters.
         (Ext4, "-d /etc", "-d is not allowed: it uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),

@@ -25,7 +25,7 @@ pub(super) fn read_filesystem(reader: &mut LayoutReader, node: &DocumentNode, pl
     Some(FilesystemSpec {
         path: read_mount_path(reader, &fields, format),
         device: reader.read_required_text(&fields, "device").into(),
-        // The most permissive substitute; rules check `unread` before they use it.
+        // The substitute is the format with the fewest restrictions. Rules check `unread` before they use it.
         format: format.unwrap_or(FilesystemFormat::Ext4),
         label: reader.read_optional_text(&fields, "label"),
         mountoptions: match reader.split_string(&fields, "mountoptions", split_at_commas) {

@@ -37,7 +37,7 @@ pub(super) fn read_array(reader: &mut LayoutReader, node: &DocumentNode, place: 
     Some(ArraySpec {
         arrayname: reader.read_required_text(&fields, "arrayname").into(),
         devices: read_devices(reader, &fields),
-        // Substitute that is valid with the fewest members; rules check `unread` before they use it.
+        // The substitute is the level that is valid with the fewest members. Rules check `unread` before they use it.
         level: level.unwrap_or_default(),
         createoptions: read_create_options(reader, &fields),
         spares: spares.unwrap_or(0),

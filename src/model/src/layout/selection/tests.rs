@@ -1,4 +1,4 @@
-//! Sets of layouts: those of `testdata/layouts`, and small ones with collisions.
+//! Tests with sets of layouts: those of `testdata/layouts`, and small sets with collisions.
 
 use super::*;
 use crate::layout::{LayoutConstraints, read_yaml};

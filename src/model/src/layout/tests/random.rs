@@ -12,8 +12,8 @@ fn name() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9]{0,7}"
 }
 
-/// Disks with partitions, each partition with a filesystem or swap area of its own, the first one the root; and more
-/// disks under an array, a volume group and its volumes.
+/// Generates valid layouts. Each partition has a separate filesystem or swap area, and the first one is the root
+/// filesystem. Further disks may be under an array, a volume group and its volumes.
 fn valid_layout() -> impl Strategy<Value = Layout> {
     let disks = vec((vec((partition(), filesystem()), 1..5), any::<bool>(), any::<bool>(), disk_name()), 1..4);
     let sizes = prop::collection::btree_set("[a-z][0-9]-large", 0..3);
@@ -126,7 +126,7 @@ fn push_filesystem(layout: &mut Layout, mut filesystem: FilesystemSpec) {
     layout.filesystems.push(filesystem);
 }
 
-/// Array on whole disks, and a group with volumes on it.
+/// Generates an array on whole disks, and a volume group with volumes on this array.
 #[derive(Debug, Clone)]
 struct Stack {
     raid: ArraySpec,
@@ -176,12 +176,12 @@ fn push_stack(layout: &mut Layout, stack: Stack) {
         layout.logicalvolumes.push(volume);
         push_filesystem(layout, filesystem);
     }
-    // Not with `/`, which cannot be encrypted.
+    // The root filesystem is excluded, because it cannot be encrypted.
     group.encrypted = (!has_root && group.tags.len() != 1).then_some(EncryptionSpec { key: KeySource::File });
     layout.volumegroups.push(group);
 }
 
-/// A seed with replaced bytes, and duplicated, removed or shifted lines.
+/// Generates the text of a seed with replaced bytes, and with duplicated, removed or moved lines.
 fn mutated_seed() -> impl Strategy<Value = String> {
     let change = (any::<prop::sample::Index>(), 0..4u8, "[ -~\n]{0,3}");
     (prop::sample::select(&SEEDS[..]), vec(change, 1..8)).prop_map(|(seed, changes)| {

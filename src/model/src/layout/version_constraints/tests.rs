@@ -233,7 +233,7 @@ pub(in crate::layout) fn kept(operator: &str, written: &VersionPattern, version:
     }
 }
 
-/// Few different numbers, so that versions often match constraints, and the largest number.
+/// Generates few different numbers, so that versions often match constraints, and the largest number.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..4u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }

@@ -1,4 +1,4 @@
-//! The table, a case for each row.
+//! Tests with a case for each row of the decision table.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn asks(reported: Option<&str>) -> BootIdentity {
     BootIdentity { uuid: reported.and_then(uuid), mac: Some(MAC.to_owned()) }
 }
 
-/// Result in a word, with the ids in it.
+/// Formats the result as one word, with the last digits of the id.
 fn matched(reported: Option<&str>, by_uuid: Option<&KnownMachine>, by_mac: &[KnownMachine]) -> String {
     match match_machine(&asks(reported), by_uuid, by_mac) {
         MachineMatch::Proven { id, warning } => {
@@ -66,7 +66,7 @@ fn a_mac_with_another_uuid_is_another_machine_or_unproven() {
     let made_up = known(MADE_UP, &[MAC], Some(A));
     assert_eq!(matched(Some(A_SWAPPED), None, std::slice::from_ref(&made_up)), "unproven 1f11");
     assert!(matched(Some(B), None, std::slice::from_ref(&made_up)).starts_with("withheld 1f11"));
-    // The operator's word proves it, whatever had registered before, and refuses all others.
+    // `smbios_uuid` in the file proves the identity, whatever UUID had registered before. All other UUIDs are refused.
     let said = KnownMachine { smbios_uuid: uuid(B), ..made_up };
     assert_eq!(matched(Some(B), None, std::slice::from_ref(&said)), "proven 1f11");
     assert!(matched(Some(A), None, std::slice::from_ref(&said)).starts_with("withheld 1f11"));

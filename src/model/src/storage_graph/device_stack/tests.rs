@@ -1,4 +1,4 @@
-//! Stacks of devices in small machines, and the same answers as a search through the whole inventory gives.
+//! Tests with the device stacks of small machines, and comparison with a search through the whole inventory.
 
 use super::*;
 use crate::inventory::StackedDeviceKind;
@@ -9,7 +9,7 @@ fn inventory(disks: &str, stacked: &str) -> Inventory {
     Inventory { disks, stacked, ..Inventory::default() }
 }
 
-/// sysfs has an exclamation mark where `/dev` has a directory.
+/// The kernel name contains an exclamation mark for the slash in the path below `/dev`.
 #[test]
 fn what_lies_on_a_disk_with_a_directory_of_its_own_is_found() {
     let inventory = inventory(
@@ -52,7 +52,8 @@ fn a_mapping_is_called_as_its_volume() {
     }
 }
 
-/// Disks `a` and `b` with a partition each, and mappings on any names, also on themselves and on unknown devices.
+/// Generates inventories with disks `a` and `b`, each with one partition, and with mappings on arbitrary devices,
+/// including themselves and unknown devices.
 fn any_inventory() -> impl Strategy<Value = Inventory> {
     let names = || proptest::sample::select(vec!["a", "a1", "b", "b1", "d0", "d1", "d2", "d3", "d4", "x", "y"]);
     let links = move || proptest::collection::vec(names(), 0..4);
@@ -87,7 +88,7 @@ fn any_inventory() -> impl Strategy<Value = Inventory> {
     })
 }
 
-/// [`DeviceStack::disks_below`] by a walk for each device.
+/// Returns the expected result of [`DeviceStack::disks_below`], by a separate walk.
 fn walked_disks(stack: &DeviceStack, name: &KernelName) -> BTreeSet<KernelName> {
     let below = |node: &usize| match &stack.graph.nodes[*node] {
         LayerNode { item: StackUnit::Disk(_), .. } => Vec::new(),
@@ -137,7 +138,7 @@ proptest! {
         prop_assert_eq!(stack.count_distinct(&names), apart.len());
     }
 
-    /// Taking down one device after the other gives each device once, in the order of a walk through everything.
+    /// Stacks that are stopped one after the other contain each device once, in the same order as complete stacks.
     #[test]
     fn what_was_taken_down_is_left_out(inventory in any_inventory()) {
         let stack = DeviceStack::new(&inventory);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both ways through a graph give the same, also where it has cycles.
+        /// Reachability and traversal return the same results, even for graphs with cycles.
         #[test]
         fn the_ends_of_all_nodes_are_those_of_walks(next in graph()) {
             let reach = Reachability::new(next.clone());
@@ -290,7 +290,7 @@ mod tests {
             }
         }
 
-        /// Counting things apart one after the other gives what comparing each pair gives.
+        /// Adding nodes one after the other gives the same result as comparing each pair.
         #[test]
         fn nodes_are_apart_as_in_pairs(next in graph(), up in graph()) {
             let nodes = next.len().min(up.len());
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Neither depth nor width costs recursion, or a set for each node.
+    /// A long chain causes no recursion, and all its nodes share one set.
     #[test]
     fn a_long_chain_is_walked_without_recursion() {
         let next: Vec<Vec<usize>> = (0..300_000).map(|node| if node == 0 { vec![] } else { vec![node - 1] }).collect();

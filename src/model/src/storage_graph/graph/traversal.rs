@@ -57,7 +57,7 @@ pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
 mod tests {
     use super::*;
 
-    /// 1 and 2 carry 3, 2 carries 4, 3 and 4 carry 5, 6 is on top of itself.
+    /// Returns the nodes on top of a node: 3 is on 1 and 2, 4 is on 2, 5 is on 3 and 4, and 6 is on itself.
     fn above(node: &u32) -> Vec<u32> {
         match node {
             1 => vec![3],

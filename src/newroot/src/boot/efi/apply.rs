@@ -43,7 +43,7 @@ fn write_and_verify(directory: &Path, name: &str, value: &[u8]) -> Result<(), Fa
     Err(FailedChange { what: format!("{name}: the firmware does not store the written value"), advice: OTHERWISE })
 }
 
-/// Description of a variable change that failed, with a remedy.
+/// Failed change of a variable, with a remedy.
 struct FailedChange {
     what: String,
     advice: &'static str,

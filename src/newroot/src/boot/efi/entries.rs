@@ -80,7 +80,7 @@ fn is_own(value: &[u8]) -> bool {
     LoadOption::parse(value).is_some_and(|option| option.description.starts_with(OWN))
 }
 
-/// Returns the numbers of unused entries, ascending. Numbers in the order or in `BootNext` are not returned even if
+/// Returns the numbers of unused entries, ascending. Numbers in `BootOrder` or `BootNext` are treated as used even if
 /// their entries do not exist.
 fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     let taken = |number: &u16| {
@@ -107,9 +107,8 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network entry from which the machine was booted; otherwise the first entry of the order if it is a
-/// network entry; otherwise the best network entry of the order, which is PXE rather than HTTP, and IPv4 rather than
-/// IPv6.
+/// Returns the network entry from which the machine was booted, or else the first entry of the order if it is a network
+/// entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
@@ -122,8 +121,8 @@ fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<
     current.or_else(first).or_else(best)
 }
 
-/// Returns whether the entry is active and boots over the network. The entries of some firmware show this only in their
-/// description.
+/// Returns whether the entry is active and boots over the network. In some firmware, only the description of an entry
+/// shows this.
 fn is_network(value: &[u8]) -> bool {
     let Some(option) = LoadOption::parse(value).filter(LoadOption::is_active) else { return false };
     let Some(nodes) = option.nodes() else { return false };

@@ -1,5 +1,5 @@
-//! Search for the boot loader on the EFI system partition of an image: first the program that the image lists for
-//! shim's fallback program, then the fallback path of firmware, then well-known names.
+//! Search for the boot loader on the EFI system partition of an image. The program that the image lists for shim's
+//! fallback program is tried first, then the firmware's fallback path, and then well-known names.
 
 use crate::NewRoot;
 use common::bounded_read::read_prefix;

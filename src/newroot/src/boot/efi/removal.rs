@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Removes the variables, and then the numbers of removed load options from the boot orders. Skips a variable whose
-/// value is not the planned one.
+/// value has changed since it was planned.
 ///
 /// # Errors
 /// Fails if a variable still exists, and the plan requires its removal.

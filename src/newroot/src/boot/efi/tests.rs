@@ -1,4 +1,4 @@
-//! A directory as efivarfs, from what the session says to what is in it.
+//! Tests with a directory instead of efivarfs: the logged lines, and the variables that are written.
 
 use super::*;
 use linux::efi::load_option::testing::{PCI, card, option};
@@ -79,7 +79,7 @@ fn what_cannot_be_written_is_said_and_no_more() {
 
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     std::os::unix::fs::symlink("/dev/full", variable_path(path, "BootOrder")).unwrap();
-    // The link makes it unreadable, so it is not touched.
+    // The symlink makes the variable unreadable, so it is not changed.
     assert!(said(path, &planned(), &wanted())[0].contains("BootOrder cannot be read"));
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     testing::write(path, "Timeout", &[5, 0]);
@@ -97,7 +97,7 @@ fn efibootmgr(arguments: &[&str]) -> String {
     stdout
 }
 
-/// The firmware of a test machine, which has nothing of ours yet, and what is in it then.
+/// Returns the variables of a test machine's firmware, which does not contain entries of drophammer yet.
 fn firmware() -> (&'static Path, BootVariables) {
     linux::storage::vmdisks::assert_test_machine();
     let path = Path::new(VARIABLES);
@@ -106,7 +106,7 @@ fn firmware() -> (&'static Path, BootVariables) {
     (path, before)
 }
 
-/// Takes away what is not in `before`.
+/// Removes the entries that are not in `before`, and restores the boot order.
 fn forget(path: &Path, before: &BootVariables) {
     let after = BootVariables::read(path).unwrap();
     let new = after.entries.keys().filter(|number| !before.entries.contains_key(number));
@@ -170,7 +170,7 @@ fn vm_uefi_variables_that_are_read_only_are_told_and_left() {
     assert_eq!(BootVariables::read(path).unwrap(), before);
 }
 
-/// By its name the last one: this firmware makes room when it boots, and not before.
+/// The name of this test sorts last, because the firmware frees space only when it boots.
 #[test]
 #[ignore = "needs a machine of its own, with UEFI"]
 fn vm_uefi_without_room_what_to_do_is_said_and_all_stays() {

@@ -1,4 +1,4 @@
-//! What is booted, and that nothing changes on the way.
+//! Tests of the selection of the booted system, and of unchanged disks.
 
 use super::*;
 use linux::probe::{self, ProbeDepth};
@@ -43,7 +43,7 @@ fn what_hides_the_kernel_is_mounted_parents_first() {
     let paths = |kernel, initrd| -> Vec<String> {
         find_boot_mounts(fstab, &boot(kernel, initrd)).into_iter().map(|line| line.path).collect()
     };
-    // A link in the root may lead there.
+    // `/vmlinuz` may be a symlink to `/boot`.
     assert_eq!(paths("/vmlinuz", ""), ["/boot"]);
     assert_eq!(paths("/boot/vmlinuz", "/boot/initrd"), ["/boot"]);
     assert_eq!(paths("/boot/vmlinuz", "/boot/efi/initrd"), ["/boot", "/boot/efi"]);
@@ -65,7 +65,7 @@ fn plain(device: &DevicePath, format: FilesystemFormat) -> MountFilesystem {
     MountFilesystem { device: device.clone(), path: "/".into(), format, options: vec![], others: vec![] }
 }
 
-/// An inventory with these whole disks and what is on them.
+/// Returns an inventory with these whole disks and their filesystems.
 fn of_disks(disks: &[(&str, FilesystemFormat)]) -> Inventory {
     let disk = |&(device, format): &(&str, FilesystemFormat)| InventoryDisk {
         device: device.into(),
@@ -91,7 +91,7 @@ fn loop_looking_at_a_filesystem_that_was_cut_off_changes_nothing() {
         let mut mounts = MountStack::new(dir.path());
         mounts.mount_filesystem(&plain(live.path(), format)).unwrap();
         fs::write(dir.path().join("file"), "content").unwrap();
-        // As the marker is written: seen without a replay from here on.
+        // An install marker is written back in the same way. From here on, `file` is visible without a journal replay.
         mounts.write_back().unwrap();
         fs::write(dir.path().join("another"), "content").unwrap();
         nix::unistd::syncfs(File::open(dir.path()).unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn loop_what_is_no_filesystem_is_not_mounted() {
     }
 }
 
-/// A disk with a root and a separate `/boot`, as an installer leaves it; the kernel is none.
+/// Returns a disk with a root filesystem and a separate `/boot`, as after an installation. The kernel is not valid.
 fn installed(fstab: &str, in_boot: &[&str]) -> (TestLoopDevice, Inventory) {
     let disk = TestLoopDevice::new(64 << 20, 512);
     partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 40959), (2, 40960, 131000)])).unwrap();
@@ -143,7 +143,7 @@ fn installed(fstab: &str, in_boot: &[&str]) -> (TestLoopDevice, Inventory) {
     let info = "kernel: /boot/vmlinuz\ninitrd: /boot/initrd\ncmdline: ro\nbootloader_id: b\n";
     tree.write_file("/etc/metal/boot-info.yaml", 0o644, info.as_bytes()).unwrap();
     tree.write_file("/etc/fstab", 0o644, fstab.as_bytes()).unwrap();
-    // An older kernel, hidden beneath the mount.
+    // An older kernel, which the mount hides.
     tree.write_file("/boot/vmlinuz", 0o644, b"old").unwrap();
     mounts.mount_filesystem(&MountFilesystem { path: "/boot".into(), ..plain(&boot, FilesystemFormat::Ext4) }).unwrap();
     in_boot.iter().for_each(|name| tree.write_file(&format!("/boot/{name}"), 0o644, b"no kernel").unwrap());
@@ -164,7 +164,7 @@ fn installed(fstab: &str, in_boot: &[&str]) -> (TestLoopDevice, Inventory) {
     (disk, Inventory { disks: vec![found], filesystems, ..Inventory::default() })
 }
 
-// One test, since there is one directory.
+// A single test, because all cases use the same mount point.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
@@ -177,7 +177,7 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
             &["vmlinuz", "initrd"][..],
             "/boot in the fstab of the installed system: no device",
         ),
-        // No separate /boot: what is in the root counts, which has no initrd.
+        // Without a separate /boot, the kernel of the root filesystem is used, which has no initrd.
         ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml specifies"),
     ] {
         let (disk, inventory) = installed(fstab, in_boot);

@@ -41,7 +41,7 @@ pub(crate) fn reinstall_grub_bios(start: &LoaderContext) -> Result<()> {
 fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     let LoaderContext { root, wants, run, .. } = start;
     if wants.disks.is_empty() {
-        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem does not on a disk"));
+        return Err(Error::new(Phase::Target, "cannot install GRUB: the root filesystem is not on a disk"));
     }
     let home = GrubDirectory::locate(start);
     if with_menu {

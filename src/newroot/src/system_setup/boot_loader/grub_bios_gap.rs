@@ -19,7 +19,7 @@ const CODE_BYTES: usize = 440;
 
 /// Offset in boot.img of the first sector number of core.img (GRUB 2.12, include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
-/// Offset in boot.img of a jump over the check of the drive number from the BIOS.
+/// Offset in boot.img of a jump that skips the check of the BIOS drive number.
 const DRIVE_CHECK: usize = 0x66;
 const NO_OPERATION: u8 = 0x90;
 

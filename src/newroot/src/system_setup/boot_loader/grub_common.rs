@@ -121,8 +121,8 @@ fn format_menu(
     )
 }
 
-/// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads such
-/// entries; if so, packages add later kernels only as entries.
+/// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads Boot
+/// Loader Specification entries. If so, packages add later kernels only as such entries.
 fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
     let reads_entries =
         find_first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);

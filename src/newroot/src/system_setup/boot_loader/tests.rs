@@ -10,7 +10,7 @@ use operations::{BootDisk, ByteRange};
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// What every tree here has: a kernel with its modules and initramfs, and an init.
+/// Files of all trees in these tests: a kernel with its modules and initramfs, and an init program.
 const BASE: [(&str, &str); 5] = [
     ("sbin/init", ""),
     ("boot/vmlinuz-6.1", "MZ kernel"),
@@ -27,7 +27,7 @@ const DEBIAN: [(&str, &str); 5] = [
     ("usr/lib/grub/x86_64-efi/monolithic/grubx64.efi", "plain /EFI/debian\0"),
 ];
 
-/// Stands for the tools of the tree: notes what is run, and writes a file where it is told to.
+/// Mock of the target's programs: records each run, and creates the requested output file.
 struct Tools<'a>(&'a NewRoot, RefCell<Vec<String>>);
 
 impl TargetRunner for Tools<'_> {
@@ -180,7 +180,7 @@ fn each_tree_gets_the_loader_that_it_has() {
     let lines = "linux /debian/6.1/vmlinuz-6.1\ninitrd /debian/6.1/initrd.img-6.1\n";
     assert!(entry.contains(lines) && entry.contains(LINE), "{entry}");
     assert_eq!(root.read_text("/boot/efi/debian/6.1/vmlinuz-6.1").unwrap(), "MZ kernel");
-    // Where the ESP is /boot, the kernel is there already.
+    // If the ESP is mounted at /boot, the kernel is already on it.
     let at_boot = BootEsp { path: Some("/boot".into()), ..esp() };
     booted(&root, &BootRequirements { esps: vec![at_boot], ..uefi() }).0.unwrap();
     assert!(root.read_text("/boot/loader/entries/debian-6.1.conf").unwrap().contains("linux /vmlinuz-6.1\n"));
@@ -223,7 +223,7 @@ fn grub_for_bios_goes_onto_every_disk() {
     assert_eq!(result.unwrap().entries, []);
     assert_eq!(ran[0], "cp -r -- /usr/lib/grub/i386-pc/. /boot/grub/i386-pc");
     assert!(ran[1].ends_with("-o /boot/grub/i386-pc/core.img ext2"), "{ran:?}");
-    // The first sector comes last on each.
+    // On each disk, the first sector is written last.
     let put = |disk: &str, name: &str, sector: u64| {
         format!("dd if=/boot/grub/i386-pc/{name}.gap of={disk} seek={sector} bs=512 conv=notrunc,fsync")
     };
@@ -277,7 +277,7 @@ fn what_cannot_boot_says_what_was_looked_at() {
             bios.clone(),
             "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
         ),
-        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem does not on a disk"),
+        ([&BASE[..], &[grub]].concat(), bios, "the root filesystem is not on a disk"),
         (
             [&BASE[..], &[grub]].concat(),
             disk,

@@ -28,7 +28,7 @@ pub(crate) struct InitramfsContent {
 /// Parses an initramfs.
 ///
 /// # Errors
-/// The initramfs is damaged, or its compression is not supported.
+/// Returns an error if the initramfs is damaged, or its compression is not supported.
 pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     let mut content = InitramfsContent::default();
     read_archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;

@@ -19,7 +19,7 @@ fn kernel() -> BootKernel {
     BootKernel { version, image, initrd, words: vec![], entry: None }
 }
 
-/// Stands for the tools of the tree: notes what is run, and puts this where the initramfs is.
+/// Mock of the target's programs: records each run, and writes `made` as the initramfs.
 struct Tools<'a> {
     root: &'a NewRoot,
     made: Option<Vec<u8>>,
@@ -116,7 +116,7 @@ fn it_is_made_again_by_what_the_image_has() {
         assert!(said[0].contains("because the image's initramfs lacks the program mdadm, lacks raid1"), "{said:?}");
         assert!(said[1].contains(" took "), "{said:?}");
     }
-    // Alpine's finds drivers by itself.
+    // mkinitfs of Alpine selects drivers itself.
     let (_dir, root) = tree(&[DEP, ("sbin/mkinitfs", "")]);
     let (result, did, said) = ensured(&root, &wants(), Some(cpio(&[EXT4])));
     assert!(!result.unwrap());
@@ -130,11 +130,11 @@ fn it_is_made_again_by_what_the_image_has() {
     let (_dir, root) = tree(&[DEP, own, ("sbin/mkinitfs", ""), ("sbin/mdadm", ""), ("sbin/lvm", "")]);
     let mut wants = on_array();
     wants.group = Some(RootGroup { name: "vg".into(), is_mirrored: false });
-    // What the stand-in makes has no lvm.
+    // The initramfs that the mock writes does not contain lvm.
     ensured(&root, &wants, Some(whole.clone())).0.unwrap_err();
     let mkinitfs = "# written by drophammer\nfeatures=\"$features raid\"\nfeatures=\"$features lvm\"\n";
     assert_eq!(root.read_text("/etc/mkinitfs/mkinitfs.conf").map_err(|_| ()), Ok(format!("{}{mkinitfs}", own.1)));
-    // Of another machine's array.
+    // The initramfs is for an array of another machine.
     let (_dir, root) = tree(&[DEP, ("usr/sbin/update-initramfs", ""), ("usr/sbin/mdadm", "")]);
     let other = ("etc/mdadm/mdadm.conf", "ARRAY /dev/md/root UUID=1:2:3:4\n");
     put(&root, &[EXT4, ("lib/raid1.ko", ""), ("sbin/mdadm", ""), other]);
@@ -191,7 +191,7 @@ fn drivers_that_are_built_in_or_unknown_are_not_needed() {
     );
 }
 
-/// Compressed formats that are not read, by their magic numbers.
+/// Compressed formats that are not supported, given by their magic numbers.
 #[test]
 fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
     let lz4 = [0x02, 0x21, 0x4c, 0x18, 1, 2, 3, 4];

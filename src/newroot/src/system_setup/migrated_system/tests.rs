@@ -1,4 +1,4 @@
-//! Trees as another machine had them, and what becomes of them.
+//! Tests that adapt trees of another machine.
 
 use super::super::initramfs::cpio;
 use super::super::testing::{Programs, said, tree};
@@ -53,7 +53,7 @@ const OWN: [(&str, &str); 8] = [
     ("boot/grub/grub.cfg", "the owner's menu\n"),
 ];
 
-/// All files and what is in them.
+/// Returns all files with their contents.
 fn content(root: &NewRoot) -> Vec<(String, Vec<u8>)> {
     fn look(dir: &std::path::Path, all: &mut Vec<(String, Vec<u8>)>) {
         for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -87,7 +87,7 @@ fn adapted(
     })
 }
 
-/// A GRUB that came with its partition finds its menu by itself, and nothing of the system is touched.
+/// A migrated GRUB finds its menu by itself, so the system is not changed.
 #[test]
 fn a_system_with_grub_for_uefi_stays_as_it_is_to_the_last_byte() {
     let (_dir, root) = tree(
@@ -108,7 +108,7 @@ fn a_system_with_grub_for_uefi_stays_as_it_is_to_the_last_byte() {
     assert_eq!((info.cmdline.as_str(), info.bootloader_id.as_str()), ("root=UUID=r-uuid ro", "debian"));
 }
 
-/// The kernel itself is what the firmware starts: its entry was on the other machine.
+/// The firmware starts the kernel directly, and this machine's firmware has no boot entry for it yet.
 #[test]
 fn a_firmware_that_starts_the_kernel_gets_an_entry_for_it() {
     let (_dir, root) = tree(&OWN[..7]);
@@ -131,7 +131,7 @@ fn the_disks_of_a_bios_get_grub_and_its_menu_stays() {
     assert_eq!(done.entries, []);
     assert_eq!(programs.ran(), ["/usr/sbin/grub-install --target=i386-pc --force /dev/sda"]);
     assert_eq!(content(&root), before);
-    // Without one, the machine would not boot.
+    // Without GRUB, the machine could not boot.
     let (_dir, root) = tree(&OWN);
     with_initrd(&root);
     let error = adapted(&root, &finishing(FirmwareType::Bios), false, &Programs::saying("")).0.unwrap_err().to_string();
@@ -153,7 +153,7 @@ fn a_system_of_an_installer_boots_as_that_has_made_it() {
         assert_eq!(lines.iter().any(|line| line.starts_with("WARNING: ")), warned, "{lines:?}");
         assert_eq!(content(&root), before);
     }
-    // GRUB is put where its installer had put it, and its menu stays.
+    // GRUB is installed as by the image's installer, and its menu is preserved.
     let grub = [("install.sh", "exit 1"), ("usr/lib/grub/i386-pc/moddep.lst", ""), ("usr/sbin/grub-install", "")];
     let (_dir, root) = tree(&[&OWN[..], &grub].concat());
     with_initrd(&root);
@@ -162,7 +162,7 @@ fn a_system_of_an_installer_boots_as_that_has_made_it() {
     assert_eq!(done.unwrap().info, None);
     assert_eq!(programs.ran(), ["/usr/sbin/grub-install --target=i386-pc --force /dev/sda"]);
     assert_eq!(content(&root), before);
-    // Nothing but what the installer has written down tells how it boots.
+    // Only the boot information of the installer specifies how the system boots.
     let (_dir, root) = tree(&[("install.sh", ""), ("boot/vmlinuz", "MZ")]);
     let done = adapted(&root, &finishing(FirmwareType::Uefi), true, &Programs::saying("")).0.unwrap();
     assert_eq!(done, AdaptedBoot::default());
@@ -191,7 +191,7 @@ fn an_initramfs_without_what_the_root_lies_on_here_is_made_again() {
     assert_eq!(programs.ran(), ["/usr/sbin/update-initramfs -u -k 6.1"]);
 }
 
-/// By its own tool in its own tree; and what the firmware starts is made of the new one.
+/// The system's own tool runs in its tree, and the new initramfs is copied to the ESP.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_moved_system_makes_its_initramfs_in_its_own_tree() {
@@ -243,7 +243,7 @@ fn files_of_the_hardware_are_adapted_and_those_of_the_system_are_not() {
     }
 }
 
-/// An image of metal-stack, whose installer has taken itself out, with a kernel that is called as its maker likes.
+/// An image of metal-stack whose installer has removed itself, and whose kernel has an unusual name.
 #[test]
 fn a_kernel_that_only_its_installer_knew_is_booted_as_that_has_written_it_down() {
     let own: Vec<(&str, &str)> = OWN.iter().copied().filter(|(path, _)| !path.starts_with("boot/")).collect();

@@ -1,4 +1,4 @@
-//! The schemas of allocations and of templates.
+//! Tests of the schemas of allocations and templates.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tables, and what holds for every firmware.
+//! Tables of cases, and properties that hold for all firmware.
 
 use super::super::tests::esp;
 use super::*;
@@ -26,7 +26,7 @@ fn with(entries: &[(u16, LoadOption)], order: &[u16]) -> BootVariables {
     BootVariables { entries, order: order.to_vec(), ..BootVariables::default() }
 }
 
-/// What the firmware has afterwards.
+/// Returns the variables of the firmware after these changes.
 fn after(before: &BootVariables, changes: &BootEntryChanges) -> BootVariables {
     let mut after = before.clone();
     after.entries.retain(|number, _| !changes.remove.contains(number));
@@ -62,10 +62,10 @@ fn entries_of_former_installations_are_gone_and_others_stay() {
     let entries = [(0, ours(8)), (1, foreign()), (2, ours(1)), (5, ours(9)), (7, pxe(1)), (9, ours(7))];
     let before = with(&entries, &[0, 1, 9, 7, 5, 2, 0x33]);
     let changes = decide_changes(&before, &[ours(1), ours(2)], BootOrder::Pxe);
-    // Entry 2 is right, entry 0 is used again.
+    // Entry 2 already has the right value. Entry 0 is overwritten.
     assert_eq!((&changes.remove, &changes.write), (&vec![5, 9], &vec![(0, ours(2).to_bytes())]));
     assert_eq!(changes.order, Some(vec![7, 2, 0, 1, 0x33]));
-    // Where the order is to stay, they stay in it where they are.
+    // With `Keep`, entries of this installation keep their positions in the order.
     assert_eq!(order_of(&before, &[ours(1), ours(2)], BootOrder::Keep), [0, 1, 7, 2, 0x33]);
     assert_eq!(order_of(&before, &[ours(1)], BootOrder::Keep), [1, 7, 2, 0x33]);
     assert_eq!(order_of(&before, &[], BootOrder::Keep), [1, 7, 0x33]);
@@ -189,14 +189,14 @@ proptest! {
             entries.filter(|(number, _)| is_foreign(variables, number)).collect()
         };
         prop_assert_eq!(foreign(&before), foreign(&after));
-        // The order has all of the others, one of which may have come to the front.
+        // The order contains all other entries. A network entry may have moved to the front.
         let others = |variables: &BootVariables| -> Vec<u16> {
             let order = variables.order.iter().copied();
             order.filter(|number| is_foreign(variables, number) && Some(*number) != changes.network).collect()
         };
         prop_assert_eq!(others(&before), others(&after));
         prop_assert!(changes.network.is_none_or(|number| after.order.first() == Some(&number)));
-        // Ours are just what is wanted, all of them in the order.
+        // The entries of drophammer are exactly the requested ones, and all of them are in the order.
         let own = after.entries.iter().filter(|(_, value)| is_own(value)).count();
         prop_assert_eq!((own, changes.ours.len()), (wanted.len(), wanted.len()));
         for (number, option) in changes.ours.iter().zip(&wanted) {

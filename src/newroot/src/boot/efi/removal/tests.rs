@@ -1,4 +1,4 @@
-//! A directory as efivarfs.
+//! Tests with a directory instead of efivarfs.
 
 use super::*;
 use linux::efi::BootVariables;
