@@ -25,7 +25,8 @@ fn accelerators() -> &'static [&'static str] {
     }
 }
 
-/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. `-no-reboot` turns a panic into an end.
+/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. With `-no-reboot`, QEMU exits
+/// after a panic.
 ///
 /// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
 /// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.

@@ -101,7 +101,7 @@ def difference(ours, theirs, names=None, cross_stack=False):
 
 
 def bond_problems(machine, state):
-    """Returns how the network falls short of a bond that works with one of its NICs."""
+    """Lists the reasons why a bond does not work with one of its NICs."""
     problems = []
     for name, bond in machine.bonds.items():
         device = state["devices"].get(name, {"addresses": [], "up": False})
