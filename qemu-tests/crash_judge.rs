@@ -100,7 +100,7 @@ fn regions(said: &str, disk: &str) -> Result<Ranges> {
 }
 
 impl<'a> Judge<'a> {
-    /// Creates a judge. `base` is the inventory from before the reinstall, `scratch` an empty folder.
+    /// Prepares the checks. `base` is the inventory from before the reinstall, `scratch` an empty folder.
     ///
     /// # Errors
     /// The record is incomplete.

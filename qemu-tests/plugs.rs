@@ -217,7 +217,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     [("blockdev-add", drive), ("device_add", device.into())]
 }
 
-/// Each path has a log of its own, and neither has QEMU's lock.
+/// Checks that each path has a separate log, and that neither has QEMU's lock.
 fn two_paths_have_two_logs() {
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");

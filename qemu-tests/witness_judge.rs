@@ -270,7 +270,7 @@ fn writes_are_judged() {
     // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
-        // Writes after the last sample are not judged.
+        // Writes after the last sample are not checked.
         assert_eq!(broken(&write(number, 0), 1).is_empty(), number == 7, "{number}");
     }
     let words = broken(&write(3, (1 << 20) - 512), 0);

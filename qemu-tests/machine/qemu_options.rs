@@ -13,7 +13,8 @@ const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
-/// works. Its default CPU lacks RDRAND, which every server has, and without which the kernel may need minutes for its first random byte.
+/// works. Its default CPU lacks RDRAND, which every server has; without RDRAND the kernel may need minutes for its
+/// first random byte.
 fn accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();

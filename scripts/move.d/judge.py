@@ -307,7 +307,7 @@ def wrong(case, found):
     problems = []
     if "hangs" in (sent, taken):
         problems.append("an end hangs")
-    # Ganeti's own ends are shown, but not judged.
+    # Results of Ganeti's own programs are shown, but not checked.
     if source_is == "ours" and sent in (0, "-") and fault != "killed sender":
         # A disk that fits into the buffers of an importer with another magic: the sender cannot detect that.
         problems.append("the sender should fail")

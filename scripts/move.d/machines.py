@@ -230,7 +230,7 @@ def pace(rack):
 
 
 SCENARIOS = [whole, cuts, wire, small]
-# Measured, not judged: only run by name.
+# A measurement without a verdict: only run by name.
 MEASURED = {"rate": pace}
 
 
