@@ -5,7 +5,7 @@ use crate::host::patience;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Duration of a run over the network including the following checks, on a host of usual speed. Used until the first run has been measured.
+/// Assumed duration of a run with all its checks, on a host of usual speed. Used until the first run has been measured.
 const RUN: Duration = Duration::from_secs(45);
 
 /// Durations measured so far.
@@ -29,7 +29,7 @@ impl Budget {
         Budget { until, ..Budget::default() }
     }
 
-    /// Returns the reason why a case with this number of runs is not started.
+    /// Returns the reason why a case with this number of runs is not started; `None` if it is started.
     pub fn refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
         let needs = self.a_run() * u32::try_from(runs).unwrap_or(u32::MAX);
@@ -49,7 +49,7 @@ impl Budget {
     }
 }
 
-/// Without a limit, no case is refused; with one, the measured durations decide.
+/// Checks that no case is refused without a limit, and that the measured durations decide with a limit.
 pub fn self_test() {
     assert_eq!(Budget::default().refusal(1000), None);
     let within =

@@ -1,5 +1,5 @@
-//! Disks that a running system does not use, as nothing on them is mounted, in an array, or used for swap. Such disks must not have been
-//! written to.
+//! Disks that a running system does not use: nothing on them is mounted, a member of an array, or used for swap. These
+//! disks must not have been written.
 
 use crate::facts::Facts;
 use crate::scenario::Machine;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// be plugged in in the order of the machine.
 pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
-    // The facts do not show on which disk an open container is, so no disk counts as unused.
+    // The facts do not show which disk holds an open LUKS container, so no disk is treated as unused.
     let is_open = |line: &String| line.starts_with("/dev/mapper/luks-");
     let has_open = |line: &String| line.contains(" mapper/luks-");
     if lines("mounts").any(is_open) || lines("groups").any(has_open) {
@@ -28,7 +28,7 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
         devices.extend(line.split_whitespace().skip(4).flat_map(|members| members.split(',')).map(str::to_owned));
     }
     let is_on = |disk: &str| devices.iter().any(|device| is_of(device, disk));
-    // The use of one path is a use of the disk, and so of its other paths.
+    // A disk that is used over one of its paths is used over all of them.
     let used: BTreeSet<&str> = machine
         .disks
         .iter()
@@ -63,7 +63,8 @@ fn volumes_of(group: String, facts: &Facts) -> Vec<String> {
     found.flatten().collect()
 }
 
-/// Partitions, volumes, arrays and swap count as used; a group without a mounted volume does not.
+/// Checks that partitions, volumes, arrays and swap make a disk used, and that a group without a mounted volume does
+/// not.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/sdz1 /srv ext4 rw 0 0\n\
                 /dev/mapper/csi--lvm-var--lib /var/lib ext4 rw 0 0\n--- swaps\nFilename Type\n/dev/nvme0n1p2 partition 1 0 -2\n\

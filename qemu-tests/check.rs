@@ -172,8 +172,8 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
     }
 }
 
-/// A run without an installation must not change any disk, even if the scenario does not list them. If the old system runs again, it writes
-/// to its own disks, so only the other disks count.
+/// Checks that disks are unchanged. A run without an installation must not change any disk, listed in the scenario or
+/// not. If the old system runs again, it writes to its own disks, so only the other disks are compared.
 fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
@@ -201,7 +201,7 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     }
 }
 
-/// Each pattern must match a line of the section.
+/// Checks that each pattern matches a line of the section.
 pub fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
     if patterns.is_empty() {
         return;
@@ -306,8 +306,8 @@ fn what_the_witness_finds() {
     assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
-/// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only the disks that the
-/// scenario lists count.
+/// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
+/// the disks that the scenario lists are compared.
 fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| Seen {

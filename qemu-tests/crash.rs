@@ -1,9 +1,10 @@
-//! The case `witness`: from the write log of one reinstall with preserved data, disks are reconstructed as a power cut at any moment could
-//! have left them. The states are judged without a machine; a few of them are booted.
+//! The case `witness`: from the write log of one reinstall with preserved data, disks are reconstructed as a power cut
+//! at any moment could have left them. These states are checked without a machine; a few of them are also booted.
 //!
-//! The states are: all disks at each flush of one of them; and random states, in which any subset of the writes in flight has arrived.
-//! `DROPHAMMER_SEED` selects other random states, `DROPHAMMER_STATES` sets their number, and `DROPHAMMER_BOOTS` the number of booted
-//! states. `DROPHAMMER_RECORD` names a folder of an earlier run whose record is judged again.
+//! There are two types of states: the contents of all disks at each flush of one disk, and random states, in which any
+//! subset of the writes in flight has arrived. `DROPHAMMER_SEED` selects other random states, `DROPHAMMER_STATES` sets
+//! their number, and `DROPHAMMER_BOOTS` the number of booted states. `DROPHAMMER_RECORD` names a folder of an earlier
+//! run, whose record is checked again.
 
 use crate::crash_judge::{Finding, Judge};
 use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
@@ -27,7 +28,8 @@ const BOOTS: usize = 12;
 /// Maximum number of bad states that are printed.
 const TOLD: usize = 40;
 
-/// Number of states, and number of good ones.
+/// Numbers of checked states: all, those with intact data in which no incomplete system boots, and those with a safe
+/// next plan.
 #[derive(Default)]
 struct Tally {
     states: usize,
@@ -37,10 +39,10 @@ struct Tally {
     next: BTreeMap<String, usize>,
 }
 
-/// Records a reinstall, reconstructs, judges and boots its states, and prints the tally.
+/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the tally.
 ///
 /// # Errors
-/// The states that violate a guarantee.
+/// Lists the states that violate a guarantee.
 pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
     run::need(artifacts)?;
     let scenario = crate::reader::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
@@ -135,7 +137,7 @@ fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scr
         let told = tally.bad.len();
         tally.add(finding, || place(record, pick));
         if told < TOLD {
-            // Thousands more may follow and take minutes.
+            // Printed immediately: the remaining states may be thousands, and take minutes.
             tally.bad[told..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
@@ -162,7 +164,7 @@ fn saved(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Saves the disks as files, and records the folder of the server that belongs to them.
+/// Saves the disks as files, and the phase of the reinstall, which selects the server's folder for them.
 fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -203,8 +205,8 @@ fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, fold
     verdict
 }
 
-/// Learns the root filesystem at the last moment of the record as the new one. Then checks that all disks are reconstructed as the machine
-/// left them.
+/// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
+/// disks equal those that the machine has left.
 fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
     let mut disks = disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;

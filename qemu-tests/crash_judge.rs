@@ -1,4 +1,4 @@
-//! Judgement of a reconstructed state of all disks, without a machine.
+//! Checks of a reconstructed state of all disks, without a machine.
 //!
 //! | | guarantee |
 //! |---|---|
@@ -11,7 +11,8 @@
 //! | next plan | The agent refuses, or recreates only wiped disks, and may write no more of the others than the first attempt |
 //!
 //! Disks boot a system if they have BIOS boot code in the first sector and an ext4 filesystem with a kernel. A system is complete if its
-//! filesystem is consistent once its journal is replayed, and contains every file of the base or of the end of the record.
+//! filesystem is consistent once its journal is replayed, and contains every file that the system had before the
+//! reinstall, or at the end of the record.
 
 use crate::crash_files::{self, Files};
 use crate::crash_plan::{BOOT, Bounds, Look, REINSTALL, Seen};
@@ -57,7 +58,7 @@ pub struct Judge<'a> {
     /// All bytes that were written, by disk.
     touched: BTreeMap<String, Ranges>,
     scratch: PathBuf,
-    /// Earlier results for filesystems with the same bytes.
+    /// Results of earlier checks, by filesystem and digest of its bytes.
     filesystems: HashMap<(usize, String), Option<String>>,
     plans: HashMap<(Phase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
@@ -99,7 +100,7 @@ fn regions(said: &str, disk: &str) -> Result<Ranges> {
 }
 
 impl<'a> Judge<'a> {
-    /// Creates a judge. `base` is the inventory from before the reinstall, `scratch` an empty folder.
+    /// Prepares the checks. `base` is the inventory from before the reinstall, `scratch` an empty folder.
     ///
     /// # Errors
     /// The record is incomplete.
@@ -142,8 +143,8 @@ impl<'a> Judge<'a> {
         &self.bounds.wiped
     }
 
-    /// Records the root that is now on the disks as the old or the new one, and checks the next action of the agent: otherwise all states
-    /// might be refused for an unrelated reason.
+    /// Records the root that is now on the disks as the old or the new one. Also checks the next action of the agent,
+    /// which might otherwise refuse all states for an unrelated reason.
     ///
     /// # Errors
     /// There is no root, it is incomplete, or the agent would do something else.
@@ -223,7 +224,7 @@ impl<'a> Judge<'a> {
         Ok(lost.map(|(path, ..)| format!("{path} has changed")))
     }
 
-    /// Reads the files in that range of the disk, from a copy, because the tools write.
+    /// Reads the files of the filesystem in that range of the disk, from a copy, because the tools write to it.
     fn files(&self, disk: &Disk, format: &str, start: u64, length: u64) -> Result<Result<Files>> {
         let path = self.scratch.join("view");
         let file = File::create(&path).context(path.display())?;
@@ -301,7 +302,7 @@ impl<'a> Judge<'a> {
         Ok(judged)
     }
 
-    /// Returns the numbers of different plans and preserved filesystems that were judged.
+    /// Returns the numbers of different plans and preserved filesystems that were checked.
     pub fn different(&self) -> (usize, usize) {
         (self.plans.len(), self.filesystems.len())
     }

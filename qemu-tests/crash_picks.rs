@@ -20,13 +20,14 @@ pub struct Pick {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The state up to this record of this disk, which is a flush.
+    /// The state up to this record in the log of this disk; the record is a flush.
     Flush { disk: usize, record: usize },
     /// The seed of a random state.
     Random(u64),
 }
 
-/// Composition of a state: for each disk, the parts of writes that arrived after the last flush that every state has.
+/// Composition of a state. All writes before the last flush at that moment have arrived; `parts` lists, for each disk,
+/// the parts of later writes that have arrived too.
 pub struct Made {
     parts: Vec<Vec<Arrived>>,
     /// Number of records in the log, by disk.
@@ -165,7 +166,8 @@ pub fn apply(record: &Record, disks: &mut [Disk], pick: &Pick, made: &Made) -> R
     Ok(undos)
 }
 
-/// States are selected and composed as the logs and moments allow, and the phases of the server match the disks.
+/// Checks that states are selected and composed as the logs and moments allow, and that the phases of the server match
+/// the disks.
 pub fn self_test() {
     let folder = crate::witness_log::test_folder("crash-picks");
     let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";

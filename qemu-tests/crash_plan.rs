@@ -1,9 +1,10 @@
 //! Next action of the agent on reconstructed disks: the inventory that it would take, the response of the server at that moment, and the
 //! plan that follows from both.
 //!
-//! Wiped disks are probed by the agent's own code, on files instead of devices. Preserved disks are known to be unchanged, so the inventory
-//! from before applies to them. Only the superblocks of their arrays are read, because they contain event counts. The plan is a pure
-//! function of inventory and response: equal states have the same plan.
+//! Wiped disks are probed by the agent's own code, on files instead of devices. Preserved disks are known to be
+//! unchanged, so the inventory from before the reinstall applies to them. Only the superblocks of their arrays are
+//! read, because they contain event counts. The plan is a pure function of inventory and response: equal states have
+//! the same plan.
 
 mod bounds;
 
@@ -195,7 +196,8 @@ fn has_kernel(disk: &Disk, part: &DiskPartition) -> Result<bool> {
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
-/// Excludes members with outdated event counts. Like mdadm, it allows one event less: it may be the stop of the array.
+/// Excludes members with outdated event counts. Like mdadm, it allows a difference of one event, because the missing
+/// event may be the stop of the array.
 fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
     for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
         let mut events = Vec::new();

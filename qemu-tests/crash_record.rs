@@ -1,7 +1,8 @@
-//! Record of one complete reinstall with preserved data, with everything that is needed to reconstruct its disks at any moment: the disks
-//! before, the write log of each disk, and the lengths of the logs at each step and response of the server.
+//! Record of one complete reinstall with preserved data, with everything that is needed to reconstruct its disks at any
+//! moment: the disks before the reinstall, the write log of each disk, and the lengths of the logs at each step and
+//! response of the server.
 //!
-//! It is stored as files, so that a record can be judged again without a machine.
+//! It is stored as files, so that it can be checked again without a machine.
 
 use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, write};
@@ -50,7 +51,7 @@ impl Phase {
     }
 }
 
-/// Lengths of the logs at a moment. The server was asked before and after they were counted.
+/// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// Step that the console showed last; empty before the first.
@@ -108,7 +109,7 @@ impl Record {
     }
 }
 
-/// Runs the script that prepares the disks in the neutral ramdisk, with the agent's programs added: the script takes the inventory with
+/// Runs the script that prepares the disks in the inspection ramdisk, with the agent's programs added: the script takes the inventory with
 /// `drophammer`.
 ///
 /// # Errors
@@ -158,7 +159,7 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
-        // In a thread of its own, because saving the server's folder takes longer than a step.
+        // In a separate thread, because saving the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
         let moments = keeper.watch(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! Disk at a moment, reconstructed from its previous contents and the log of its writes.
 //!
-//! After a power cut a disk has everything before its last flush; any subset of the later writes, except that those with FUA (force unit
-//! access) have surely arrived; and each of them complete or in part, torn at a multiple of 512 bytes. A discard leaves zeros.
+//! After a power cut a disk has everything before its last flush, and any subset of the later writes. Writes with FUA
+//! (force unit access) are always included. Each of the other writes is complete, or torn at a multiple of 512 bytes. A
+//! discard leaves zeros.
 //!
 //! A flush is assumed to cover everything that precedes it in the log.
 
@@ -44,7 +45,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the disk as it was before, in memory: thousands of states would wear out a real disk.
+    /// Copies the disk from before the reinstall into memory: thousands of states would wear out a real disk.
     ///
     /// # Errors
     /// A file cannot be read, or there is not enough memory.
@@ -135,7 +136,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns the current bytes of the range, and its previous bytes.
+    /// Returns the current bytes of the range, and those from before the reinstall.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -172,7 +173,7 @@ pub struct Undo {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
 }
 
-/// Returns all writes in flight as arrived.
+/// Returns all writes in flight, for a state in which all of them have arrived.
 pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
     let whole = |record: usize| Arrived { record, start: 0, length: disk.records[record].length };
     (from..to).map(whole).filter(|part| part.length > 0).collect()
@@ -254,7 +255,7 @@ impl Ranges {
     }
 }
 
-/// Copies a range to the beginning of another file, without zeros.
+/// Copies a range to the beginning of another file, which gets holes in place of zeros.
 ///
 /// # Errors
 /// One of the files cannot be read or written.
@@ -280,7 +281,7 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
     Ok(())
 }
 
-/// Returns the offset of the first byte that differs. A hole counts as zeros.
+/// Returns the offset of the first byte that differs. A hole is read as zeros.
 ///
 /// # Errors
 /// One of the files cannot be read.
@@ -299,7 +300,8 @@ pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Returns a disk of 64 KiB of `o` with a handmade log: each write contains the letter of its number.
+/// Returns a disk of 64 KiB, filled with `o`, and with a log of these entries: write 0 contains only `a`, write 1 only
+/// `b`, and so on.
 pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
@@ -317,7 +319,8 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
 pub const TEST_HEADS: [(u64, u64, u64); 7] =
     [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
 
-/// Disks advance through their logs and are reverted; flushed writes have arrived, of the others any subset; ranges are computed.
+/// Checks that disks advance through their logs and are reverted, that flushed writes and any subset of the others have
+/// arrived, and that ranges are computed.
 pub fn self_test() {
     let folder = witness_log::test_folder("crash-states");
     let mut disk = test_disk(&folder, "sda", &TEST_HEADS);

@@ -214,7 +214,7 @@ impl<'a> Drama<'a> {
         if expect.outcome == Outcome::OldSystem && !self.has_failed() {
             return Err("a system came up, but no failure was reported".to_owned());
         }
-        // For measurements.
+        // For the measurements of scripts/bench.
         let seconds = self.began.elapsed().as_secs_f64();
         let path = self.stage.chassis.folder.join(format!("{}.seconds", self.stage.label));
         write(&path, format!("{seconds:.1}\n"))?;
@@ -225,7 +225,7 @@ impl<'a> Drama<'a> {
         self.server.said().iter().any(|line| line["report"]["success"] == false)
     }
 
-    /// Boots over the network, whatever it did before.
+    /// Switches the machine off, and boots it over the network again.
     fn boot_again(&mut self, how: &str) -> Result<()> {
         (self.gave_up, self.others) = (None, 0);
         self.earlier_consoles += &self.vm.console();
@@ -237,7 +237,7 @@ impl<'a> Drama<'a> {
         Ok(())
     }
 
-    /// Detects an agent that exited without a report, which would otherwise take the whole deadline.
+    /// Detects an agent that exited without a report, so that the test does not wait until the deadline.
     fn check_agent(&mut self) -> Result<()> {
         let console = self.vm.console();
         // The script that reinstalls its own system never ends if it succeeds.
@@ -336,7 +336,7 @@ impl<'a> Drama<'a> {
     }
 }
 
-/// Which events wait in the proxy, and detection of a failed script.
+/// Checks which events wait in the proxy, and that a failed script is detected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\

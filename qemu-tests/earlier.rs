@@ -18,7 +18,7 @@ pub struct Memory {
     digests: BTreeMap<Region, String>,
 }
 
-/// Returns whether the neutral ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
+/// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
 pub fn needs_look(runs: &[Run], number: usize) -> bool {
     let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
@@ -78,7 +78,7 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     failures
 }
 
-/// Equal state, changed and missing UUIDs, changed bytes, and selection of the runs that must be inspected.
+/// Tests equal states, changed and missing UUIDs, changed bytes, and the selection of the runs that must be inspected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nruns:\n- expect: {}\n- expect: {}\n- expect:\n    unchanged:\n      \
                 since_run: 1\n      uuids: [vda1, vdb]\n      regions: [{disk: vdb, at_mib: 1, mib: 2}]\n";

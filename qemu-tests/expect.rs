@@ -51,10 +51,10 @@ pub struct Expect {
     pub hidden: BTreeMap<String, u64>,
     /// State of the order at the end of the run.
     pub order: Option<Order>,
-    /// After a failure: whether the firmware must not find anything bootable on the disks.
+    /// True if, after a failure, the firmware must not find anything bootable on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
-    /// Disks to remove for one more boot from disk each.
+    /// Disks that are removed one at a time, each for another boot from disk.
     #[serde(default)]
     pub boots_without: Vec<String>,
     #[serde(default)]
@@ -174,7 +174,7 @@ pub struct Tiny {
     pub facts: BTreeMap<String, Vec<String>>,
 }
 
-/// Facts that the neutral ramdisk finds on the disks afterwards.
+/// Facts that the inspection ramdisk finds on the disks afterwards.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inspect {

@@ -1,4 +1,4 @@
-//! Parser for the facts that the tiny OS and the neutral ramdisk print on the second serial port, and pattern matching.
+//! Parser for the facts that the tiny OS and the inspection ramdisk print on the second serial port, and pattern matching.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Facts {
     }
 }
 
-/// Matches a text with a pattern, in which `*` stands for any text.
+/// Returns whether the text matches the pattern, in which `*` matches any text.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -62,7 +62,7 @@ pub fn shows(console: &str, pattern: &str) -> bool {
     matches(&format!("*{}*", unbroken(pattern)), &unbroken(console))
 }
 
-/// Matches a line field by field; fields beyond those of the pattern are ignored.
+/// Returns whether the line matches the pattern field by field; fields beyond those of the pattern are ignored.
 pub fn fields_match(pattern: &str, line: &str) -> bool {
     let mut fields = line.split_whitespace();
     pattern.split_whitespace().all(|wanted| fields.next().is_some_and(|field| matches(wanted, field)))

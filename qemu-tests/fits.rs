@@ -8,7 +8,7 @@ use crate::served::{Digest, Image};
 /// Checks a scenario.
 ///
 /// # Errors
-/// The violated rule. It has no line number, so the first line is reported.
+/// Returns the violated rule, without a line: the caller reports the first line of the file.
 pub fn fits(machine: &Machine, runs: &[Run]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run cannot be a reinstall".to_owned());

@@ -1,5 +1,5 @@
-//! Machine without a control plane. The proxy serves its machine file and accepts its report. The file has the contents that the server
-//! would respond with.
+//! Machine without a control plane. The proxy serves its machine file and accepts its report. The file contains the
+//! document that the server would return.
 
 use crate::host::{Context, Result, tool, write};
 use crate::server;

@@ -20,7 +20,8 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     std::fs::write(path, bytes).context(path.display())
 }
 
-/// Command that is killed after some minutes, because damaged filesystems can make a tool run forever; `timeout` then exits with 137.
+/// Returns a command that is killed after some minutes, because damaged filesystems can make a tool run forever;
+/// `timeout` then exits with 137.
 pub fn bounded(argv: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &(300 * patience()).to_string()]).args(argv);

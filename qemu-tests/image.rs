@@ -129,8 +129,8 @@ fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
     fs::remove_file(&disk).context(disk)
 }
 
-/// Moves the file to another image's name and refers to it by URL: the server adds a digest to each of its own images that it offers, and
-/// serves no other files.
+/// Declares the file as another image, which no machine uses: the server serves only files of images. The offered image
+/// refers to the file by URL, because the server would add a digest to an image with `file`.
 fn shelve(folder: &Path, name: &str) -> Result<()> {
     describe(folder, &format!("shelf-{name}"), ("file", name), None)
 }

@@ -86,7 +86,7 @@ impl<R: Read> Told<R> {
             return Ok(piece);
         }
         Ok(match count {
-            // Only a complete body has an end.
+            // The last chunk, which is empty, is only sent after a complete body.
             0 if was_whole => {
                 self.has_body = false;
                 b"0\r\n\r\n".to_vec()

@@ -1,5 +1,5 @@
-//! Machine that is switched on repeatedly with the same saved disks, over the network or from disk as the server decides, until a system is
-//! up; and the judgement of the result. Used by the power cuts and by the crash states.
+//! Machine that is switched on repeatedly with the same saved disks, over the network or from disk as the server
+//! decides, until a system is up, and the check of the result. Used for the power cuts and for the crash states.
 
 use crate::drama::GAVE_UP;
 use crate::facts::Facts;
@@ -40,10 +40,10 @@ pub type Cut<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
 /// End of a life of the machine.
 enum End {
-    /// By the cut, with a description of the moment.
+    /// Ended by the power cut; contains a description of the moment.
     Cut(String),
     Up(Facts),
-    /// By a reboot of the machine.
+    /// Ended by a reboot.
     Off,
     /// The agent has exited, and the machine waits for the operator, who power cycles the machine.
     GaveUp,
@@ -88,8 +88,8 @@ impl<'a> Start<'a> {
         Ok(Start { artifacts, chassis, state, cmdline, promise })
     }
 
-    /// Runs the machine on overlays in this folder until a system is up, the first life until the cut at most, and judges the system that
-    /// came up.
+    /// Runs the machine on overlays in this folder until a system is up, and checks this system. The first life ends at
+    /// the cut, at the latest.
     ///
     /// # Errors
     /// No system comes up, or the witness finds violations.
@@ -178,7 +178,7 @@ impl<'a> Start<'a> {
         Vm::start(chassis, label, &boot)
     }
 
-    /// Runs one life, and returns its end and the violations that the witness found.
+    /// Runs one life. Returns how it ended, and the violations that the witness found.
     fn live(
         &self,
         chassis: &Chassis,

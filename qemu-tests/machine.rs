@@ -28,7 +28,8 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// until `/init`.
 pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
-/// The kernel names disks in the order in which it finds them, also if it is slow.
+/// Pause before the next disk is plugged in: the kernel names disks in the order in which it finds them, and may be
+/// slow.
 const PLUG_PAUSE: Duration = Duration::from_secs(2);
 
 /// Properties that do not change while the machine exists.
@@ -149,13 +150,14 @@ impl Vm {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
-        // The neutral ramdisk only needs the disks, so the faster firmware is sufficient.
+        // The inspection ramdisk only needs the disks, so the faster firmware is sufficient.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
         let witness = Witness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
-        // Boots without the agent use the kernel that, with a TPM, does not find the ACPI tables and could not power off the machine.
+        // No TPM without the agent: the kernel of these boots does not find ACPI tables if there is a TPM, and could
+        // not power off the machine.
         let has_tpm = chassis.machine.tpm && !matches!(boot, Boot::Direct { network: false, .. });
         if chassis.machine.bmc {
             add_bmc(&mut command);
@@ -217,7 +219,7 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::install_report`], for the system that came up after `others` earlier ones in the same life of the machine.
+    /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);

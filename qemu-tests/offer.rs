@@ -115,7 +115,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns that folder; it is created if the ramdisk contains something of this scenario: a script, or trusted certificates.
+    /// Returns the folder with kernel and ramdisk. Creates it if this scenario adds something to the ramdisk: a script,
+    /// or trusted certificates.
     fn boot_folder(&self) -> Result<PathBuf> {
         let folder = self.boot_files();
         let mut files: Vec<(&str, String)> = Vec::new();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Adds all disks of this boot; those that the witness watches have a log. The neutral ramdisk gets each disk once and without special
+/// Adds all disks of this boot; those that the witness watches have a log. The inspection ramdisk gets each disk once and without special
 /// properties, because it must be able to read and write everything.
 pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness: Option<&Witness>) {
     let plain = matches!(boot, Boot::Direct { network: false, .. });
@@ -60,8 +60,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         if log.is_some() && model.starts_with("virtio-blk") {
             device += ",write-zeroes=off,request-merging=off";
         }
-        // OVMF drops the whole boot order and tries the network first if it does not support one entry. It does not support any for these
-        // devices.
+        // If OVMF does not support one entry of the boot order, it drops the whole order and tries the network first.
+        // It does not support entries for these devices.
         if !model.starts_with("nvme-ns") {
             let boot_place = if index == first { 1 } else { index + 2 };
             device += &format!(",bootindex={boot_place}");
@@ -217,7 +217,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     [("blockdev-add", drive), ("device_add", device.into())]
 }
 
-/// Each path has a log of its own, and neither has QEMU's lock.
+/// Checks that each path has a separate log, and that neither has QEMU's lock.
 fn two_paths_have_two_logs() {
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");
@@ -254,7 +254,7 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
     command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Each type of disk as QEMU gets it, and without special properties for the neutral ramdisk.
+/// Each type of disk as QEMU gets it, and without special properties for the inspection ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
     let neutral =

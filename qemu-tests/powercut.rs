@@ -44,7 +44,7 @@ enum Cut {
 /// Installs, saves, and cuts; prints a line per cut and the tally.
 ///
 /// # Errors
-/// The cuts after which a guarantee was violated.
+/// Lists the cuts after which a guarantee was violated.
 pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
     run::need(artifacts)?;
     let text = include_str!("powercut.yaml");
@@ -82,11 +82,12 @@ fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
-/// Cuts of one saved state.
+/// Power cuts that start from one saved state.
 struct Cuts<'a>(Start<'a>);
 
 impl Cuts<'_> {
-    /// Runs all cuts, on this number of concurrent machines. Cuts after more steps than there are have no effect and do not count.
+    /// Runs all cuts, on this number of concurrent machines. A cut after a step that does not exist has no effect, and
+    /// is not counted.
     fn all(&self, cuts: Vec<Cut>, machines: usize) -> Vec<Verdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
         let verdicts = Mutex::new(Vec::new());
@@ -106,7 +107,7 @@ impl Cuts<'_> {
         verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the cut was planned for a step after the last one, so the installation finished before.
+    /// Returns whether the cut was planned for a step after the last one, so that the installation finished without it.
     fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
         let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
         matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done

@@ -48,7 +48,7 @@ struct Wire {
 }
 
 impl Proxy {
-    /// Listens on a port of its own. Responses with an image break off after `cuts` bytes, one after the other.
+    /// Listens on a separate port. Responses with an image break off after `cuts` bytes, one after the other.
     ///
     /// # Errors
     /// No port is available.
@@ -84,13 +84,13 @@ impl Proxy {
 
     /// Lets this registry respond to all registry requests from now on.
     pub fn set_registry(&self, registry: Registry) {
-        // A run has one image.
+        // Called once, because a run has one image.
         let _ = self.wire.registry.set(registry);
     }
 
     /// Sets the files of a machine without a control plane.
     pub fn set_fleet(&self, files: Files) {
-        // A run has one machine.
+        // Called once, because a run has one machine.
         let _ = self.wire.fleet.set(files);
     }
 
@@ -153,8 +153,8 @@ impl Drop for Proxy {
 }
 
 impl Wire {
-    /// Handles one request per connection: `Connection: close` makes the next one pass through here too. An error on either side ends the
-    /// connection, which the other side then sees.
+    /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
+    /// either side ends the connections to both.
     fn serve(&self, client: TcpStream) {
         let _ = self.pass(client);
     }
@@ -218,8 +218,8 @@ impl Wire {
         }
     }
 
-    /// Waits for the server. A host that has just crashed does not refuse a connection but does not respond; iPXE requests only once and
-    /// gets its response when the server is back.
+    /// Waits for the server, and leaves the client without a response meanwhile, as a host that has just crashed would
+    /// do. iPXE sends its request only once, and gets the response when the server is back.
     fn wait_for_server(&self) {
         let patience = Instant::now() + Duration::from_secs(60);
         while self.away.load(Ordering::Acquire) && Instant::now() < patience {

@@ -1,5 +1,5 @@
-//! Sequence of a scenario: disks, server, PXE boot, power cycle, inspection by the neutral ramdisk, verdict. `offer.rs` contains what a run
-//! offers to the machine, `switch_on.rs` how the machine is switched on.
+//! Sequence of a scenario: disks, server, PXE boot, power cycle, check of the disks by the inspection ramdisk, verdict.
+//! `offer.rs` contains what a run offers to the machine, `switch_on.rs` how the machine is switched on.
 
 use crate::check::{self, Seen};
 use crate::earlier::{self, Memory};

@@ -53,7 +53,7 @@ pub struct Machine {
     /// True if the machine has a BMC with a KCS interface and the FRU inventory of `testdata/bmc`.
     #[serde(default)]
     pub bmc: bool,
-    /// Shell script that the neutral ramdisk runs before the first run, with all disks writable.
+    /// Shell script that the inspection ramdisk runs before the first run, with all disks writable.
     pub prepare: Option<String>,
 }
 
@@ -272,8 +272,8 @@ impl Reinstall {
 pub enum BootFrom {
     #[default]
     Pxe,
-    /// The harness asks the server instead of iPXE, and passes kernel and ramdisk to QEMU: the same without the minutes that firmware
-    /// takes.
+    /// The harness requests the boot script in place of iPXE, and passes kernel and ramdisk to QEMU, which saves the
+    /// minutes that firmware takes.
     Direct,
     /// The installed system boots from disk, downloads `drophammer` and runs `drophammer reinstall`.
     Kexec,

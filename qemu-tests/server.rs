@@ -309,12 +309,12 @@ pub fn preview(port: u16, folder: &Path, id: &str) -> Result<Value> {
     }
 }
 
-/// Returns status and body of a request, as a machine behind QEMU's network would.
+/// Returns status and body of a request, sent as by a machine behind QEMU's network.
 fn get(port: u16, path: &str) -> Result<(u16, String)> {
     get_with(port, path, "")
 }
 
-/// The same with additional header lines.
+/// Returns status and body of a request with additional header lines.
 fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
     ask(port, &format!("GET {path}"), headers, "")
 }

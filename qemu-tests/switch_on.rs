@@ -128,8 +128,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Checks after a failure that the firmware finds no incomplete system. A BIOS does not report that: it runs the first sector of a
-    /// disk, so that must be empty.
+    /// Checks after a failure that the firmware finds no incomplete system. A BIOS does not report this: it runs the
+    /// first sector of a disk, which must therefore be empty.
     ///
     /// # Errors
     /// Something boots.

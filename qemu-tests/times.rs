@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// Interval at which console files are read while times are measured.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time counts for the next one.
+/// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time is added
+/// to the next phase.
 pub const NETWORK: &[(&str, &str)] = &[
     ("firmware", "iPXE"),
     ("iPXE, loading kernel and ramdisk", "Linux version"),

@@ -13,7 +13,8 @@ use std::time::Duration;
 /// Maximum number of responses to a repeated question.
 const MOST: usize = 4;
 
-/// Delay before typing: a person is slower than a program that has asked and still echoes its input.
+/// Delay before typing: a program that has just printed a prompt may still echo its input, and a person would type
+/// later.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Line that is typed whenever the console shows `at` again, in each boot of the run.

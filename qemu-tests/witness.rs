@@ -1,7 +1,7 @@
 //! Witness: all writes to a machine's disks while the agent runs, compared with the extents that the plan allows for each step.
 //!
-//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step; in the end, each write is judged by
-//! the steps that ran when it occurred (`witness_judge`).
+//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step; in the end, each
+//! write is compared with the extents of the steps that ran when it occurred (`witness_judge`).
 
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis};
@@ -177,7 +177,7 @@ fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<
     }
 }
 
-/// A growing console and a growing log.
+/// Tests a growing console and a growing log.
 pub fn self_test() {
     let folder = witness_log::test_folder("witness");
     let (console, log) = (folder.join("console"), folder.join("disk.writes"));

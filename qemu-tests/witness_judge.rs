@@ -1,4 +1,5 @@
-//! Assignment of writes to steps, by the console output before and after them, and check whether that step may write there.
+//! Assigns writes to steps, by the console output before and after them, and checks whether these steps may write
+//! there.
 
 use crate::witness_log::Entry;
 use serde_json::Value;
@@ -79,7 +80,7 @@ pub struct Law<'a> {
 }
 
 impl<'a> Law<'a> {
-    /// Without extents, no step may write.
+    /// Parses the extents of a plan. Without extents, no step may write.
     pub fn new(extents: Option<&'a Value>, disks: &'a [Known], named_as_listed: bool) -> Law<'a> {
         let groups = extents.and_then(Value::as_array).into_iter().flatten();
         let steps = groups.flat_map(|group| {
@@ -90,7 +91,7 @@ impl<'a> Law<'a> {
         Law { steps: steps.collect(), disks, named_as_listed }
     }
 
-    /// Returns the steps that ran between two samples, plus one, because the console lags behind.
+    /// Returns the steps that ran between two samples, and the step after them, because the console lags behind.
     fn between(&self, earlier: &State, later: &State) -> &[(&'a str, &'a [Value])] {
         let place = |state: &State| {
             let step = state.step.as_deref()?;
@@ -149,7 +150,7 @@ impl<'a> Law<'a> {
     }
 
     /// Returns the writes of a disk that no step may have done, as messages. `number` is the index of the disk in the counts of the
-    /// samples; writes before the agent count only if `from_the_start` is set.
+    /// samples; writes before the start of the agent are included only if `from_the_start` is set.
     pub fn broken_by(
         &self,
         number: usize,
@@ -269,7 +270,7 @@ fn writes_are_judged() {
     // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
-        // Writes after the last sample are not judged.
+        // Writes after the last sample are not checked.
         assert_eq!(broken(&write(number, 0), 1).is_empty(), number == 7, "{number}");
     }
     let words = broken(&write(3, (1 << 20) - 512), 0);

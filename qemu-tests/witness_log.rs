@@ -1,5 +1,5 @@
 //! Write log of a disk, made by QEMU's `blklogwrites` in the format of the kernel's dm-log-writes: a first sector with the number of
-//! entries, then for each write an entry in a sector of its own, followed by the data.
+//! entries, then for each write a sector with its entry, followed by the data.
 
 use crate::host::{Context, Result};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Comparison of what the neutral ramdisk finds on the disks with the expectations.
+//! Comparison of the disk contents that the inspection ramdisk reports with the expectations.
 
 use crate::disks::kind_guid;
 use crate::expect::{File, Inspect};

@@ -1,4 +1,4 @@
-//! Limits of a plan: the agent may do anything to wiped disks, but to others only what it announced.
+//! Limits of a plan: the agent may write anywhere on wiped disks, but only the announced extents of other disks.
 
 use super::{BOOT, REINSTALL, is_on};
 use crate::crash_record::Record;
@@ -22,7 +22,8 @@ fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, 
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
 }
 
-/// Limits of a plan: it may do anything to wiped disks, but to others only what the recorded agent announced.
+/// Limits of a plan: it may write anywhere on wiped disks, but only the extents of other disks that the recorded agent
+/// announced.
 pub struct Bounds {
     pub wiped: Vec<String>,
     /// Ranges that a preserved filesystem, array or group may change, by disk.

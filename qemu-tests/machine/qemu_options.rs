@@ -13,7 +13,8 @@ const OVMF_CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
-/// works. Its default CPU lacks RDRAND, which every server has, and without which the kernel may need minutes for its first random byte.
+/// works. Its default CPU lacks RDRAND, which every server has; without RDRAND the kernel may need minutes for its
+/// first random byte.
 fn accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
@@ -25,7 +26,8 @@ fn accelerators() -> &'static [&'static str] {
     }
 }
 
-/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. `-no-reboot` turns a panic into an end.
+/// Adds the basic options. `graphics=off` makes SeaBIOS and its iPXE use the serial port. With `-no-reboot`, QEMU exits
+/// after a panic.
 ///
 /// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
 /// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.

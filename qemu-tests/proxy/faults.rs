@@ -48,7 +48,7 @@ impl Wire {
         Some(broken.traps.remove(index))
     }
 
-    /// The server has finished its part when its response is complete.
+    /// Executes the trap once the server's response is complete, because the server has processed the request by then.
     pub(super) fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
@@ -63,7 +63,8 @@ impl Wire {
         whole.and(passed)
     }
 
-    /// Keeps the connection open until the machine has lost its power: if it ended, the machine would send the request again.
+    /// Keeps the connection open until the machine has lost its power: if the connection ended, the machine would send
+    /// the request again.
     pub(super) fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
         let before = self.blackouts.load(Ordering::Acquire);
         let mut answer = Vec::new();
@@ -77,7 +78,7 @@ impl Wire {
         whole.and(passed)
     }
 
-    /// Response with its faults.
+    /// Sends the response, with its faults.
     pub(super) fn tell(
         &self,
         lie: Option<Lie>,
@@ -94,7 +95,7 @@ impl Wire {
         }
     }
 
-    /// Forwards the response. A cut is only used up if it was effective: a short response leaves it for the next one.
+    /// Forwards the response. A cut beyond the end of a response has no effect, and remains for the next response.
     fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];

@@ -74,8 +74,8 @@ attach() {
 	loop=$(losetup --show -f --direct-io=on $file)
 }
 
-# soil BYTES CONTENDER: overwrites the device with data that are neither the image nor zeros; except for bmaptool, which does not write the
-# holes of the image.
+# soil BYTES CONTENDER: overwrites the device with data that are neither the image nor zeros. For bmaptool, which does
+# not write the holes of the image, the device gets zeros.
 soil() {
 	local what=(yes drophammer)
 	[ "$2" != bmaptool-copy ] || what=(cat /dev/zero)

@@ -101,7 +101,8 @@ bios_check() {
 	bios_directory "$run/site" "$bios_redfish"
 	same "serve --check" "$("$program" serve "$run/site" --check | grep -c 'is valid')" 1
 
-	# A machine whose controller is addressed over IPMI, and a service without BIOS: libvirt's driver offers one, the fake driver does not.
+	# A machine whose controller is addressed over IPMI, and a service without a Bios resource: only libvirt's driver has
+	# this resource, not the fake driver.
 	bios_directory "$run/site-ipmi" ipmi://127.0.0.1
 	refused_check "$run/site-ipmi" "this step requires Redfish, but the management controller of the machine is addressed over IPMI"
 	bios_directory "$run/site-fake" "$redfish/redfish/v1/Systems/$machine"
@@ -117,7 +118,8 @@ bios_check() {
 	bios_serve "$run/site"
 	bios_boot
 	bios_waits 1
-	# The server is killed while the machine boots: it repeats nothing, and remembers everything.
+	# The server is killed while the machine boots. After its restart it must continue from its records, without repeating
+	# a request.
 	kill -9 $bios_server && wait $bios_server 2>/dev/null || true
 	bios_serve "$run/site"
 	local restarted=$bios_token

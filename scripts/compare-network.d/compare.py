@@ -84,7 +84,8 @@ def compare_networks(debian, name, document, ours):
 
 
 def check_degraded(debian, name, document, ours):
-    """Applies the files for a bond on a machine without one of its NICs, and with an unplugged one."""
+    """Applies the files for a bond on a machine that lacks one of the bond's NICs, and on a machine with one of them
+    unplugged."""
     machine = kernel.Machine(document)
     for stack in ("systemd-networkd", "NetworkManager", "ifupdown"):
         for nic in ("eth0", "eth1"):

@@ -72,7 +72,7 @@ def apply_files(job):
 
 
 def facts(state, names, cross_stack):
-    """Returns a state as a set of lines. `cross_stack` omits what is up to the stack: metrics of its own, host routes to servers, the names
+    """Returns a state as a set of lines. `cross_stack` omits properties that each stack chooses itself: metrics, host routes to servers, the names
     of NICs without a configured name, and what a bond prevents on its members, but a bridge does not."""
     lines = set()
     for name, device in state["devices"].items():
@@ -80,7 +80,7 @@ def facts(state, names, cross_stack):
         lines.add("%s: up %s, MTU %d, below %s" % (shown, device["up"], device["mtu"], device["master"]))
         if not (cross_stack and device["master"]):
             lines |= {"%s: %s" % (shown, address) for address in device["addresses"]}
-    # networkd 257 replaces a route by one of the same metric from another NIC on the same LAN.
+    # networkd 257 replaces a route if another NIC on the same LAN adds a route with the same metric.
     is_ambiguous = sum("fd00:18::x/64 slaac" in device["addresses"] for device in state["devices"].values()) > 1
     for line in state["routes"]:
         if is_ambiguous and re.match("fd00:18::/64 dev|default via router", line):
@@ -101,7 +101,7 @@ def difference(ours, theirs, names=None, cross_stack=False):
 
 
 def bond_problems(machine, state):
-    """Returns how the network falls short of a bond that works with one of its NICs."""
+    """Lists the reasons why a bond does not work with one of its NICs."""
     problems = []
     for name, bond in machine.bonds.items():
         device = state["devices"].get(name, {"addresses": [], "up": False})

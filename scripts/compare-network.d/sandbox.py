@@ -1,4 +1,4 @@
-"""Applies the network files of one document in namespaces of its own, and prints the resulting state of the kernel as JSON.
+"""Applies the network files of one document in separate namespaces, and prints the resulting state of the kernel as JSON.
 Usage: unshare --mount --net --pid --fork --kill-child sandbox.py JOB, as root; JOB is a JSON file with the fields
   tree    Debian tree, of which the programs run
   stack   systemd-networkd, NetworkManager or ifupdown

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""`ip` for the sandbox: a bridge stands in for each bond, and a NIC on the LAN for each VLAN. What only their drivers understand is
-recorded in /run/ip.log, like their creation."""
+"""`ip` for the sandbox: a bridge stands in for each bond, and a NIC on the LAN for each VLAN. Settings that only the drivers of
+bonds and VLANs support are recorded in /run/ip.log, and so is the creation of these devices."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""State of the kernel's network in this namespace, without what differs from one boot to the next."""
+"""State of the kernel's network in this namespace, without values that differ from one boot to the next."""
 
 import ipaddress
 import json

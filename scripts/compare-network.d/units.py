@@ -5,12 +5,12 @@ import re
 
 from documents import NICS
 
-# Sections that may occur several times. Each is one value of its kind.
+# Sections that may occur several times. Each section is compared as one value.
 REPEATED = ("Route", "Address")
 # Values that systemd assumes if a key is missing.
 DEFAULTS = {("Link", "RequiredForOnline"): "yes", ("Route", "GatewayOnLink"): "no", ("Network", "DHCP"): "no",
             ("DHCP", "UseMTU"): "no", ("Bond", "Mode"): "balance-rr"}
-# The same keys in other sections.
+# Alternative names of sections.
 SECTIONS = {"DHCPv4": "DHCP"}
 LISTS = {"DNS", "Domains", "VLAN", "Address", "ARPIPTargets", "NTP"}
 BOOLEAN = {"true": "yes", "on": "yes", "1": "yes", "false": "no", "off": "no", "0": "no"}

@@ -54,7 +54,8 @@ class Machine(Consoles):
         return os.path.join(self.folder, name + ".raw")
 
     def follow(self):
-        """Applies the power changes of the conductor to QEMU. Each change has its own time, also if the power state stays the same."""
+        """Applies the power changes of the conductor to QEMU. A change is recognized by its time, even if the power state
+        stays the same."""
         last = None
         while not self.over:
             try:

@@ -282,7 +282,7 @@ class Rack:
 
 
 def later_image(served, program):
-    """Builds an image as metal-stack publishes them since 2026-08: without an installer of its own, but with os-installer."""
+    """Builds an image as metal-stack publishes them since 2026-08: without its own installer, but with os-installer."""
     old = shell('zstd -qdc "$1/tiny-12.0.1.tar.zst" >"$1/later.tar"; echo "$1/later.tar"', served).strip()
     with tarfile.open(old) as tar:
         members, end = tar.getmembers(), tar.offset

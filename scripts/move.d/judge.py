@@ -250,7 +250,7 @@ def cell(case):
     source_is, target_is, compression, fault = case
     work = tempfile.mkdtemp(dir=FOLDER)
     source, target = os.path.join(work, "source"), os.path.join(work, "target")
-    # If the move must fail before all data are sent, they must not fit into the buffers on the way.
+    # If the move must fail before all data are sent, the data must not fit into the buffers on the way.
     is_long = fault in ("cut", "killed sender", "killed receiver", "wrong magic")
     size = 1000 if "small" in fault else 64 * MIB if is_long else 5 * MIB + 7
     if source_is == "ours" and target_is == "ours" and size % 512:
@@ -267,7 +267,7 @@ def cell(case):
     shown, known = dict(certs), dict(certs)
     for side in ("sender", "receiver"):
         if fault.endswith("certificate of the " + side):
-            # The peer expects another certificate than this end presents, or this one, which has expired.
+            # This end presents a certificate that the peer does not expect, or the expected one, which has expired.
             shown[side] = "expired" if "expired" in fault else "other"
             known[side] = "expired" if "expired" in fault else known[side]
     magics = (OTHER_MAGIC if "magic" in fault else MAGIC), MAGIC
@@ -279,7 +279,7 @@ def cell(case):
         taking_code = taking.wait()
         sending_code, taking_words, sending_words = "-", taking.words(), ""
         if fault.startswith("expired"):
-            # It refuses at once, so there is no receiver; only the sender is tested.
+            # The receiver exits immediately, so only the sender is tested.
             sending = sender(source_is, work, source, 9, shown["sender"], known["receiver"], compression, magics[0])
             sending_code, sending_words = sending.wait(), sending.words()
     else:
@@ -307,7 +307,7 @@ def wrong(case, found):
     problems = []
     if "hangs" in (sent, taken):
         problems.append("an end hangs")
-    # Ganeti's own ends are shown, but not judged.
+    # Results of Ganeti's own programs are shown, but not checked.
     if source_is == "ours" and sent in (0, "-") and fault != "killed sender":
         # A disk that fits into the buffers of an importer with another magic: the sender cannot detect that.
         problems.append("the sender should fail")

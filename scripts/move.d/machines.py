@@ -60,7 +60,7 @@ def section(facts, name):
 
 
 def prepared(rack, a_mib, b_mib):
-    """Installs A, which is idle then; B waits in its ramdisk."""
+    """Installs A, which is idle afterwards; B waits in its ramdisk."""
     a = Machine(rack, "a", bus="sata", sda=a_mib, sdb=a_mib)
     b = Machine(rack, "b", bus="nvme", nvme0=b_mib, nvme1=b_mib)
     rack.write("machines/a.yaml", a.file() + rack.allocation())
@@ -230,7 +230,7 @@ def pace(rack):
 
 
 SCENARIOS = [whole, cuts, wire, small]
-# Measured, not judged: only run by name.
+# A measurement without a verdict: only run by name.
 MEASURED = {"rate": pace}
 
 
