@@ -29,7 +29,7 @@ pub struct BurnResult {
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// Numbers of hidden files, one entry for each mount point in [`super::MountsBelow::hidden`].
+    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the same order.
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
     /// Load of each stage.
@@ -43,8 +43,7 @@ impl BurnResult {
     }
 }
 
-/// Image whose download has started. Its first bytes are fetched from the creation of this value on, until the buffers
-/// are full.
+/// Image whose download has started. Bytes are fetched as soon as this value is created, until the buffers are full.
 pub struct IncomingImage {
     pub(super) reached: ResolvedImage,
     pub(super) client: Client,

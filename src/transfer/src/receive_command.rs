@@ -120,13 +120,13 @@ impl TransferReceiver {
         TransferReceiver { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
 
-    /// Returns the total number of bytes received of all disks.
+    /// Returns the number of bytes received for all disks together.
     pub(super) fn received_bytes(&self) -> u64 {
         self.disks.iter().map(ReceivedDisk::received_bytes).sum()
     }
 
-    /// Receives until all disks are complete. `ends` returns the local certificate and that of the peer that may connect now. `ends` is
-    /// called repeatedly, and its error ends the transfer.
+    /// Receives until all disks are complete. `ends` is called repeatedly: it returns the local certificate and the
+    /// certificate of the peer that may connect now, and its error ends the transfer.
     pub(super) fn receive_all(
         &self,
         port: &ListeningPort,

@@ -21,7 +21,7 @@ const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const TYPE: &str = "cosign container image signature";
 
-/// Annotation in the signed payload with the image's id: `cosign sign -a image=OS-VERSION`.
+/// Annotation of the signed payload that contains the image's id: `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
 /// Maximum number of signatures of an image. Each is fetched with a separate request.
@@ -59,7 +59,7 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns whether the text is a base64-encoded DER key, as cosign uses. Keys of minisign begin with another byte.
+/// Returns whether the text is a base64-encoded DER key, the format of cosign. minisign's keys begin with another byte.
 pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
@@ -147,7 +147,7 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
 pub(crate) struct CosignPayload {
     /// Digest of the image's manifest or index.
     pub digest: Digest,
-    /// Id of the image, if the signer has set the annotation [`NAME`].
+    /// Id of the image; `None` if the signer has not set the annotation [`NAME`].
     pub name: Option<String>,
 }
 

@@ -19,7 +19,7 @@ const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 /// larger chunks.
 const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 
-/// Maximum number of chunks in manifests made by `image pack`. With 65,536 chunks the document has 4.4 MB.
+/// Maximum number of chunks in manifests made by `image pack`. A manifest of 65,536 chunks is 4.4 MB long.
 const MOST_CHUNKS: u64 = 1 << 16;
 
 /// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests refer to the
@@ -29,8 +29,8 @@ const MOST_CHUNKS: u64 = 1 << 16;
 pub struct ImageManifest {
     /// Version of the format: 1.
     pub version: u32,
-    /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers it. Older
-    /// manifests have no id.
+    /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers the id.
+    /// Older manifests do not contain an id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub size_bytes: u64,

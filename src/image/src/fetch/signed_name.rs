@@ -23,11 +23,12 @@ pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 impl MinimumVersions {
     /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The higher
     /// version applies: the boot server, which controls the command line, can raise the minimum of the ramdisk, but
-    /// neither lower nor remove it.
+    /// cannot lower or remove it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system; also if there are ids but no keys, because unsigned names are not trustworthy.
+    /// of the same operating system. Also returns an error if there are ids but no keys, because unsigned names cannot
+    /// be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -75,7 +76,7 @@ impl MinimumVersions {
 /// Checks the id `named` that the signature covers against `wanted`, the id of the allocation, and against the minimum.
 ///
 /// # Errors
-/// Returns the reason why the signature does not name the image to install.
+/// Returns the reason if the check fails.
 pub(crate) fn check_signed_name(
     named: Option<&str>,
     wanted: Option<&str>,

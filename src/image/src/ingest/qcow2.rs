@@ -65,8 +65,8 @@ impl IncomingImage {
     }
 }
 
-/// Parses the worker's list: the length that all tables have, followed by the offset of each table. Returns the range
-/// of each.
+/// Parses the worker's list: the length of every table, followed by the offset of each table. Returns the range of each
+/// table in the image.
 fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
     let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));

@@ -10,7 +10,7 @@ pub struct PipelineReader {
     receiver: PipeReceiver,
     clock: Arc<StageClock>,
     current: Option<BufferChunk>,
-    /// Chunk after `current`, if it was received already.
+    /// Chunk after `current`, if it was already received.
     behind: Option<BufferChunk>,
     position: u64,
 }
@@ -20,7 +20,7 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock of the reading thread, on which the thread also records waits for its output.
+    /// Returns the clock of the reading thread. The thread also records on it the waits for its own output.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }

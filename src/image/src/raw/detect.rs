@@ -17,13 +17,14 @@ pub struct ImageRequirements {
     pub partitions: Vec<u32>,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// UUIDs on preserved disks, in lower case, with the device of each. The image must not contain any of them.
+    /// UUIDs on preserved disks, in lower case, with the device that each belongs to. The image must not contain any of
+    /// these UUIDs.
     pub taken: BTreeMap<String, DevicePath>,
     /// Partition that is added after those of the image.
     pub added: Option<AddedPartition>,
 }
 
-/// Number of bytes by which a disk image is distinguished from a tree of files: two sectors of the largest size.
+/// Number of bytes that are needed to distinguish a disk image from a tree of files: two sectors of the largest size.
 pub const KIND_BYTES: usize = 2 * 4096;
 
 /// Minimum size of a disk image in bytes: one sector.
@@ -118,7 +119,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     }
 }
 
-/// Rejects data without a partition table that cannot be a filesystem either.
+/// Rejects data that has no partition table and cannot be a filesystem.
 fn check_bare_data(head: &[u8]) -> io::Result<()> {
     if let Some(foreign) = ForeignFormat::detect(head) {
         return Err(rejection(foreign.refusal()));
@@ -130,8 +131,8 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the GPT of an image in advance: whether it can be fitted to the disk, has the required partitions, and does
-/// not have UUIDs of other disks.
+/// Checks the GPT of an image in advance: it must fit the disk, contain the required partitions, and not contain UUIDs
+/// of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
@@ -206,7 +207,7 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. A boot sector of FAT
-/// has the same signature, but its code rarely looks like valid boot flags.
+/// has the same signature, but its code at the offsets of the boot flags rarely has valid values.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

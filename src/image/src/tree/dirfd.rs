@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// Name in an open directory, whether a file with this name exists or not.
+/// Name in an open directory. A file with this name may or may not exist.
 pub(crate) struct RootEntry<'r> {
     pub(super) root: &'r UnpackRoot,
     pub(super) directory: Rc<ResolvedDirectory>,
@@ -127,8 +127,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Removes `name` from the directory that also contains this entry, with its content, except for entries for which
-    /// `stays` returns `true`. Returns the number of non-empty mount points, which are not removed.
+    /// Removes `name`, with its content, from the directory that contains this entry. Entries for which `stays` returns
+    /// `true` are not removed. Returns the number of non-empty mount points, which are not removed.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -164,8 +164,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Calls `make`, which creates the name and fails if it exists. In this case removes the existing file or empty
-    /// directory and calls `make` again, since a later member replaces an earlier one.
+    /// Calls `make`, which creates the name and fails if it exists. If the name exists, removes the existing file or
+    /// empty directory and calls `make` again, since a later member replaces an earlier one.
     fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {
             Err(Errno::EEXIST) => {}

@@ -6,8 +6,8 @@ use nix::sys::statfs::fstatfs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Number of bytes that a tar may have in addition to twice the capacity. It accounts for headers, which may be larger
-/// than the files, such as in a small filesystem full of symlinks.
+/// Number of bytes that a tar may have in addition to twice the capacity. The margin is for headers, which may be
+/// larger than the files, for example in a small filesystem full of symlinks.
 const MARGIN: u64 = 64 << 20;
 
 /// Capacity of the filesystems found so far.

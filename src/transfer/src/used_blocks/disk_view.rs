@@ -38,7 +38,7 @@ impl DiskView<'_> {
         Some(bytes)
     }
 
-    /// Returns whether the disk contains these bytes at the offset. If the offset is `None`, returns `false`.
+    /// Returns whether the disk contains these bytes at the offset; `false` if the offset is `None`.
     pub(super) fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
         at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
     }

@@ -1,5 +1,5 @@
-//! Detects signatures of unsupported contents. If a device has such a signature in addition to that of a supported filesystem, it is
-//! unknown which one is stale. For example, a swap signature survives the creation of an array.
+//! Detects signatures of unsupported contents. If a device has both such a signature and that of a supported
+//! filesystem, it is unknown which one is stale. For example, a swap signature survives the creation of an array.
 //!
 //! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
@@ -113,14 +113,15 @@ fn has_uberblock(view: &DiskView) -> bool {
     view.read_bytes(ZFS_RING, ZFS_RING_BYTES).is_some_and(|ring| ring.chunks(ZFS_SLOT).any(is_one))
 }
 
-/// Returns whether the disk has a protective MBR, without which the kernel ignores a GPT (block/partitions/efi.c).
+/// Returns whether the disk has a protective MBR. Without one, the kernel ignores a GPT (block/partitions/efi.c).
 pub(crate) fn is_protected(view: &DiskView) -> bool {
     read_mbr_types(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }
 
-/// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks (block/partitions/msdos.c).
-/// The boot flags distinguish an MBR from a boot sector, which has code at their offsets. The kernel checks the flags of a sector with a
-/// FAT signature in the same way, and treats it as FAT only if one is invalid.
+/// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks
+/// (block/partitions/msdos.c). The boot flags distinguish an MBR from a boot sector, which has code at their offsets.
+/// The kernel checks the flags of a sector with a FAT signature in the same way, and treats the sector as FAT only if a
+/// flag is invalid.
 fn read_mbr_types(view: &DiskView) -> Option<Vec<u8>> {
     let mbr = view.read_bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();

@@ -78,7 +78,7 @@ pub(crate) struct OciDescriptor {
     platform: Option<OciPlatform>,
 }
 
-/// Platform of an entry or image. Entries of attestations and other documents leave it empty.
+/// Platform of an index entry or image. It is empty in entries of attestations and other documents.
 #[derive(Debug, Default, Deserialize)]
 struct OciPlatform {
     os: Option<String>,
@@ -86,7 +86,7 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system and architecture, in the names of Go; `None` if one is missing.
+    /// Returns operating system and architecture, with Go's names (GOOS and GOARCH); `None` if one is missing.
     fn names(&self) -> Option<(&str, &str)> {
         let known = |name: &&str| !name.is_empty();
         let architecture = match self.architecture.as_deref().filter(known)? {
