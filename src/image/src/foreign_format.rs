@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Formats as their own tools write them.
+    /// Images written by the tools of each format.
     #[test]
     fn images_of_other_tools_are_named() {
         let dir = tempfile::tempdir().unwrap();

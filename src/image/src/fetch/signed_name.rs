@@ -189,10 +189,10 @@ mod tests {
             (Some("ubuntu-24.04.20240101"), None, &["ubuntu-24.04.20240101"], ""),
             (Some("ubuntu-24.04.20231231"), None, &["ubuntu-24.04.20240101"], older),
             (Some("ubuntu-22.04.20260101"), None, &["ubuntu-24.04"], older),
-            // Numbers, not letters.
+            // Versions are compared as numbers, not as text.
             (Some("debian-9.0.20260101"), None, &["debian-12"], older),
             (Some("debian-100.0.1"), None, &["debian-12"], ""),
-            // Each system has its own.
+            // Each operating system has its own minimum.
             (Some("firewall-ubuntu-2.0.20200101"), None, &["ubuntu-24.04", "debian-12"], ""),
             (Some("debian-11.0.20260101"), None, &["ubuntu-24.04", "debian-12"], older),
             (Some("gold"), None, &["debian-12"], "expected <os>-<major>.<minor>"),

@@ -132,7 +132,7 @@ mod tests {
         incoming.burn_to_disk(&target, &expected, &|_| ())
     }
 
-    /// A disk with something else on it.
+    /// Returns a disk with other contents.
     fn disk(directory: &Path) -> std::path::PathBuf {
         fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
         directory.join("disk")

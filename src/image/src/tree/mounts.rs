@@ -90,7 +90,7 @@ mod tests {
             counter.count_file(Path::new(path));
         }
         let counts: Vec<_> = counter.finish().into_iter().map(|hidden| (hidden.path, hidden.files)).collect();
-        // `var/lib` itself is below `/var`: a file there would be hidden by that one.
+        // `var/lib` itself is below `/var`: a file of this name would be hidden by the filesystem at `/var`.
         assert_eq!(counts, [("/var/lib".into(), 2), ("/var".into(), 2), ("/srv".into(), 0)]);
         assert_eq!(relative_paths(&hidden[3..]), [Path::new("var/lib")]);
     }

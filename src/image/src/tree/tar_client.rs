@@ -229,7 +229,7 @@ pub(crate) mod here {
         }
     }
 
-    /// The members of a tar.
+    /// Returns a receiver of the members of a tar.
     pub(crate) fn members_of(tar: PipelineReader) -> MemberReceiver {
         let (sender, receiver) = create_pipe(1);
         let (tell, answers) = mpsc::channel();

@@ -208,7 +208,8 @@ mod tests {
         LaneChooser::new(LaneRules { window, least_bytes: 1000, ..LaneRules::default() })
     }
 
-    /// As if `bytes` had come in the time since the last change, with so much of it spent in reading.
+    /// Simulates that `bytes` were received since the last change, with this share of the time spent reading. Returns
+    /// whether the number of lanes changes.
     fn pass(choice: &mut LaneChooser, bytes: usize, reading: f64, left_bytes: u64) -> bool {
         std::thread::sleep(Duration::from_millis(3));
         let waited = choice.meter.began.elapsed().mul_f64(reading) + Duration::from_secs(u64::from(reading >= 1.0));

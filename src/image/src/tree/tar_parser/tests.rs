@@ -1,4 +1,4 @@
-//! Tars made by hand, well and badly, and what is read of them.
+//! Parses handmade tars, both valid and invalid.
 
 use super::super::member::MemberKind;
 use super::*;
@@ -183,7 +183,7 @@ fn empty_numbers_are_zero() {
         assert_eq!((*uid, *gid, *mtime), (0, 0, (0, 0)), "{name}");
     }
     assert_eq!(members[1].2.mode, 0);
-    // A size of blanks is not read alike by all readers.
+    // Readers differ in how they parse a size field of blanks.
     let blank_size = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = [b' '; 12]).end();
     assert!(error(&blank_size).contains("parse differently"), "{}", error(&blank_size));
 }
