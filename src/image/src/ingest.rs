@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Maximum number of starts of a burn. If the image changes during the download, the burn starts over.
 const MOST_STARTS: u32 = 3;
 
-/// Results of a burn, the transfer of an image to its target.
+/// Result of a burn, which transfers an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BurnResult {
     /// Number of bytes as served.

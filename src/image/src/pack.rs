@@ -31,7 +31,7 @@ use std::time::Instant;
 /// Arguments of `image pack`.
 #[derive(Debug, Args)]
 pub struct PackOptions {
-    /// Root of a filesystem tree, or file of a disk image, raw or qcow2.
+    /// Root of a filesystem tree, or a disk image file, raw or qcow2.
     #[arg(value_name = "DIR|DISK")]
     pub source: PathBuf,
     /// File to write the image to; IMAGE.manifest and IMAGE.sha256 are written next to it.

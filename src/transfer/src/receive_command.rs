@@ -46,7 +46,8 @@ pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-/// Returns a line with the address that the sender must use, and its signature. `bound` is the address of the listening socket.
+/// Returns a line with the address that the sender must use, and the signature of the address. `bound` is the address
+/// of the listening socket.
 fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret) -> Result<String> {
     let refuse = |why: String| Error::refusal(Phase::Move, why);
     let bound: SocketAddr = bound.parse().map_err(|_| Error::new(Phase::Move, format!("not an address: {bound}")))?;

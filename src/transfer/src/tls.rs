@@ -79,7 +79,7 @@ impl TlsEndpoints {
     }
 }
 
-/// Resolver that always presents the local certificate.
+/// Certificate resolver that always returns the local certificate.
 #[derive(Debug)]
 struct OwnCertResolver(Arc<CertifiedKey>);
 

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// First bytes of a SubjectPublicKeyInfo (RFC 5480) of P-256. The uncompressed point follows.
+/// First bytes of the SubjectPublicKeyInfo of a P-256 key (RFC 5480), which ends with the uncompressed point.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// First bytes of a SubjectPublicKeyInfo of Ed25519 (RFC 8410). The key follows.
+/// First bytes of the SubjectPublicKeyInfo of an Ed25519 key (RFC 8410), which ends with the key itself.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -24,7 +24,7 @@ const TYPE: &str = "cosign container image signature";
 /// Annotation of the signed payload that contains the image's id: `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
-/// Maximum number of signatures of an image. Each is fetched with a separate request.
+/// Maximum number of signatures of an image. Each signature is fetched with a separate request.
 const MOST_SIGNATURES: usize = 16;
 /// Maximum length of a signed payload including its annotations, in bytes.
 pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
@@ -45,7 +45,7 @@ pub struct CosignPublicKey {
 pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
-    // The text may be a secret given by mistake, and errors go to consoles and logs.
+    // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
     if label.contains("PRIVATE") {
         return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }

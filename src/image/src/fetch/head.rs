@@ -1,4 +1,4 @@
-//! Checks whether an image exists, and its size, without downloading it.
+//! Determines whether an image exists, and its size, without downloading it.
 
 use super::local_file;
 use super::retry::FetchRetryPolicy;

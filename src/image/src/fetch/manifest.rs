@@ -1,4 +1,4 @@
-//! Manifest with the digests of an image's chunks, by which each chunk is verified before it is written.
+//! Manifest with the digests of an image's chunks. Each chunk is verified against its digest before it is written.
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
@@ -122,7 +122,7 @@ fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
-/// The version field alone. It is parsed first, because another version of the format may have other fields.
+/// Only the version field. It is parsed first, because other versions of the format may have other fields.
 #[derive(Deserialize)]
 struct ManifestVersion {
     version: u32,

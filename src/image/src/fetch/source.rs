@@ -77,7 +77,7 @@ pub struct ImagePart {
     pub authorization: Option<SecretText>,
     /// Credentials to get a new `authorization` when the current one has expired.
     pub pull_secret: Option<PullSecret>,
-    /// Chunk manifest, by which data is verified before it is passed on.
+    /// Chunk manifest, with which data is verified before it is passed on.
     pub manifest: Option<Arc<ImageManifest>>,
 }
 

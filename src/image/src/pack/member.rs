@@ -156,7 +156,7 @@ fn write_member<W: Write>(
     let names = ["path", "linkpath", "GNU.sparse.name"];
     let binary =
         |(key, value): &(String, Vec<u8>)| names.contains(&key.as_str()) && std::str::from_utf8(value).is_err();
-    // Otherwise PAX names must be UTF-8, and bsdtar rejects others.
+    // Without this record, PAX names must be UTF-8, and bsdtar rejects other names.
     let charset = records.iter().any(binary).then_some(("hdrcharset", &b"BINARY"[..]));
     let pairs = records.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
     tar.append_pax_extensions(charset.into_iter().chain(pairs))?;

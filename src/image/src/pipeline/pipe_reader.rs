@@ -71,7 +71,7 @@ impl PipelineReader {
                 whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
                 filled += chunk.len();
             }
-            // All former chunks are now in `whole`, except for the rest of the last one, which follows it.
+            // All previous chunks are now in `whole`, except for the rest of the last chunk, which follows `whole`.
             self.behind = self.current.replace(whole.into_chunk(filled));
             self.position = position;
         }

@@ -16,7 +16,7 @@ pub struct StageClock {
 }
 
 impl StageClock {
-    /// Runs `wait`, which only waits for another stage, and adds its duration.
+    /// Runs `wait`, which only waits for another stage, and adds its duration to the waiting time.
     pub(crate) fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();

@@ -56,8 +56,8 @@ fn tar_for_disk(name: &str) -> String {
     )
 }
 
-/// Returns whether these are the first bytes of a partitioned disk. A tar, whose first header may also contain an MBR,
-/// is recognized by its magic number.
+/// Returns whether these are the first bytes of a partitioned disk. A tar is recognized by its magic number and
+/// excluded, because its first header may look like an MBR.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
@@ -190,8 +190,8 @@ pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Erro
     rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
-/// Returns whether the bytes begin with a tar header, by the magic number of ustar, which the formats of POSIX and GNU
-/// share (tar(5)).
+/// Returns whether the bytes begin with a tar header, according to the magic number of ustar, which the POSIX and GNU
+/// formats share (tar(5)).
 fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }

@@ -35,7 +35,7 @@ pub struct RawTarget {
 }
 
 impl RawTarget {
-    /// Opens the disk with O_EXCL, for which the kernel rejects a disk that is mounted, used as swap, or has holders.
+    /// Opens the disk with O_EXCL. The kernel then rejects a disk that is mounted, used as swap, or has holders.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, is in use, or is neither a disk nor a file of whole sectors.

@@ -42,8 +42,8 @@ pub(crate) fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(),
     })
 }
 
-/// Returns a path in /proc for the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
-/// magic link refers to exactly this directory.
+/// Returns a path in /proc to the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
+/// magic link in /proc refers to exactly this directory.
 fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }

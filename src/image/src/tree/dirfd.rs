@@ -112,8 +112,8 @@ impl RootEntry<'_> {
         not_a_directory_as_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
-    /// Returns whether the name is a directory of a preserved filesystem, which the image must not remove even if it is
-    /// empty.
+    /// Returns whether the name is a directory of a preserved filesystem. The image must not remove such a directory,
+    /// even if it is empty.
     ///
     /// # Errors
     /// Returns the error of the filesystem.

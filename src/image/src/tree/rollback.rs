@@ -44,8 +44,9 @@ impl DirectorySnapshot {
         Ok(DirectorySnapshot { was: fstat(&directory)?, xattrs: read_xattrs(&directory)?, directory, within })
     }
 
-    /// Removes everything except the recorded directories, whose attributes it restores. Files are removed even if they
-    /// existed before. Mount points are not entered, because preserved filesystems may be mounted there.
+    /// Removes everything except the recorded directories, and restores the attributes of these directories. Files are
+    /// removed even if they existed before. Mount points are not entered, because preserved filesystems may be mounted
+    /// there.
     ///
     /// # Errors
     /// Returns an error if an entry cannot be removed or an attribute cannot be set.

@@ -203,7 +203,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
 }
 
-/// Members as a worker in this process would send them.
+/// Worker in this process, for tests.
 #[cfg(test)]
 pub(crate) mod here {
     use super::*;

@@ -1,5 +1,5 @@
-//! Frames of the protocol, which consist of type, length and body. Lengths are checked against limits, and a frame is
-//! read completely before it is used.
+//! Frames of the protocol. A frame consists of type, length and body. Lengths are checked against limits, and a frame
+//! is read completely before it is used.
 
 use super::{CHUNK_BYTES, GRANULE_BYTES};
 use ring::digest::{Context, Digest, SHA256, SHA256_OUTPUT_LEN};
@@ -24,7 +24,7 @@ pub(crate) type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
 /// Description of the sender's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferHello {
-    /// Name of the disk, by which the receiver selects the destination.
+    /// Name of the disk, with which the receiver selects the destination.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub magic: Option<String>,
@@ -45,7 +45,7 @@ impl TransferHello {
     }
 }
 
-/// Execution of `drophammer move send`. Between two runs, other programs may write to its disks.
+/// Run of `drophammer move send`. Other programs may write to the disks between two runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SenderRun {
     pub id: Uuid,

@@ -44,7 +44,7 @@ impl DiskView<'_> {
     }
 }
 
-/// Functions to read integers from a block of an on-disk structure. The block is expected to contain them completely.
+/// Functions that read integers from a block of an on-disk structure. The block should contain the integers completely.
 pub(super) trait ReadIntegers {
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
 

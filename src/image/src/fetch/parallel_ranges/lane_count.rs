@@ -181,7 +181,7 @@ mod tests {
             // One or two slow measurements do not end a trial.
             (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
             (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
-            // With two, with four, and beyond.
+            // The rate increases with two lanes and, in two of three cases, with four.
             (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
             (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
             (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),

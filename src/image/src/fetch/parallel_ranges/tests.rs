@@ -116,8 +116,8 @@ fn lanes_that_bring_no_more_make_way_for_one_stream() {
 
 #[test]
 fn what_is_measured_decides() {
-    // A request for the whole image pauses 16 times for half a second. Range requests do not pause, and are about a
-    // hundred times as fast.
+    // The response to a request for the whole image pauses 16 times for half a second. Responses to range requests do
+    // not pause, and are about a hundred times as fast.
     let body = noise(3_000_000);
     let server = Server::start(body.clone(), move |request| {
         let pause = span(request).is_none().then_some(Duration::from_millis(500));

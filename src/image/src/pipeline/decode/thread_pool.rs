@@ -167,7 +167,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     hired: bool,
     /// Clock for the waits of the reading thread.
     clock: Arc<StageClock>,
-    /// Buffers for output that the reading thread decodes piecemeal.
+    /// Buffers for output that the reading thread decodes in several pieces.
     pool: &'env BufferPool,
     filling: Option<(WritableBuffer, usize)>,
     pub tools: ThreadDecoders,

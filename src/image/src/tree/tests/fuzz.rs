@@ -203,7 +203,7 @@ fn change(random: &mut fastrand::Rng, blocks: &mut Vec<[u8; 512]>) {
                 0 | 1 => field(random, block, 0, 100, &NAMES),
                 2 => field(random, block, 157, 100, &NAMES),
                 3 => field(random, block, 124, 12, &NUMBERS),
-                // mode, uid, gid, mtime, devices, the old sparse map.
+                // Offset and width of mode, uid, gid, mtime, and device numbers.
                 4 => {
                     let (start, width) =
                         *random.choice(&[(100, 8), (108, 8), (116, 8), (136, 12), (329, 8), (337, 8)]).unwrap();
