@@ -286,7 +286,7 @@ impl Unpacker<'_, '_> {
             return Ok(());
         }
         let text = "the tar, with copies of files in place of hard links between filesystems, is longer than";
-        let text = format!("{text} {longest} bytes, twice the size of the target filesystems");
+        let text = format!("{text} {longest} bytes, the limit for target filesystems of this size");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 

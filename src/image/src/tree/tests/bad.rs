@@ -97,7 +97,7 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
     // headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
-    let bound = "the tar is longer than 75497472 bytes, twice the size of the target filesystems";
+    let bound = "the tar is longer than 75497472 bytes, the limit for target filesystems of this size";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
     let globals = (0..80_000).fold(Tar::new(), |tar, _| tar.pax(b'g', &[b"comment=x"]));
     for tar in [several(75, true).end(), padded, globals.end()] {
@@ -161,7 +161,7 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text =
         "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
-    assert_eq!(error, format!("{text} than 83886080 bytes, twice the size of the target filesystems"));
+    assert_eq!(error, format!("{text} than 83886080 bytes, the limit for target filesystems of this size"));
     // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
