@@ -1,11 +1,12 @@
 //! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
 //! with retries.
 //!
-//! The only other module of `image` that it uses is `pipeline`, to which it supplies the bytes of the image.
+//! Of the other modules of `image`, it uses only `pipeline`, which reads the image from it.
 //!
-//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes of one part of a
-//! resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`], [`MinimumVersions`] and [`FetchRetryPolicy`].
-//! It also provides [`ImageManifest`], with which `pack` creates manifests.
+//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes
+//! of one part of a resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`],
+//! [`MinimumVersions`] and [`FetchRetryPolicy`]. It also provides [`ImageManifest`], which `pack` uses to create
+//! manifests.
 
 mod chunk_verifier;
 mod cosign;

@@ -43,7 +43,7 @@ const MAGICS: [(usize, &[u8], ForeignFormat); 36] = [
     (0, b"%PDF-", ForeignFormat::Other("PDF document")),
 ];
 
-/// Number of bytes at the beginning of a text that are examined.
+/// Number of bytes that are examined to detect the type of a text.
 const TEXT_BYTES: usize = 512;
 
 /// Format of an image that must be converted first.
@@ -57,7 +57,7 @@ pub(crate) enum ForeignFormat {
 }
 
 impl ForeignFormat {
-    /// Returns the format of data that begins with a magic number; `None` if there is none.
+    /// Returns the format whose magic number the data begins with; `None` if there is none.
     pub(crate) fn detect_magic(head: &[u8]) -> Option<ForeignFormat> {
         let named = MAGICS.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
         let is_bzip2 = head.starts_with(b"BZh")
@@ -66,13 +66,14 @@ impl ForeignFormat {
         named.map(|(_, _, format)| *format).or(is_bzip2.then_some(ForeignFormat::Compressed("bzip2")))
     }
 
-    /// Returns the format of data that has no partition table. Some formats can only be told from tables by that.
+    /// Returns the format of data that is known to have no partition table. Without this condition, some formats cannot
+    /// be distinguished from a partition table.
     pub(crate) fn detect(head: &[u8]) -> Option<ForeignFormat> {
         let compressed = || nested_compression(head).map(ForeignFormat::Compressed);
         ForeignFormat::detect_magic(head).or_else(compressed).or_else(|| detect_text(head).map(ForeignFormat::Other))
     }
 
-    /// Returns the refusal, with a remedy.
+    /// Returns the error message, with a remedy.
     pub(crate) fn refusal(self) -> String {
         match self {
             ForeignFormat::Disk(name) => format!(
@@ -95,7 +96,7 @@ impl ForeignFormat {
     }
 }
 
-/// Returns the name of a compression with which the data is compressed once more.
+/// Returns the name of the format if the data, after decompression, is still compressed.
 fn nested_compression(head: &[u8]) -> Option<&'static str> {
     match CompressionFormat::detect(head) {
         Some(CompressionFormat::Zstd) => Some("zstd twice"),
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Formats as their own tools write them.
+    /// Images written by the tools of each format.
     #[test]
     fn images_of_other_tools_are_named() {
         let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Maximum number of starts of a burn. If the image changes during the download, the burn starts over.
 const MOST_STARTS: u32 = 3;
 
-/// Results of a burn, the transfer of an image to its target.
+/// Result of a burn, which transfers an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BurnResult {
     /// Number of bytes as served.
@@ -29,7 +29,7 @@ pub struct BurnResult {
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// Numbers of hidden files, one entry for each mount point in [`super::MountsBelow::hidden`].
+    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the same order.
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
     /// Load of each stage.
@@ -43,8 +43,7 @@ impl BurnResult {
     }
 }
 
-/// Image whose download has started. Its first bytes are fetched from the creation of this value on, until the buffers
-/// are full.
+/// Image whose download has started. Bytes are fetched as soon as this value is created, until the buffers are full.
 pub struct IncomingImage {
     pub(super) reached: ResolvedImage,
     pub(super) client: Client,

@@ -31,7 +31,7 @@ use std::time::Instant;
 /// Arguments of `image pack`.
 #[derive(Debug, Args)]
 pub struct PackOptions {
-    /// Root of a filesystem tree, or file of a disk image, raw or qcow2.
+    /// Root of a filesystem tree, or a disk image file, raw or qcow2.
     #[arg(value_name = "DIR|DISK")]
     pub source: PathBuf,
     /// File to write the image to; IMAGE.manifest and IMAGE.sha256 are written next to it.
@@ -217,7 +217,7 @@ impl PackSource {
     }
 }
 
-/// Checks the image id. The id must end with a hyphen and a version. This version is compared with
+/// Checks the image id. The id must end with a hyphen and a version. The version is later compared with
 /// `drophammer.minimum=` and with the constraints of layouts.
 fn refuse_other_id(id: &str) -> Result<()> {
     let is_word = id.bytes().all(|byte| byte.is_ascii_graphic());
@@ -230,7 +230,7 @@ fn refuse_other_id(id: &str) -> Result<()> {
     }
 }
 
-/// Rejects names with the extension of another compression format: all images are compressed with zstd.
+/// Rejects file names with the extension of another compression format, because all images are compressed with zstd.
 fn refuse_other_codec(image: &Path) -> Result<()> {
     const OTHERS: [&str; 8] = ["gz", "tgz", "xz", "txz", "lz4", "bz2", "tbz", "zip"];
     let end = image.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
@@ -268,7 +268,7 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     })
 }
 
-/// Rejects a source that is the same file as one of the files that packing replaces, even under another name.
+/// Rejects a source that is one of the files to be replaced, even if it is specified by another name.
 fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -296,7 +296,7 @@ fn parse_epoch(text: Option<&str>) -> Result<Option<i64>> {
     seconds.map(Some).ok_or_else(bad)
 }
 
-/// Returns suffix and content of each document to write next to the image. With a signer, they include the signatures.
+/// Returns suffix and content of each document to write next to the image, including signatures if there is a signer.
 fn build_documents(
     image: &Path,
     manifest: &ImageManifest,
@@ -318,8 +318,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names, the image last. A client that fetches the image during the renaming
-/// receives the old image with new documents, and rejects the image because it does not match the documents.
+/// Renames all new files to their final names, the image last. A client that fetches the image meanwhile receives the
+/// old image with new documents, and rejects the image because it does not match them.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -43,8 +43,8 @@ pub(crate) use worker_protocol::{PacketParser, add_text};
 /// Number of buffers for the compressed stream, 16 MiB in total. They are filled while the disks are still being
 /// partitioned, and later absorb short delays of the decoder.
 const BUFFERS: usize = 16;
-/// Size of a buffer for the compressed stream. Few large buffers cost less than many small ones, because each buffer that is passed on wakes
-/// a thread in the worker and one in the agent.
+/// Size of a buffer for the compressed stream. A few large buffers cost less than many small ones, because passing a
+/// buffer wakes a thread in the worker and one in the agent.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Number of buffers between the decoder and the last stage, 24 MiB in total.

@@ -1,10 +1,10 @@
 //! Converts a qcow2, the format of most cloud images, to a raw disk image, from a stream or a file. Streams are
 //! converted in the sandboxed process, because images are untrusted.
 //!
-//! Before anything is written, it is checked whether a qcow2 can be converted as a stream: [`list_tables`] returns the offsets of its
-//! tables, and [`check_tables`] processes the tables like [`convert`], but without the clusters.
+//! Before anything is written, it is checked whether a qcow2 can be converted as a stream: [`list_tables`] returns the
+//! offsets of its tables, and [`check_tables`] processes the tables like [`convert`], but does not read the clusters.
 //!
-//! The only other module of `image` that it uses is `pipeline`.
+//! Of the other modules of `image`, it uses only `pipeline`.
 
 mod convert;
 mod file;

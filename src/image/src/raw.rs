@@ -4,7 +4,7 @@
 //! table and boot loader begin, and the data for the disk's last sector, which contains the header of a backup GPT.
 //! Until then both are zero on the disk, so that neither an incomplete image nor the old content can boot.
 //!
-//! The only other module of `image` that it uses is `pipeline`, whose output it reads.
+//! Of the other modules of `image`, it uses only `pipeline`, whose output it reads.
 //!
 //! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image: [`check_disk_image`] and
 //! [`require_tree`].

@@ -1,4 +1,4 @@
-//! Images and streams for tests, and short-hands around them.
+//! Images, streams and helper functions for tests.
 
 pub(crate) use ::testing::images::*;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Short pauses; the stall is long enough for a busy machine, and tests of stalls shorten it.
+/// Returns a policy with short pauses. The stall timeout is long enough for a busy machine; tests of stalls shorten it.
 pub(crate) fn pace() -> FetchRetryPolicy {
     FetchRetryPolicy {
         stall: Duration::from_secs(10),
@@ -19,8 +19,8 @@ pub(crate) fn pace() -> FetchRetryPolicy {
     }
 }
 
-/// The bytes as they come from a stage before, in buffers of `cut` bytes. There are only three of them: who holds more at
-/// once waits for ever.
+/// Returns a reader of these bytes from a previous stage, in buffers of `cut` bytes. There are only three buffers, so a
+/// consumer that holds more of them waits forever.
 pub(crate) fn reader(bytes: &[u8], cut: usize) -> PipelineReader {
     let (sender, receiver) = create_pipe(1);
     let bytes = bytes.to_vec();
@@ -38,7 +38,7 @@ pub(crate) fn reader(bytes: &[u8], cut: usize) -> PipelineReader {
     PipelineReader::new(receiver, Arc::default())
 }
 
-/// A stage that sends these bytes, and then how they end.
+/// Returns a reader of a stage that sends these bytes, and then the end or the error `end`.
 pub(crate) fn source(bytes: &[u8], buffer_bytes: usize, end: std::io::Result<()>) -> PipelineReader {
     let count = bytes.len().div_ceil(buffer_bytes);
     let (pool, clock) = (BufferPool::new(count, buffer_bytes), StageClock::default());

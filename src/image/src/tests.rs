@@ -1,4 +1,4 @@
-//! The whole pipeline: from a server in the test to the files, and what every kind of bad image gets.
+//! The whole pipeline, from a server in the test to the files, with valid and all types of invalid images.
 
 use super::fetch::{self, FetchRetryPolicy, ImageManifest, ImagePart};
 use super::pipeline::{Digest, DigestKind, DigestReader, DownloadState, StageClocks};
@@ -35,7 +35,7 @@ fn digest(kind: DigestKind, bytes: &[u8]) -> Digest {
     digesting.finish()
 }
 
-/// Burns from a server; with the digest of `promised`.
+/// Burns an image from a server, with the digest of `promised` as the expected digest.
 fn burn_from(server: &Server, promised: &[u8], root: &Path) -> Result<BurnResult> {
     let source = ImageSource {
         url: server.url("img.tar.zst"),
@@ -142,12 +142,12 @@ fn after_a_wrong_digest_nothing_of_the_image_is_left() {
     fs::create_dir(root.path().join("lost+found")).unwrap();
     burn_from(&Server::start(image.clone(), |_| Act::default()), b"x", root.path()).unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
-    // Nor does a truncated image leave any file.
+    // A truncated image also leaves no files.
     burn_from(&Server::start(image[..image.len() / 2].to_vec(), |_| Act::default()), b"x", root.path()).unwrap_err();
     assert_eq!(names(root.path()), [Path::new("lost+found")]);
 }
 
-/// Burns into a directory that is somebody's.
+/// Burns to a directory that belongs to another owner.
 fn burn_among_others(part: ImagePart, root: &Path) -> Result<BurnResult> {
     let reached = ResolvedImage { url: part.url.clone(), parts: vec![part], ..ResolvedImage::default() };
     IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace())?.among_others().burn_to_root(

@@ -1,5 +1,5 @@
-//! Unpacks the tar of the pipeline to files below the target's root. Nothing is written outside of the root, and files
-//! that the image does not contain remain unchanged, except for those that whiteouts remove.
+//! Unpacks the tar of the pipeline to files below the target's root. Nothing is written outside of the root, and
+//! existing files that the image does not contain remain unchanged, unless a whiteout removes them.
 //!
 //! ```text
 //! tar parser ──> worker ─ ─> agent ──> untar ──> writers
@@ -8,7 +8,7 @@
 //! The tar is parsed in a sandboxed process, which sends the members to the agent. Since this process may be
 //! compromised, `untar` checks the members as if it had parsed the tar itself.
 //!
-//! The only other module of `image` that it uses is `pipeline`, whose output it reads.
+//! Of the other modules of `image`, it uses only `pipeline`, whose output it reads.
 //!
 //! It provides [`send_members`] for the worker. For the agent it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
 //! unpacks below an [`UnpackRoot`] and counts hidden files with a [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or

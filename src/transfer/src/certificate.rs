@@ -1,5 +1,5 @@
-//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a certificate knows the
-//! secret that both clusters share, and thus is not a man in the middle.
+//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a
+//! certificate knows the secret that both clusters share, and thus is not an attacker between them.
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};
@@ -14,8 +14,8 @@ pub(crate) const FILE_BYTES: u64 = 64 << 10;
 /// constants.X509_CERT_SIGNATURE_HEADER).
 const HEADER: &str = "X-Ganeti-Signature";
 
-/// Tolerated clock skew between two machines, in seconds (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is accepted this long
-/// before its validity period starts, but not after it ends.
+/// Tolerated clock skew between two machines, in seconds (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is
+/// accepted this long before its validity period starts, but not after the period ends.
 const SKEW_SECONDS: i64 = 150;
 
 /// Minimum size of an RSA key, in bits, as in Ganeti and in ring, which verifies the handshake.

@@ -1,5 +1,5 @@
-//! One connection of a transfer: TLS over TCP with keepalives that detect a dead peer. An end of stream without TLS's close_notify is an
-//! error.
+//! One connection of a transfer: TLS over TCP with keepalives that detect a dead peer. A stream that ends without TLS's
+//! close_notify is an error.
 
 use super::tls::{OWN, TlsEndpoints};
 use common::error::{Context, Error, Phase, Result};
@@ -28,8 +28,8 @@ const KEEP_COUNT: u32 = 5;
 /// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Established connection. The peer's certificate is verified. Whether the peer has accepted the local certificate is
-/// in [`Self::is_taken`].
+/// Established connection. The peer's certificate is verified. [`Self::is_taken`] records whether the peer has accepted
+/// the local certificate.
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
@@ -137,8 +137,9 @@ impl TlsLink {
 }
 
 impl TlsLink {
-    /// Sends close_notify, and waits at most `patience` until the peer has closed the connection. Without waiting, data that the peer still
-    /// sends would make the kernel reset the connection, and the peer might not receive the last message.
+    /// Sends close_notify, and waits at most `patience` until the peer has closed the connection. Without this wait,
+    /// data that the peer still sends could make the kernel reset the connection, and the peer might not receive the
+    /// last message.
     pub(crate) fn close_gracefully(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut rest = vec![0; BUFFER_BYTES];
@@ -294,7 +295,7 @@ impl ListeningPort {
     /// Accepts the next connection. Returns `None` if none is pending.
     ///
     /// # Errors
-    /// Fails if the kernel reports an error, except for a connection that the client has aborted.
+    /// Fails if the kernel reports an error. A connection that the client has aborted is not an error.
     pub(crate) fn accept_next(&self) -> Result<Option<TcpStream>> {
         match self.listener.accept() {
             Ok((tcp, _)) => {

@@ -1,5 +1,6 @@
-//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains partition table, boot loader and most
-//! signatures, is written last. Until then it is zero, so that neither old nor partial contents can be mistaken for a complete disk.
+//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains partition table, boot
+//! loader and most signatures, is written last. Until then it is zero, so that old or partial contents cannot be
+//! mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -16,8 +17,8 @@ use std::{fs, io};
 /// Exclusively opened destination.
 pub(crate) struct TransferDest {
     disk: TargetDisk,
-    /// Open device; `None` when the disk is complete. It is closed then, because the kernel rereads the partition table
-    /// only if no process holds the device open.
+    /// Open device; `None` when the disk is complete. A complete disk is closed, because the kernel rereads the
+    /// partition table only if no process holds the device open.
     target: RwLock<Option<RawTarget>>,
     /// Whether a GPT in the received data is adapted to the size of this disk.
     fits: bool,
@@ -155,7 +156,7 @@ impl TransferDest {
         ))
     }
 
-    /// Calls `work` with the open disk. Fails if the disk is complete and was therefore closed.
+    /// Calls `work` with the open disk. Fails if the disk is complete and therefore closed.
     fn with_target<T>(&self, work: impl FnOnce(&RawTarget) -> io::Result<T>) -> io::Result<T> {
         let target = self.target.read().unwrap_or_else(PoisonError::into_inner);
         target.as_ref().map_or_else(|| Err(io::Error::other("the disk is already complete")), work)
@@ -166,7 +167,7 @@ impl TransferDest {
     }
 }
 
-/// Lists the loop devices that are backed by this file. Each entry is a reason for a refusal.
+/// Lists the loop devices that are backed by this file, each as a reason for a refusal.
 pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let has_it = |device: &PathBuf| {

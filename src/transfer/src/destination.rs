@@ -1,21 +1,22 @@
-//! Signed address of the receiver. The signature proves to the sender that the address and port come from a machine with the shared secret,
-//! and were not replaced in transit. The format matches Ganeti's remote import, so the sender also verifies addresses that Ganeti has
-//! signed.
+//! Signed address of the receiver. The signature proves to the sender that the address and port come from a machine
+//! with the shared secret, and were not replaced in transit. The format is that of Ganeti's remote import, so the
+//! sender can also verify addresses that Ganeti has signed.
 
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
-/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so a longer or shorter salt would allow another index.
+/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so with a longer or shorter salt the
+/// same signature would be valid for another index.
 const SALT_LENGTH: usize = 16;
 
-/// Address of the receiver, for certain disks.
+/// Address of the receiver, and the disks for which it is valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'d> {
     /// `HOST:PORT`; an IPv6 address is in brackets.
     pub address: &'d str,
     /// Names of the disks. The name of an unnamed disk is its index, as in Ganeti.
     pub disks: &'d [String],
-    /// Magic; empty if there is none.
+    /// Magic that identifies the disk; empty if there is none.
     pub magic: &'d str,
 }
 

@@ -1,5 +1,6 @@
-//! Ganeti's `import-export` protocol for one disk: a magic followed by the bytes of the disk, compressed as one stream. The stream has
-//! neither length nor checksum, so a complete stream is distinguished from a truncated one only by TLS's close_notify.
+//! Ganeti's `import-export` protocol for one disk: a magic followed by the bytes of the disk, compressed as one stream.
+//! The stream has no length or checksum, so only TLS's close_notify distinguishes a complete stream from a truncated
+//! one.
 
 use super::connection::TlsLink;
 use super::dest::TransferDest;

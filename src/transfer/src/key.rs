@@ -12,8 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// Common name of the certificates, the only one that Ganeti's `import-export` accepts (ganeti's
-/// constants.X509_CERT_CN).
+/// Common name of the certificates. Ganeti's `import-export` accepts no other name (ganeti's constants.X509_CERT_CN).
 const COMMON_NAME: &str = "ganeti.example.com";
 
 /// Time by which a certificate is backdated, since the clock of the peer may be behind.
@@ -25,7 +24,7 @@ const KEY_HEADER: &str = "X-Drophammer-Key: destroyed after the transfer";
 /// Private key and certificate, both in PEM.
 pub(crate) struct KeyPairPem {
     pub key: String,
-    /// Certificate; if there is a secret, with a signature header.
+    /// Certificate. It has a signature header if there is a secret.
     pub certificate: String,
 }
 
@@ -64,8 +63,8 @@ pub(crate) fn generate_pair(earlier: Duration, hours: u32, secret: Option<&Share
     Ok(KeyPairPem { key: pem::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
 }
 
-/// Overwrites and removes the files of a key that [`write_files`] has created, with its certificate. Other keys are preserved. The transfer
-/// is complete at this point, so a failure is logged.
+/// Overwrites and removes the files of a key that [`write_files`] has created, and of its certificate. Other keys are
+/// preserved. A failure is only logged, because the transfer is already complete.
 pub(crate) fn destroy_files(key_file: &Path, certificate_file: &Path) {
     let destroy = || -> io::Result<()> {
         let text = fs::read_to_string(key_file)?;

@@ -23,14 +23,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// Optional file in the ramdisk with the secret that both machines share, in one line.
+/// Optional file in the ramdisk that contains the secret shared by both machines, in one line.
 pub const SECRET_FILE: &str = "/etc/drophammer/move-secret";
 
 /// Validity period of a certificate, in hours: a week, so that a transfer that was interrupted for days can be resumed.
 const HOURS: u32 = 24 * 7;
 
-/// Time by which a certificate is backdated, because the clocks of the machines may be set to local time, or be wrong
-/// by hours.
+/// Time by which a certificate is backdated, because the machines' clocks may be set to local time or be hours wrong.
 const EARLIER: time::Duration = time::Duration::days(1);
 
 /// Time for which the sender tries to reach the peer, before it requests the peer's current address from the control
@@ -103,7 +102,7 @@ impl OwnIdentity {
         &self.pair.certificate
     }
 
-    /// Returns a text for the console that describes how the peer is authenticated, with the fingerprint of this
+    /// Returns a text for the console that describes how the peer is authenticated and contains the fingerprint of this
     /// machine's certificate.
     pub fn describe_trust(&self) -> String {
         let own = self.fingerprint();
@@ -161,7 +160,7 @@ impl OwnIdentity {
 
 /// Device of the layout on this machine.
 pub struct TransferDevice {
-    /// Name of the device that sender and receiver use.
+    /// Name of the device, the same for sender and receiver.
     pub name: String,
     pub path: DevicePath,
 }
@@ -207,7 +206,7 @@ fn build_terms(order: &str) -> Result<GanetiTerms> {
     Ok(GanetiTerms { magic: Some(magic), compression: GanetiCompression::None, size_bytes: None })
 }
 
-/// Receiving end of a migration. It listens before the plan is made.
+/// Receiving end of a migration. It starts to listen before the plan is made.
 pub struct IncomingMigration {
     own: OwnIdentity,
     port: ListeningPort,
@@ -269,8 +268,8 @@ impl IncomingMigration {
         lock_mutex(&self.news).peer.is_some()
     }
 
-    /// Compares the inventory that the peer sends after each boot with the one for which the plan was made. If the
-    /// contents differ, ends the transfer, because the plan contains ids from the earlier inventory.
+    /// Compares the inventory that the peer sends after each boot with the inventory for which the plan was made. If
+    /// the contents differ, ends the transfer, because the plan contains ids from the earlier inventory.
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(
@@ -330,7 +329,7 @@ impl ReceivingDevices<'_> {
     /// Receives all devices. Returns the peer that has sent them. Its certificate identifies the boot of the sender.
     ///
     /// # Errors
-    /// Fails if a device cannot be written, or the transfer was ended.
+    /// Fails if a device cannot be written, or the transfer is ended with [`IncomingMigration::end_transfer`].
     pub fn receive_all(&self, say: &dyn Fn(&str)) -> Result<MigrationPeer> {
         let say = |line: &str| {
             say(line);

@@ -18,7 +18,7 @@ pub struct TransferOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum MoveCommand {
-    /// Create the secret with which sender and receiver sign their certificates
+    /// Create the secret that sender and receiver use to sign their certificates
     ///
     /// Copy the file to the peer over an encrypted channel. Clusters of Ganeti share theirs as `cluster-domain-secret`.
     #[command(after_help = "Example:\n  drophammer move secret domain-secret")]
@@ -62,10 +62,10 @@ pub struct SecretOptions {
 /// Options for signatures, which are mandatory unless they are disabled.
 #[derive(Debug, Args)]
 pub struct SigningOptions {
-    /// File with the secret that sender and receiver share: signs what this machine creates, and verifies what the peer has created
+    /// File with the secret that sender and receiver share. It signs this machine's certificate and address, and verifies those of the peer
     #[arg(long, value_name = "FILE", conflicts_with = "unsigned")]
     pub secret: Option<PathBuf>,
-    /// Do without signatures: certificates and the receiver's address are trusted as they were copied
+    /// Do not use signatures: trust the copied certificates and the copied address of the receiver
     #[arg(long)]
     pub unsigned: bool,
 }
@@ -129,7 +129,7 @@ pub struct SendOptions {
     /// Signature of the receiver's address, port, disks and magic, as the receiver prints it
     #[arg(long, value_name = "SALT/HEX", conflicts_with_all = ["unsigned", "unsigned_address"])]
     pub signature: Option<HmacSignature>,
-    /// Do without the signature of the receiver's address, but verify the one of its certificate
+    /// Do not require a signature of the receiver's address; its certificate must still be signed
     #[arg(long)]
     pub unsigned_address: bool,
     /// Send unused blocks too
@@ -152,7 +152,7 @@ pub struct ReceiveOptions {
     /// Host name or address of this machine that the sender will use. It is signed together with the port. Default: the address to listen on
     #[arg(long, value_name = "HOST", conflicts_with = "unsigned")]
     pub announce: Option<String>,
-    /// Exact number of bytes to expect. Ganeti's import-export does not report whether it sent everything
+    /// Exact number of bytes to expect; useful because Ganeti's import-export does not report whether it sent everything
     #[arg(long, value_name = "BYTES")]
     pub size: Option<u64>,
     /// Continue an earlier run: data that is already on the disks is not sent again. Not supported with Ganeti's import-export
@@ -163,7 +163,7 @@ pub struct ReceiveOptions {
     pub overwrite: bool,
 }
 
-/// Disk with the name that sender and receiver use for it.
+/// Disk with its name, which is the same for sender and receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedDisk {
     name: Option<String>,

@@ -1,9 +1,10 @@
 //! Protocol between two drophammers: a disk is sent in pieces, each with its digest, and the receiver finally acknowledges all pieces.
 //!
-//! The sender describes its disk (`TransferHello`). The receiver answers with the position from which it needs data, or with a refusal
-//! (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes, zeros, and unused ranges. If the
-//! receiver may have data from an earlier run, the sender first offers the digests of pieces, and does not transmit the bytes that the
-//! receiver already has. The receiver reports failure or completion (`ReceiverVerdict`).
+//! The sender describes its disk (`TransferHello`). The receiver answers with the position after which it needs data,
+//! or with a refusal (`HelloAnswer`). Then the sender transmits pieces in the order of the disk, without gaps: bytes,
+//! zeros, and unused ranges. If the receiver may have data from an earlier run, the sender first offers the digests of
+//! pieces, and does not transmit the bytes that the receiver already has. The receiver reports failure or completion
+//! (`ReceiverVerdict`).
 
 mod frames;
 pub(crate) mod receive;
@@ -35,7 +36,7 @@ pub(crate) enum ConnectionEnd {
     Interrupted(io::Error),
     /// The receiver does not accept the disk. This connection has not written anything.
     Refused(String),
-    /// Permanent failure, which a retry would not change.
+    /// Permanent failure: a retry would fail too.
     Failed(String),
 }
 

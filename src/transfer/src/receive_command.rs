@@ -46,7 +46,8 @@ pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-/// Returns a line with the address that the sender must use, and its signature. `bound` is the address of the listening socket.
+/// Returns a line with the address that the sender must use, and the signature of the address. `bound` is the address
+/// of the listening socket.
 fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret) -> Result<String> {
     let refuse = |why: String| Error::refusal(Phase::Move, why);
     let bound: SocketAddr = bound.parse().map_err(|_| Error::new(Phase::Move, format!("not an address: {bound}")))?;
@@ -120,13 +121,13 @@ impl TransferReceiver {
         TransferReceiver { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
 
-    /// Returns the total number of bytes received of all disks.
+    /// Returns the number of bytes received for all disks together.
     pub(super) fn received_bytes(&self) -> u64 {
         self.disks.iter().map(ReceivedDisk::received_bytes).sum()
     }
 
-    /// Receives until all disks are complete. `ends` returns the local certificate and that of the peer that may connect now. `ends` is
-    /// called repeatedly, and its error ends the transfer.
+    /// Receives until all disks are complete. `ends` is called repeatedly: it returns the local certificate and the
+    /// certificate of the peer that may connect now, and its error ends the transfer.
     pub(super) fn receive_all(
         &self,
         port: &ListeningPort,

@@ -78,7 +78,7 @@ pub(super) struct TransferTarget<'w> {
     pub run: Option<SenderRun>,
 }
 
-/// Sends a disk, and reconnects after interruptions. `of` is the number of disks that are sent.
+/// Sends a disk, and reconnects after interruptions. `of` is the total number of disks to send.
 pub(super) fn send_one_disk(
     name: &str,
     source: &TransferSource,
@@ -149,7 +149,7 @@ pub(super) struct TransferFigures {
     unused_bytes: u64,
     /// Number of bytes that the peer already had.
     same_bytes: u64,
-    /// Digest that the peer acknowledged. `None` for Ganeti's import-export, which does not acknowledge data.
+    /// Digest that the peer has acknowledged; `None` for Ganeti's import-export, which does not acknowledge data.
     #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<String>,
 }

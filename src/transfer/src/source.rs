@@ -111,7 +111,7 @@ fn open_disk(path: &Path) -> io::Result<File> {
 /// Contiguous segment of a disk, used or unused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskSegment {
-    /// Range of used bytes, which does not cross a multiple of [`CHUNK_BYTES`].
+    /// Range of used bytes that does not cross a multiple of [`CHUNK_BYTES`].
     Used(Range<u64>),
     Unused(Range<u64>),
 }

@@ -16,7 +16,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// ALPN protocol between two drophammers. Ganeti neither offers nor accepts one.
+/// ALPN protocol between two drophammers. Ganeti does not use ALPN.
 pub(crate) const OWN: &[u8] = b"drophammer-move/1";
 
 /// Local certificate with its key, and the pinned certificate of the peer.
@@ -27,7 +27,7 @@ pub(crate) struct TlsEndpoints {
 }
 
 impl TlsEndpoints {
-    /// Combines both certificates with the local private key, which is in PEM.
+    /// Combines both certificates with the local private key, which is specified in PEM.
     ///
     /// # Errors
     /// Fails if the key cannot be used or does not belong to the local certificate.
@@ -79,7 +79,7 @@ impl TlsEndpoints {
     }
 }
 
-/// Resolver that always presents the local certificate.
+/// Certificate resolver that always returns the local certificate.
 #[derive(Debug)]
 struct OwnCertResolver(Arc<CertifiedKey>);
 

@@ -53,7 +53,8 @@ pub(crate) fn parse_certificate(certificate: &[u8]) -> Option<CertificateFields>
     Some(CertificateFields { not_before, not_after, public_key: public_key.whole.to_vec() })
 }
 
-/// Returns the size of an RSA key in bits. Returns `None` if the SubjectPublicKeyInfo contains another key, or is malformed.
+/// Returns the size of an RSA key in bits. Returns `None` if the SubjectPublicKeyInfo is malformed or contains another
+/// type of key.
 pub(crate) fn count_rsa_bits(public_key: &[u8]) -> Option<usize> {
     let (outer, _) = split_element(public_key, SEQUENCE)?;
     let (algorithm, rest) = split_element(outer.content, SEQUENCE)?;

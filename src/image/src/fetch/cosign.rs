@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// First bytes of a SubjectPublicKeyInfo (RFC 5480) of P-256. The uncompressed point follows.
+/// First bytes of the SubjectPublicKeyInfo of a P-256 key (RFC 5480), which ends with the uncompressed point.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// First bytes of a SubjectPublicKeyInfo of Ed25519 (RFC 8410). The key follows.
+/// First bytes of the SubjectPublicKeyInfo of an Ed25519 key (RFC 8410), which ends with the key itself.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -21,10 +21,10 @@ const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const TYPE: &str = "cosign container image signature";
 
-/// Annotation in the signed payload with the image's id: `cosign sign -a image=OS-VERSION`.
+/// Annotation of the signed payload that contains the image's id: `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
-/// Maximum number of signatures of an image. Each is fetched with a separate request.
+/// Maximum number of signatures of an image. Each signature is fetched with a separate request.
 const MOST_SIGNATURES: usize = 16;
 /// Maximum length of a signed payload including its annotations, in bytes.
 pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
@@ -45,7 +45,7 @@ pub struct CosignPublicKey {
 pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
-    // The text may be a secret given by mistake, and errors go to consoles and logs.
+    // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
     if label.contains("PRIVATE") {
         return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }
@@ -59,7 +59,7 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns whether the text is a base64-encoded DER key, as cosign uses. Keys of minisign begin with another byte.
+/// Returns whether the text is a base64-encoded DER key, the format of cosign. minisign's keys begin with another byte.
 pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
@@ -147,7 +147,7 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
 pub(crate) struct CosignPayload {
     /// Digest of the image's manifest or index.
     pub digest: Digest,
-    /// Id of the image, if the signer has set the annotation [`NAME`].
+    /// Id of the image; `None` if the signer has not set the annotation [`NAME`].
     pub name: Option<String>,
 }
 

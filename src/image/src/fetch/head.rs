@@ -1,4 +1,4 @@
-//! Checks whether an image exists, and its size, without downloading it.
+//! Determines whether an image exists, and its size, without downloading it.
 
 use super::local_file;
 use super::retry::FetchRetryPolicy;
@@ -19,12 +19,12 @@ pub(crate) struct ImageHead {
 /// Response of a server to the request for an image's properties.
 pub(crate) enum HeadAnswer {
     Found(ImageHead),
-    /// Response with another status, which a retry would not change, such as 401 or 404.
+    /// Response with an error status that a retry would not change, such as 401 or 404.
     Refused(Response),
 }
 
-/// Returns size and ETag of an image. Over HTTP it sends a HEAD request or, if the server rejects HEAD, a GET request
-/// for the first byte.
+/// Returns size and ETag of an image. Over HTTP, sends a HEAD request or, if the server rejects HEAD, a GET request for
+/// the first byte.
 ///
 /// # Errors
 /// Returns an error if the image does not exist or the server does not answer.
@@ -36,7 +36,7 @@ pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) ->
     request_head(client, url, None, pace)?.into_head(url)
 }
 
-/// Requests the properties over HTTP, for callers that handle a rejection themselves.
+/// Requests the properties over HTTP. A rejection is not an error: the caller handles the response.
 ///
 /// # Errors
 /// Returns an error if the server does not answer.

@@ -1,4 +1,4 @@
-//! Manifest with the digests of an image's chunks, by which each chunk is verified before it is written.
+//! Manifest with the digests of an image's chunks. Each chunk is verified against its digest before it is written.
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
@@ -19,7 +19,7 @@ const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 /// larger chunks.
 const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 
-/// Maximum number of chunks in manifests made by `image pack`. With 65,536 chunks the document has 4.4 MB.
+/// Maximum number of chunks in manifests made by `image pack`. A manifest of 65,536 chunks is 4.4 MB long.
 const MOST_CHUNKS: u64 = 1 << 16;
 
 /// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests refer to the
@@ -29,8 +29,8 @@ const MOST_CHUNKS: u64 = 1 << 16;
 pub struct ImageManifest {
     /// Version of the format: 1.
     pub version: u32,
-    /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers it. Older
-    /// manifests have no id.
+    /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers the id.
+    /// Older manifests do not contain an id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     pub size_bytes: u64,
@@ -122,7 +122,7 @@ fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
-/// The version field alone. It is parsed first, because another version of the format may have other fields.
+/// Only the version field. It is parsed first, because other versions of the format may have other fields.
 #[derive(Deserialize)]
 struct ManifestVersion {
     version: u32,

@@ -37,7 +37,7 @@ impl FromStr for MinisignPublicKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MinisignPublicKey, String> {
-        // The text may be a secret given by mistake, and errors go to consoles and logs.
+        // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
         if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
             return Err("this is a secret key; specify the public key from the .pub file".to_owned());
         }

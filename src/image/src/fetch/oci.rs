@@ -23,13 +23,13 @@ use reqwest::Url;
 use reqwest::blocking::Client;
 use signature::verify_signature;
 
-/// Resolves a reference to its manifest and layers, and verifies the signature. If the source specifies a digest, it
-/// must be that of the manifest, or of the index that lists the manifest.
+/// Resolves a reference to its manifest and layers, and verifies the signature. A digest in the source must be the
+/// digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
-/// Returns an error if the registry does not answer, requires credentials that are missing, or has no such image for
-/// this architecture; if the image cannot be unpacked or has no signature by a trusted key; or if a digest or size does
-/// not match.
+/// Returns an error if the registry does not answer, requires missing credentials, or has no such image for this
+/// architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted key, or a digest
+/// or size does not match.
 pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,
@@ -86,8 +86,8 @@ fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> st
     }
 }
 
-/// Parses a digest received from a registry. Rejects md5, which can be forged, because the digest authenticates the
-/// content.
+/// Parses a digest received from a registry. Rejects md5, which can be forged, because the image is authenticated by
+/// this digest.
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {

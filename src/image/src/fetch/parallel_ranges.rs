@@ -1,5 +1,6 @@
 //! Parallel range requests for one image, for links that a single stream does not saturate. Each lane is a thread with
-//! its own connection and fetches every second or fourth piece of the image; the pieces are read in order.
+//! its own connection. With two lanes, a lane fetches every second piece of the image; with four lanes, every fourth.
+//! The pieces are read in order.
 //!
 //! ```text
 //! lane 0: piece 0, piece 2, piece 4 … ─┐
@@ -7,10 +8,10 @@
 //! lane 1: piece 1, piece 3, piece 5 … ─┘
 //! ```
 //!
-//! `resumable` starts the lanes if `lane_count` decides so. If the lanes fail or are stopped, `resumable` continues
-//! with one stream at the position reached. A lane accepts only a response with exactly the requested range, and a
-//! piece is read only when it is complete. There is no deadlock: a lane waits only for the reader, and the reader waits
-//! only for the lane that has the next piece, at most until the stall timeout.
+//! `resumable` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable`
+//! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
+//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader, and the reader
+//! waits only for the lane that has the next piece, at most until the stall timeout.
 
 mod lane_count;
 
@@ -91,15 +92,14 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched: it has no gap, and
-    /// no data is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so it has no gap,
+    /// and no data is discarded.
     pub(crate) fn wind_down(&self) {
         // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Returns whether all lanes have delivered the same number of pieces. Rates are measured only between such
-    /// moments.
+    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only at such moments.
     pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }

@@ -118,8 +118,8 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     Ok(ResolvedImage { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// Sets the other URLs as mirrors, in their order after the used URL. Layers of a registry get no mirrors, because
-/// another registry may require another token.
+/// Sets the other URLs as mirrors: first those after the used URL, then those before it. Layers of a registry get no
+/// mirrors, because another registry may require another token.
 fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> ResolvedImage {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);

@@ -93,8 +93,7 @@ impl ResumableDownload {
         &self.places.current().url
     }
 
-    /// Discards the data from `position` on, which was wrong, and fetches it again: from the next mirror, if there is
-    /// one.
+    /// Discards the wrong data from `position` on and fetches it again, from the next mirror if there is one.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
@@ -215,7 +214,7 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
-    /// have the same size. Exception: at the beginning of a download from a single server another size is accepted,
+    /// have the same size. Exception: at the beginning of a download from a single server, another size is accepted,
     /// because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();

@@ -9,7 +9,7 @@ use reqwest::blocking::{RequestBuilder, Response};
 use std::io;
 use std::time::Duration;
 
-/// Timeouts and retries for one image. Tests use short times.
+/// Timeouts and retries for one image. Tests use short timeouts.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchRetryPolicy {
     /// Time without data after which a connection is treated as dropped.
@@ -123,7 +123,7 @@ impl FetchRetryPolicy {
 pub(crate) enum DocumentAnswer {
     /// Status 200, with the complete body.
     Document(Vec<u8>),
-    /// Response with another status, which a retry would not change.
+    /// Response with an error status that a retry would not change.
     Other(Response),
 }
 

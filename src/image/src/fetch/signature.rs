@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// Directory of the trusted public keys in the ramdisk.
 pub const DIRECTORY: &str = "/etc/drophammer/keys";
 
-/// Maximum length of a document next to an image, in bytes. The largest manifest that `image pack` creates has 4.4 MB.
+/// Maximum length of a document next to an image, in bytes. The largest manifest that `image pack` creates is 4.4 MB
+/// long.
 pub(crate) const DOCUMENT_BYTES: u64 = 8 << 20;
 
 const MANIFEST: &str = ".manifest";
@@ -53,7 +54,7 @@ pub(crate) struct VerifiedDocument {
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
-    /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it has none, the keys on the
+    /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it contains none, the keys on the
     /// kernel command line (`named`). If the ramdisk has keys, those of the command line are ignored, because the boot
     /// server controls the command line.
     ///
@@ -105,7 +106,7 @@ impl SignatureKeys {
     /// Verifies the minisign signature of the text at `url`. The signature must be by one of these keys.
     ///
     /// # Errors
-    /// Returns an error if the signature is invalid, by another key, or does not match the text.
+    /// Returns an error if the signature is invalid, was made with another key, or does not match the text.
     pub fn verify_signature(&self, url: &str, text: &[u8], signature: &[u8]) -> Result<MinisignSignature> {
         let signature = String::from_utf8_lossy(signature);
         let signature: MinisignSignature =
@@ -225,11 +226,11 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
-/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name
-/// or, if there is only one line, from that line, whatever name it has.
+/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name.
+/// If there is only one line, the name in it is ignored.
 ///
 /// # Errors
-/// Returns an error if the text is empty, or has several lines, none of which has the image's name.
+/// Returns an error if the text is empty, or has several lines and none contains the image's name.
 pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =

@@ -23,11 +23,12 @@ pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 impl MinimumVersions {
     /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The higher
     /// version applies: the boot server, which controls the command line, can raise the minimum of the ramdisk, but
-    /// neither lower nor remove it.
+    /// cannot lower or remove it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system; also if there are ids but no keys, because unsigned names are not trustworthy.
+    /// of the same operating system. Also returns an error if there are ids but no keys, because unsigned names cannot
+    /// be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -75,7 +76,7 @@ impl MinimumVersions {
 /// Checks the id `named` that the signature covers against `wanted`, the id of the allocation, and against the minimum.
 ///
 /// # Errors
-/// Returns the reason why the signature does not name the image to install.
+/// Returns the reason if the check fails.
 pub(crate) fn check_signed_name(
     named: Option<&str>,
     wanted: Option<&str>,
@@ -188,10 +189,10 @@ mod tests {
             (Some("ubuntu-24.04.20240101"), None, &["ubuntu-24.04.20240101"], ""),
             (Some("ubuntu-24.04.20231231"), None, &["ubuntu-24.04.20240101"], older),
             (Some("ubuntu-22.04.20260101"), None, &["ubuntu-24.04"], older),
-            // Numbers, not letters.
+            // Versions are compared as numbers, not as text.
             (Some("debian-9.0.20260101"), None, &["debian-12"], older),
             (Some("debian-100.0.1"), None, &["debian-12"], ""),
-            // Each system has its own.
+            // Each operating system has its own minimum.
             (Some("firewall-ubuntu-2.0.20200101"), None, &["ubuntu-24.04", "debian-12"], ""),
             (Some("debian-11.0.20260101"), None, &["ubuntu-24.04", "debian-12"], older),
             (Some("gold"), None, &["debian-12"], "expected <os>-<major>.<minor>"),

@@ -18,8 +18,8 @@ pub struct ImageSource {
     pub id: Option<String>,
     /// URLs of mirrors with the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
-    /// Digest of the image as served; for an OCI image, of its manifest. If `None`, the digest is read from the files
-    /// next to the image. See [`parse_given_digest`].
+    /// Digest of the image as served or, for an OCI image, of its manifest. If `None`, the digest is read from the
+    /// files next to the image. See [`parse_given_digest`].
     pub digest: Option<Digest>,
     /// Credentials for registries.
     pub pull_secrets: Vec<PullSecret>,
@@ -33,7 +33,7 @@ pub struct ImageSource {
 /// `sha512:HEX`. Returns `None` for a blank text.
 ///
 /// # Errors
-/// Returns an error if the text is not a digest, or an md5 digest.
+/// Returns an error if the text is not a digest, or is an md5 digest.
 pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest>> {
     let refused = |why: String| Error::refusal(Phase::Image, format!("{url}: {why}"));
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
@@ -51,7 +51,7 @@ pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest
 #[cfg_attr(test, derive(Default))]
 pub struct ResolvedImage {
     pub url: String,
-    /// Digest of the whole image; for an OCI image, of its manifest.
+    /// Digest of the whole image or, for an OCI image, of its manifest.
     pub digest: Digest,
     /// Streams of the image: one or, for an OCI image, one for each layer, lowest layer first.
     pub parts: Vec<ImagePart>,
@@ -77,7 +77,7 @@ pub struct ImagePart {
     pub authorization: Option<SecretText>,
     /// Credentials to get a new `authorization` when the current one has expired.
     pub pull_secret: Option<PullSecret>,
-    /// Chunk manifest, by which data is verified before it is passed on.
+    /// Chunk manifest, with which data is verified before it is passed on.
     pub manifest: Option<Arc<ImageManifest>>,
 }
 

@@ -16,7 +16,7 @@ impl IncomingImage {
         self.single_part()?;
         self.detect_qcow2()?;
         self.check_beginning(&|stream: &mut PipelineReader| {
-            // A copy: the worker could change the shared memory during the check.
+            // Check a copy, because the worker could change the shared memory during the check.
             let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
             Ok(raw::check_disk_image(&head, disk, expected).map_err(|why| why.to_string()))
         })

@@ -65,8 +65,8 @@ impl IncomingImage {
     }
 }
 
-/// Parses the worker's list: the length that all tables have, followed by the offset of each table. Returns the range
-/// of each.
+/// Parses the worker's list: the length of every table, followed by the offset of each table. Returns the range of each
+/// table in the image.
 fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     let mut numbers = list.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
     let length = numbers.next().filter(|length| TABLE_BYTES.contains(length));
@@ -132,7 +132,7 @@ mod tests {
         incoming.burn_to_disk(&target, &expected, &|_| ())
     }
 
-    /// A disk with something else on it.
+    /// Returns a disk with other contents.
     fn disk(directory: &Path) -> std::path::PathBuf {
         fs::write(directory.join("disk"), noise(4 << 20)).unwrap();
         directory.join("disk")

@@ -23,11 +23,11 @@ impl IncomingImage {
     /// Succeeds only if the download has the length that the server declared, the compressed stream and the tar are
     /// complete, and the digest matches. Nothing is synced, so a disk error may still be reported at the unmount.
     ///
-    /// On a merged filesystem, files of the image replace files and symlinks of the same name, directories keep their
-    /// content, and nothing else is touched.
+    /// On a merged filesystem, files of the image replace files and symlinks of the same name. Existing directories
+    /// keep their content, and nothing else is changed.
     ///
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
-    /// Unverified data is written only to filesystems made by this run, from which nothing boots before the
+    /// Unverified data is written only to filesystems made by this run, and nothing boots from them before the
     /// installation is complete.
     ///
     /// # Errors

@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Directories, and the beginnings of the names of kernels in them. An empty list means any file `*.efi`.
+/// Directories that may contain kernels, each with the prefixes of the kernels' names. An empty list matches all
+/// `*.efi` files.
 const KERNELS: [(&str, &[&str]); 4] = [
     ("boot", &["vmlinuz", "vmlinux", "Image", "kernel", "bzImage"]),
     ("boot/EFI/Linux", &[]),
@@ -12,7 +13,7 @@ const KERNELS: [(&str, &[&str]); 4] = [
     ("efi/EFI/Linux", &[]),
 ];
 
-/// Directories with one subdirectory for each kernel version, which may contain the kernel.
+/// Directories with one subdirectory for each kernel version. The subdirectory may contain the kernel.
 const MODULES: [&str; 2] = ["usr/lib/modules", "lib/modules"];
 
 const INITS: [&str; 7] = [
@@ -45,7 +46,7 @@ pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     Some(format!("{} has {what}: a machine with this image alone does not boot", tree.display()))
 }
 
-/// Returns the names in a directory; empty if it does not exist.
+/// Returns the names in a directory; an empty list if the directory does not exist.
 fn list_entries(directory: &Path) -> Vec<String> {
     let listed = fs::read_dir(directory).into_iter().flatten().flatten();
     listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -75,7 +76,7 @@ mod tests {
         ] {
             assert_eq!(find_missing(tree(names).path()), None, "{names:?}");
         }
-        // As Debian has it, wherever the link leads outside of the tree.
+        // Debian's /sbin/init is a symlink. Its target need not exist outside of the tree.
         let root = tree(&["boot/vmlinuz-6", "lib/x"]);
         fs::create_dir(root.path().join("sbin")).unwrap();
         std::os::unix::fs::symlink("/lib/systemd/none", root.path().join("sbin/init")).unwrap();

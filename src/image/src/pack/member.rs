@@ -18,7 +18,7 @@ pub(crate) struct PackedMember<'a> {
     pub metadata: &'a Metadata,
     pub what: PackedKind,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Upper limit of the modification time, in seconds since 1970; a later one is replaced by the limit.
+    /// Upper limit of the modification time, in seconds since 1970. A later modification time is replaced by the limit.
     pub epoch: Option<i64>,
 }
 
@@ -156,7 +156,7 @@ fn write_member<W: Write>(
     let names = ["path", "linkpath", "GNU.sparse.name"];
     let binary =
         |(key, value): &(String, Vec<u8>)| names.contains(&key.as_str()) && std::str::from_utf8(value).is_err();
-    // Otherwise PAX names must be UTF-8, and bsdtar rejects others.
+    // Without this record, PAX names must be UTF-8, and bsdtar rejects other names.
     let charset = records.iter().any(binary).then_some(("hdrcharset", &b"BINARY"[..]));
     let pairs = records.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
     tar.append_pax_extensions(charset.into_iter().chain(pairs))?;
@@ -164,7 +164,7 @@ fn write_member<W: Write>(
     tar.append(&header, content)
 }
 
-/// Copies a name to its header field, or the beginning of the name if it is longer than the field.
+/// Copies a name to its header field. A name that is longer than the field is truncated.
 fn copy_name(field: &mut [u8; NAME_BYTES], name: &[u8]) {
     let length = name.len().min(NAME_BYTES);
     field[..length].copy_from_slice(&name[..length]);
@@ -174,8 +174,8 @@ fn device_number(device: u64) -> io::Result<u32> {
     u32::try_from(device).map_err(io::Error::other)
 }
 
-/// Formats a time for a PAX record as a decimal number. Nanoseconds are added to the seconds: -2 and 500000000 are
-/// -1.5.
+/// Formats a time for a PAX record as a decimal number of seconds. The nanoseconds are added to the seconds, so -2 s
+/// and 500,000,000 ns give -1.5.
 fn format_time(seconds: i64, nanoseconds: i64) -> String {
     match (seconds, nanoseconds) {
         (seconds, 0) => seconds.to_string(),
@@ -219,7 +219,7 @@ fn format_sparse_map(pieces: &[(u64, u64)], size: u64) -> Vec<u8> {
     map
 }
 
-/// Reader of the data segments of a file. Fails if the file is now shorter than when its segments were determined.
+/// Reader of the data segments of a file. Fails if the file has become shorter since its segments were determined.
 struct SegmentReader<'a> {
     file: &'a File,
     pieces: std::vec::IntoIter<(u64, u64)>,

@@ -28,7 +28,7 @@ pub(crate) struct FrameWriter<W> {
     out: W,
     block: Vec<u8>,
     jobs: Sender<CompressJob>,
-    /// Frames that are being compressed, in stream order, each with the length of its uncompressed block.
+    /// Frames that are being compressed, in stream order. Each has the length of its uncompressed block.
     pending: VecDeque<(usize, Receiver<FrameResult>)>,
     most_pending: usize,
     table: Vec<u8>,
@@ -106,7 +106,8 @@ impl<W: Write> Write for FrameWriter<W> {
         Ok(taken)
     }
 
-    /// Does not flush an incomplete block, because frame boundaries must not depend on how the stream is written.
+    /// Does not flush an incomplete block, because frame boundaries must not depend on how the caller divides its
+    /// writes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -74,7 +74,8 @@ fn unlock_key(path: &Path, text: &str, password: Option<String>) -> Result<Secre
     opened.context(Phase::Settings, || format!("unlock the secret key {}", path.display()))
 }
 
-/// Returns the password from the environment; `None` if it is not set there, but can be read from the terminal.
+/// Returns the password from the environment. Returns `None` if it is not set there, but a terminal is available to ask
+/// for it.
 fn read_password(key: &Path) -> Result<Option<String>> {
     match std::env::var(PASSWORD) {
         Ok(password) => Ok(Some(password)),

@@ -1,4 +1,4 @@
-//! Packs what a tree or a disk can hold, and unpacks it with other people's tools and our own.
+//! Packs trees and disks with all types of contents, and unpacks them with other tools and with this crate.
 
 use super::*;
 use crate::testing::noise;
@@ -37,7 +37,7 @@ fn with_id(options: PackOptions, id: &str) -> PackOptions {
     PackOptions { id: Some(id.to_owned()), ..options }
 }
 
-/// A tree that needs no root, made in this order of names.
+/// Returns a tree that can be created without root privileges. The names are created in this order.
 fn small_tree(names: &[&str]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for name in names {
@@ -106,14 +106,14 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     assert_eq!(manifest(), expected);
     fs::remove_dir_all(tree.path().join("boot")).unwrap();
     assert_eq!(manifest()["kernels"], serde_json::json!([]));
-    // A disk boots by itself.
+    // Contents that cannot boot cause no warning for a disk image.
     let (disk, image) = (out.path().join("disk.raw"), out.path().join("disk.raw.zst"));
     fs::write(&disk, noise(4096)).unwrap();
     pack_image(&options(&disk, &image)).unwrap();
     assert!(!fs::read_to_string(with_suffix(&image, ".manifest")).unwrap().contains("contents"));
 }
 
-/// What the seek table says of each frame: compressed and decompressed length.
+/// Returns the compressed and decompressed length of each frame, from the seek table.
 fn seek_table(image: &[u8]) -> Vec<(usize, usize)> {
     let number = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
     assert_eq!(&image[image.len() - 5..], [0, 0xb1, 0xea, 0x92, 0x8f]);
@@ -142,7 +142,7 @@ fn each_frame_can_be_found_and_decoded_by_itself() {
     for (compressed, length) in table {
         let frame = &image[compressed_at..compressed_at + compressed];
         assert_eq!(zstd::zstd_safe::get_frame_content_size(frame).unwrap(), Some(length as u64));
-        // The last of the four flag bits that a frame has for its checksum.
+        // The flag bit of a frame that indicates a checksum.
         assert_eq!(frame[4] & 4, 4);
         assert!(zstd::bulk::decompress(frame, length).unwrap() == disk[at..at + length]);
         (compressed_at, at) = (compressed_at + compressed, at + length);
@@ -254,7 +254,7 @@ fn a_source_that_would_be_replaced_is_refused_and_left_alone() {
             assert!(error.contains(&says), "{error}");
             assert!(fs::read(at(name)).unwrap() == noise(5000));
         }
-        // And the other way round.
+        // Now the output is a symlink to the source.
         symlink(at(name), at("output")).unwrap();
         let error = pack_image(&options(&at(name), &at("output"))).unwrap_err().to_string();
         assert!(error.contains("is the same file as"), "{error}");
@@ -368,7 +368,7 @@ fn an_old_image_gives_way_as_a_whole() {
     assert_eq!(names, ["", "disk", "image", "image.manifest", "image.sha256"]);
 }
 
-/// Serves what lies in a directory.
+/// Returns a server for the files in a directory.
 fn serve(directory: &Path) -> Server {
     let directory = directory.to_owned();
     Server::start(Vec::new(), move |request| match fs::read(directory.join(&request.path[1..])) {

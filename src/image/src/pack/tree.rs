@@ -18,7 +18,7 @@ struct TreeWalk<'a, W: Write> {
     device: u64,
     tar: Builder<FrameWriter<W>>,
     epoch: Option<i64>,
-    /// First name of each file that has several names (hard links), by device and inode number.
+    /// First name of each file with several names (hard links), by device and inode number of the file.
     first_names: HashMap<(u64, u64), PathBuf>,
     files: u64,
 }
@@ -115,7 +115,7 @@ fn member_name(path: &Path, is_directory: bool) -> Vec<u8> {
     name
 }
 
-/// Returns the xattrs of a file, sorted by name, since filesystems list them in any order.
+/// Returns the xattrs of a file, sorted by name, because filesystems list them in no particular order.
 fn sorted_xattrs(full: &Path) -> std::io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let listed = match xattr::list(full) {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(Vec::new()),

@@ -1,7 +1,8 @@
 //! Buffers that are passed from stage to stage and reused: memory stays constant, and the slowest stage sets the pace.
 //!
-//! A [`BufferPool`] has a fixed number of buffers. A stage takes one, fills it and sends it as a [`BufferChunk`], parts of which several
-//! stages can hold without a copy. When the last part is dropped, the buffer returns to the pool.
+//! A [`BufferPool`] has a fixed number of buffers. A stage takes a buffer, fills it and sends it as a [`BufferChunk`].
+//! Several stages can hold parts of the chunk without a copy. When the last part is dropped, the buffer returns to the
+//! pool.
 //!
 //! The buffers are in private memory, or in memory shared with another process (`shm`).
 
@@ -50,8 +51,8 @@ struct PoolShared {
 
 struct FreeBuffers {
     buffers: Vec<BufferMemory>,
-    /// Number of buffers that are not allocated yet. Each is allocated when it is first needed, since a small image
-    /// needs only few.
+    /// Number of buffers that are not allocated yet. A buffer is allocated when it is first needed, since a small image
+    /// needs only a few.
     unmade: usize,
 }
 
@@ -60,12 +61,12 @@ impl BufferPool {
         BufferPool::with_buffers(Vec::new(), buffers, buffer_bytes, None)
     }
 
-    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit there are in private memory.
+    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit are allocated in private memory.
     pub(crate) fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
         BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }
 
-    /// Creates another pool in the rest of the same memory.
+    /// Creates another pool in the rest of this pool's shared memory.
     pub(crate) fn create_sibling(&self, buffers: usize, buffer_bytes: usize) -> BufferPool {
         match &self.arena {
             Some(arena) => BufferPool::carve_arena(arena, buffers, buffer_bytes),
@@ -192,7 +193,7 @@ impl BufferChunk {
         }
     }
 
-    /// Returns the span of the buffer and the range of the chunk in its region, or `None` for private memory.
+    /// Returns the buffer's span, and the range of the chunk in the span's region, or `None` for private memory.
     pub(crate) fn shared_range(&self) -> Option<(&SharedSpan, Range<usize>)> {
         match &self.held.buffer {
             BufferMemory::Shared(span) => Some((span, span.at() + self.start..span.at() + self.end)),
@@ -215,7 +216,7 @@ impl BufferChunk {
         front
     }
 
-    /// Returns whether both chunks are in the same buffer, so holding both occupies only one.
+    /// Returns whether both chunks are in the same buffer, so that holding both occupies only one buffer.
     pub(crate) fn is_same_buffer(&self, other: &BufferChunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
@@ -245,8 +246,8 @@ enum SenderTarget {
     Other(Box<dyn ChunkSink>),
 }
 
-/// Receiver of chunks that is not a stage of this process. It must not block. The pool limits the number of chunks in
-/// flight.
+/// Receiver of chunks that is not a stage of this process. The receiver must not block. The pool limits the number of
+/// chunks in flight.
 pub(crate) trait ChunkSink: Send {
     /// Receives a message.
     ///
@@ -258,7 +259,7 @@ pub(crate) trait ChunkSink: Send {
 /// Error message for a stream whose sender was dropped without an end.
 pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
-/// Error of a stage whose next stage has ended. The next stage reports the cause itself.
+/// Error of a stage that cannot send because the next stage has ended. The next stage reports the cause itself.
 #[derive(Debug)]
 pub(crate) struct ReceiverGone;
 

@@ -39,8 +39,8 @@ const MOST_THREADS: usize = 4;
 /// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.
 pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
-/// Function that receives the first bytes of a stream that is not a tar, and returns a specific error if it recognizes
-/// them, such as a disk image.
+/// Function that receives the first bytes of a stream that is not a tar. If it recognizes the format, such as a disk
+/// image, it returns a specific error.
 pub(crate) type RefusePayload = fn(&[u8]) -> io::Result<()>;
 
 /// Decompresses the stream and sends the output to `sender`, until the end or the first error. `plain` is the expected
@@ -84,7 +84,7 @@ struct StreamDecoder<'scope, 'env> {
     crew: DecoderPool<'scope, 'env>,
     plain: PayloadKind,
     refuse: RefusePayload,
-    /// Format of the first frame, which all further frames must have; `None` before it is detected.
+    /// Format of the first frame; `None` before it is detected. All further frames must have the same format.
     format: Option<CompressionFormat>,
 }
 
@@ -193,8 +193,8 @@ impl StreamDecoder<'_, '_> {
         }
     }
 
-    /// Decodes linked blocks, which refer to the output of earlier blocks. This output is kept directly before the next
-    /// block in the buffer, so that both are contiguous.
+    /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this output directly
+    /// before the next block, so that both are contiguous.
     fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
         let mut history = Vec::new();
         loop {

@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub enum DigestKind {
     Sha256,
     Sha512,
-    /// Detects damage, but not forgery. Used only if an image has no better digest.
+    /// MD5, which detects damage, but not forgery. Used only if an image has no better digest.
     Md5,
 }
 

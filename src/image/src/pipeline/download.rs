@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::testing::{compress, noise};
 
-    /// Bytes that are here already.
+    /// Source whose bytes are available immediately.
     struct Here(io::Cursor<Vec<u8>>);
 
     impl Read for Here {

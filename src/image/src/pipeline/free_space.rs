@@ -4,7 +4,7 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use std::fs::File;
 use std::io;
 
-/// Minimum size of files for which free space is checked, in bytes. For a smaller file the error of the write is
+/// Minimum size of files for which free space is checked, in bytes. For smaller files, the error of the write is
 /// sufficient.
 const ASKED_FROM: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ pub struct PipelineReader {
     receiver: PipeReceiver,
     clock: Arc<StageClock>,
     current: Option<BufferChunk>,
-    /// Chunk after `current`, if it was received already.
+    /// Chunk after `current`, if it was already received.
     behind: Option<BufferChunk>,
     position: u64,
 }
@@ -20,7 +20,7 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock of the reading thread, on which the thread also records waits for its output.
+    /// Returns the clock of the reading thread. The thread also records on it the waits for its own output.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }
@@ -71,7 +71,7 @@ impl PipelineReader {
                 whole[filled..filled + chunk.len()].copy_from_slice(&chunk);
                 filled += chunk.len();
             }
-            // All former chunks are now in `whole`, except for the rest of the last one, which follows it.
+            // All previous chunks are now in `whole`, except for the rest of the last chunk, which follows `whole`.
             self.behind = self.current.replace(whole.into_chunk(filled));
             self.position = position;
         }

@@ -102,7 +102,7 @@ mod tests {
         assert!(told[2].seconds_left > Some(8));
     }
 
-    /// Else this test would take an hour.
+    /// With an interval of one hour, the test passes only if the end is reported immediately.
     #[test]
     fn the_end_is_told_at_once_and_the_next_stream_goes_on_from_there() {
         let mut meter = ProgressMeter { interval: Duration::from_secs(3600), ..ProgressMeter::new(Some(5)) };

@@ -1,4 +1,4 @@
-//! Buffers that the other process (agent or worker) uses, which are held here until that process releases them.
+//! Holds the buffers that the other process (agent or worker) uses, until that process releases them.
 
 use super::buffer_pipe::BufferChunk;
 use super::shm::SharedRegion;
@@ -10,7 +10,8 @@ use std::sync::Mutex;
 pub(crate) struct LentBuffers(Mutex<BTreeMap<(SharedRegion, usize), BufferChunk>>);
 
 impl LentBuffers {
-    /// Adds a chunk. `place` is the region of its buffer, and the offset of the buffer there.
+    /// Adds a chunk. `place` is the region that contains the chunk's buffer, and the offset of the buffer in the
+    /// region.
     pub(crate) fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
         let before = lock_mutex(&self.0).insert(place, chunk);
         // Dropped outside of the lock, since this returns the buffer to its pool.

@@ -1,7 +1,7 @@
 //! Memory shared by two processes, to pass the bytes of an image without a copy.
 //!
-//! The other process may write to the memory at any time. Therefore content is written from the memory to a file
-//! unchanged, and all other data is copied before a decision is based on it.
+//! The other process may write to the memory at any time. Therefore file content is written from the memory unchanged,
+//! and all other data is copied before it is checked and used.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -118,7 +118,8 @@ impl SharedSpan {
         Some(front)
     }
 
-    /// Returns the part of the span from offset `at` of its region on, or `None` if that offset is outside the span.
+    /// Returns the part of the span that begins at offset `at` of the region, or `None` if that offset is outside the
+    /// span.
     pub(crate) fn rest_from(&self, at: usize) -> Option<SharedSpan> {
         let skipped = at.checked_sub(self.at)?;
         let bytes = self.bytes.checked_sub(skipped)?;

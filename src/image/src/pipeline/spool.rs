@@ -1,6 +1,6 @@
 //! Verifies a stream before it is unpacked: the stream is downloaded completely into an unnamed file on the target's
 //! filesystem, and passed on only after its digest matches. Used for a stream that would replace existing files, or
-//! files of a layer that is already verified.
+//! files of an already verified layer.
 
 use super::buffer_pipe::{BufferPool, PipeSender};
 use super::digest::Digest;

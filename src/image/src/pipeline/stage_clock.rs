@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Measures the time that one thread of a stage waits for other stages. The time that it waits for the network or a
-/// disk is not included, and is treated as work.
+/// Measures the time that one thread of a stage waits for other stages. Waits for the network or a disk are treated as
+/// work.
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
@@ -16,7 +16,7 @@ pub struct StageClock {
 }
 
 impl StageClock {
-    /// Runs `wait`, which only waits for another stage, and adds its duration.
+    /// Runs `wait`, which only waits for another stage, and adds its duration to the waiting time.
     pub(crate) fn time_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let began = Some(Instant::now());
         let result = wait();

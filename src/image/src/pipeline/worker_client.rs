@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The digest is computed in the agent, so that a compromised worker cannot forge it. Events from the worker are
-//! untrusted: the agent uses them only as content of the image, or as an error message.
+//! untrusted: the agent uses their data only as content of the image or as an error message.
 
 use super::buffer_pipe::{
     BufferChunk, BufferMemory, BufferOwner, BufferPool, ChunkSink, ChunkSource, PipeMessage, PipeSender, ReceiverGone,
@@ -38,8 +38,8 @@ pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 /// piece.
 pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Placeholder for the download error in messages of the worker. The worker does not receive that error, so the agent
-/// inserts it.
+/// Placeholder for the download error in messages of the worker. The agent replaces it, because the worker does not
+/// receive the error itself.
 pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
 /// Worker process, and the receiving end of its output.
@@ -57,7 +57,7 @@ pub(crate) struct DecodeWorker {
     packet: Vec<u8>,
     /// Range of the packet that has not been parsed yet.
     left: Range<usize>,
-    /// Buffer named by the worker's last event, with the region that contains the buffer, and its offset in that region.
+    /// Buffer to which the worker's last event referred, with its region and its offset in the region.
     current: Option<((SharedRegion, usize), BufferChunk)>,
     is_ready: bool,
 }
@@ -236,7 +236,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
 }
 
-/// Logs a warning on the first call only, since the kernel is the same for all images.
+/// Logs a warning on the first call only, because it concerns the kernel and not the image.
 fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -32,8 +32,8 @@ pub(crate) trait WorkerOutput {
     /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: BufferChunk) -> io::Result<()>;
 
-    /// Sends all output added so far. Called before waiting for input, because otherwise the output would reach the
-    /// receiver only after the wait.
+    /// Sends all output added so far. Called before a wait for input; otherwise the output would reach the receiver
+    /// only after the wait.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
@@ -192,7 +192,8 @@ pub(crate) struct PacketSender {
     /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,
-    /// Offset in the packet of the inline bytes that are still growing, and whose length is not yet written.
+    /// Offset in the packet of the inline bytes that can still grow; their length is written when they are complete.
+    /// `None` if there are none.
     inline: Option<usize>,
 }
 

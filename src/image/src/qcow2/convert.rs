@@ -33,7 +33,7 @@ pub(crate) trait ClusterSource {
     /// Returns the same errors as [`ClusterSource::read_l1_table`].
     fn copy_cluster(&mut self, at: u64, bytes: usize, guest: u64, sink: &mut impl DiskSink) -> io::Result<()>;
 
-    /// Returns `bytes` bytes of compressed data at offset `at`; fewer at the end of the file.
+    /// Returns `bytes` bytes of compressed data at offset `at`, or fewer at the end of the file.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the source is a stream that was already read beyond the offset.
@@ -42,7 +42,7 @@ pub(crate) trait ClusterSource {
 
 /// Receiver of the raw disk image, in order from the first byte to the last.
 pub(crate) trait DiskSink {
-    /// Returns the buffer for the next bytes, which is never empty.
+    /// Returns the buffer for the next bytes. The buffer is never empty.
     ///
     /// # Errors
     /// Returns the error of the sink.
@@ -60,7 +60,7 @@ pub(crate) trait DiskSink {
     /// Returns the error of the sink.
     fn write_zeros(&mut self, bytes: u64) -> io::Result<()>;
 
-    /// Returns whether the sink discards all data, so the clusters need not be read.
+    /// Returns whether the sink discards all data. If so, the clusters need not be read.
     fn is_dry(&self) -> bool {
         false
     }

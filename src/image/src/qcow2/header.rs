@@ -6,7 +6,7 @@ use std::io;
 /// Magic number of a qcow2.
 pub(crate) const MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// Number of bytes of the header that are read and parsed.
+/// Length of the part of the header that is parsed, in bytes.
 pub(crate) const HEADER_BYTES: usize = 112;
 
 /// Maximum size of the L1 table, in bytes. With the default cluster size of qemu-img (64 KiB) such a table describes an
@@ -54,7 +54,7 @@ pub(crate) struct Qcow2Header {
 pub(crate) enum ClusterLocation {
     Zeros,
     At(u64),
-    /// Compressed data of at most this length.
+    /// Compressed data at offset `at`, with a length of at most `bytes`.
     Packed {
         at: u64,
         bytes: usize,

@@ -13,7 +13,7 @@ pub(crate) struct PacketSink<'a, O> {
     filled: usize,
     /// Number of zero bytes that were added, but not sent yet.
     zeros: u64,
-    /// Buffer full of zeros, which is sent for long runs of zeros.
+    /// Buffer full of zeros, which is sent repeatedly for long runs of zeros.
     blank: Option<BufferChunk>,
 }
 
@@ -130,7 +130,7 @@ impl<W: Write> DiskSink for WriterSink<W> {
     }
 }
 
-/// Sink that discards the disk image, used to check the tables. The vector is the buffer that it returns.
+/// Sink that discards the disk image, used to check the tables. The vector is the buffer that the sink returns.
 pub(crate) struct NullSink(pub Vec<u8>);
 
 impl DiskSink for NullSink {

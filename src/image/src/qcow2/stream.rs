@@ -1,7 +1,7 @@
 //! Reads the clusters of a qcow2 from a stream. `qemu-img convert` writes the clusters in the order of the disk, and
 //! each table before the clusters that it describes. Therefore only few clusters must be kept in memory after they were
-//! read, for example a cluster whose rest is filled with compressed data of later clusters. An image that a running
-//! machine has written to is not in this order, and is rejected.
+//! read, for example a cluster that ends with compressed data of later clusters of the disk. An image to which a
+//! running machine has written is not in this order, and is rejected.
 
 use super::convert::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};
@@ -12,11 +12,11 @@ use std::io;
 /// Maximum size of all clusters and tables that are kept for later use, in bytes.
 const MOST_KEPT_BYTES: usize = 32 << 20;
 
-/// Maximum number of clusters that are known to be needed, according to all tables read so far.
+/// Maximum number of clusters that are still needed according to the tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
 /// Number of clusters with compressed data that are kept because more compressed data may be in them. qemu-img fills
-/// one cluster at a time, and data may span two.
+/// one cluster at a time, and the data may extend into the next one.
 const OPEN: usize = 2;
 
 /// File that is read sequentially from its beginning to its end.
@@ -39,16 +39,16 @@ pub(crate) struct StreamClusters<S> {
     header: Qcow2Header,
     /// Number of the next cluster of the file.
     next: u64,
-    /// L2 tables that have not been read yet: number of the table, by its cluster in the file.
+    /// L2 tables that have not been read yet: cluster in the file and number of each table.
     tables: BTreeMap<u64, usize>,
-    /// L2 tables that were read before they are needed, by their number.
+    /// L2 tables that were read before they are needed, by table number.
     early: BTreeMap<usize, Vec<u8>>,
     wanted: BTreeMap<u64, ClusterUse>,
     kept: BTreeMap<u64, Vec<u8>>,
     open: VecDeque<u64>,
 }
 
-/// Further use of a cluster of the file in which data is known to be.
+/// Later use of a cluster of the file that is known to contain data.
 #[derive(Debug, Clone, Copy)]
 struct ClusterUse {
     /// Number of the last cluster of the disk whose data is in this cluster of the file.
@@ -112,7 +112,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         self.stream.skip(u64::try_from(clusters).unwrap_or(u64::MAX))
     }
 
-    /// Reads the next cluster; fewer bytes at the end of the file.
+    /// Reads the next cluster, which is shorter at the end of the file.
     fn take_cluster(&mut self) -> io::Result<Vec<u8>> {
         let mut cluster = vec![0; self.header.cluster_bytes()];
         let got = self.stream.read(&mut cluster)?;
@@ -143,7 +143,7 @@ impl<S: SequentialFile> StreamClusters<S> {
     }
 
     /// Records that the clusters to which a table refers are needed. Fails if one of these clusters was already read
-    /// from the stream, and was not kept.
+    /// from the stream and not kept.
     fn note_table(&mut self, number: usize, table: &[u8]) -> io::Result<()> {
         let first = number as u64 * self.header.clusters_per_table();
         let clusters = self.header.size_bytes.div_ceil(self.header.cluster_bytes() as u64);

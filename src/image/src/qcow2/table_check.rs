@@ -9,9 +9,8 @@ use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Length of the file's beginning that is fetched for the check, in bytes. The beginning contains the first four
-/// clusters, because a cluster has at most 2 MiB. It therefore also contains the L1 table, which `qemu-img` places in
-/// the fourth cluster.
+/// Length of the file's beginning that is fetched for the check, in bytes. A cluster is at most 2 MiB long, so this
+/// length covers the first four clusters, and thus the L1 table, which `qemu-img` places in the fourth cluster.
 pub const HEAD_BYTES: usize = 8 << 20;
 
 /// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB) they describe an
@@ -20,8 +19,8 @@ const MOST_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;
 
-/// Sends a list of the L2 tables to `out`: the length that all tables have, followed by the offset of each table, in
-/// file order. All are big-endian numbers of eight bytes. The stream contains the file's first [`HEAD_BYTES`] bytes.
+/// Sends a list of the L2 tables to `out`: the length of every table, followed by the offset of each table, in file
+/// order. All numbers are big-endian and have eight bytes. The stream contains the file's first [`HEAD_BYTES`] bytes.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
@@ -75,7 +74,7 @@ pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
     convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
 }
 
-/// Beginning and tables of a file whose other parts are unknown. Reads outside of the known parts return zeros, also
+/// Beginning and tables of a file whose other parts are unknown. Reads outside of the known parts return zeros, even
 /// after the end of the file.
 struct PartialFile {
     head: Vec<u8>,

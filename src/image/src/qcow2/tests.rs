@@ -1,4 +1,4 @@
-//! What qemu-img makes and what nobody should make, judged by the disk that it was made of.
+//! Converts images made by qemu-img and malformed images, and compares the result with the original disk.
 
 use super::header::{ClusterLocation, HEADER_BYTES};
 use super::*;
@@ -15,7 +15,7 @@ use testing::fuzzing::{Fuzz, folder};
 
 mod structure;
 
-/// Keeps the digest of what comes, or all of it.
+/// Sink that computes the digest of the data, and fails after `most` bytes.
 #[derive(Default)]
 struct Collected {
     hash: Sha256,
@@ -85,7 +85,7 @@ fn converted(image: &[u8]) -> io::Result<String> {
     Ok(collected.end())
 }
 
-/// As the agent goes about it before the first write.
+/// Performs the agent's check before the first write.
 fn checked(image: &[u8]) -> io::Result<()> {
     let head = &image[..image.len().min(HEAD_BYTES)];
     let mut list = Bytes(Vec::new());
@@ -118,7 +118,7 @@ fn qemu_img(directory: &Path, words: &str) {
         .unwrap_or_else(|error| panic!("qemu-img {words}: {error}"));
 }
 
-/// As a disk is: some of it noise, some of it text, most of it nothing; and an end that fills no cluster.
+/// Creates a disk with some noise, some text, many zeros, and a last cluster that is not full.
 fn disk(directory: &Path) {
     let file = File::create(directory.join("disk.raw")).unwrap();
     let (noise, text) = (noise(300_000), b"what can be packed ".repeat(20_000));
@@ -130,7 +130,7 @@ fn disk(directory: &Path) {
     file.set_len((526 << 20) + 512).unwrap();
 }
 
-/// Named root_ for its tools, which `scripts/test loop` has.
+/// Named `root_` because only `scripts/test loop` provides its tools.
 #[test]
 #[ignore = "needs qemu-img"]
 fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
@@ -160,7 +160,8 @@ fn root_what_qemu_img_makes_becomes_the_disk_that_it_was_made_of() {
     }
 }
 
-/// As above. What was written out of order is packed from the file, and refused where it comes as a stream.
+/// An image whose clusters are out of order can be packed from a file, but is rejected as a stream. Named `root_` like
+/// the test above.
 #[test]
 #[ignore = "needs qemu-img and qemu-io"]
 fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file() {
@@ -212,7 +213,8 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
     }
 }
 
-/// A small image by hand: its clusters are one each of data, zeros, nothing, and two that are packed into one.
+/// Returns a small handmade image and its disk. The clusters are one with data, one of zeros, one that is unallocated,
+/// and two compressed ones in the same cluster of the file.
 pub(crate) fn small() -> (Vec<u8>, Vec<u8>) {
     const CLUSTER: usize = 4096;
     let text = b"packed ".repeat(CLUSTER)[..CLUSTER].to_vec();
@@ -362,7 +364,8 @@ fn mutated(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     image
 }
 
-/// No panic, no end of memory, and what the check lets through fails for data alone.
+/// Converts the image without a panic and in bounded memory. If the check of the tables has accepted it, only its data
+/// may cause an error.
 fn judge(image: &[u8], _: &mut Rng) -> bool {
     let mut collected = Collected { most: Some(64 << 20), ..Collected::default() };
     let result = convert_stream(source(image, 8192, Ok(())), &mut collected, &BufferPool::new(3, 1 << 20));

@@ -17,13 +17,14 @@ pub struct ImageRequirements {
     pub partitions: Vec<u32>,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// UUIDs on preserved disks, in lower case, with the device of each. The image must not contain any of them.
+    /// UUIDs on preserved disks, in lower case, with the device that each belongs to. The image must not contain any of
+    /// these UUIDs.
     pub taken: BTreeMap<String, DevicePath>,
     /// Partition that is added after those of the image.
     pub added: Option<AddedPartition>,
 }
 
-/// Number of bytes by which a disk image is distinguished from a tree of files: two sectors of the largest size.
+/// Number of bytes that are needed to distinguish a disk image from a tree of files: two sectors of the largest size.
 pub const KIND_BYTES: usize = 2 * 4096;
 
 /// Minimum size of a disk image in bytes: one sector.
@@ -55,8 +56,8 @@ fn tar_for_disk(name: &str) -> String {
     )
 }
 
-/// Returns whether these are the first bytes of a partitioned disk. A tar, whose first header may also contain an MBR,
-/// is recognized by its magic number.
+/// Returns whether these are the first bytes of a partitioned disk. A tar is recognized by its magic number and
+/// excluded, because its first header may look like an MBR.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
@@ -118,7 +119,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     }
 }
 
-/// Rejects data without a partition table that cannot be a filesystem either.
+/// Rejects data that has no partition table and cannot be a filesystem.
 fn check_bare_data(head: &[u8]) -> io::Result<()> {
     if let Some(foreign) = ForeignFormat::detect(head) {
         return Err(rejection(foreign.refusal()));
@@ -130,8 +131,8 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the GPT of an image in advance: whether it can be fitted to the disk, has the required partitions, and does
-/// not have UUIDs of other disks.
+/// Checks the GPT of an image in advance: it must fit the disk, contain the required partitions, and not contain UUIDs
+/// of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
@@ -189,8 +190,8 @@ pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Erro
     rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
-/// Returns whether the bytes begin with a tar header, by the magic number of ustar, which the formats of POSIX and GNU
-/// share (tar(5)).
+/// Returns whether the bytes begin with a tar header, according to the magic number of ustar, which the POSIX and GNU
+/// formats share (tar(5)).
 fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
@@ -206,7 +207,7 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. A boot sector of FAT
-/// has the same signature, but its code rarely looks like valid boot flags.
+/// has the same signature, but its code at the offsets of the boot flags rarely has valid values.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -1,5 +1,5 @@
-//! Checks for duplicate UUIDs of a raw image. Every disk to which an image is written has the same UUIDs. If another
-//! disk with this image is still attached, a mount by UUID may find the wrong disk.
+//! Checks for duplicate UUIDs of a raw image. All disks to which the same image is written have the same UUIDs. If
+//! another disk with this image is still attached, a mount by UUID may find the wrong disk.
 
 use super::detect::rejection;
 use model::device::DevicePath;
@@ -7,7 +7,7 @@ use model::inventory::DiskTable;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Rejects the partition table of an image for `disk` if a preserved disk has one of the UUIDs in it (`taken`).
+/// Rejects the partition table of an image for `disk` if it contains a UUID of a preserved disk (`taken`).
 ///
 /// # Errors
 /// Returns an error that lists all duplicate UUIDs, each with both devices.

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alignment of memory buffers for direct I/O, in bytes, which every disk accepts.
+/// Alignment of memory buffers for direct I/O that every disk accepts, in bytes.
 const ALIGNMENT_BYTES: usize = 4096;
 
 /// Sector size assumed for a regular file, in bytes.
@@ -26,7 +26,7 @@ pub struct TargetDisk {
     pub sector_bytes: u32,
 }
 
-/// Disk that is open exclusively, or a regular file in place of a disk.
+/// Disk that is opened exclusively, or a regular file in place of a disk.
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
@@ -35,7 +35,7 @@ pub struct RawTarget {
 }
 
 impl RawTarget {
-    /// Opens the disk with O_EXCL, for which the kernel rejects a disk that is mounted, used as swap, or has holders.
+    /// Opens the disk with O_EXCL. The kernel then rejects a disk that is mounted, used as swap, or has holders.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, is in use, or is neither a disk nor a file of whole sectors.
@@ -94,8 +94,7 @@ impl RawTarget {
             .map_err(|error| self.io_error("write", bytes.len() as u64, offset, &error))
     }
 
-    /// Zeroes data after the end of the image that an earlier start of the burn has written, since that data was never
-    /// verified.
+    /// Zeroes unverified data that an earlier start of the burn has written after the end of the image.
     pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));

@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::{io, thread};
 
-/// Length of the beginning that is held back, in bytes. It contains everything from which a disk boots: boot sector,
-/// GPT and its entries, and GRUB's core image in the gap before the first partition.
+/// Length of the beginning that is held back, in bytes. It contains everything that a disk needs to boot: boot sector,
+/// GPT with its entries, and GRUB's core image in the gap before the first partition.
 pub const HEAD_BYTES: usize = 1 << 20;
 
 /// Size of one write, in bytes: large enough to keep the disk busy, and small enough that a slow write does not delay
@@ -22,12 +22,12 @@ const BUFFERS: usize = 8;
 /// Number of writer threads, and thus of writes in flight.
 const WRITERS: usize = 4;
 
-/// Granularity of runs of zeros, in bytes. Shorter runs are written as data, because a command costs more than writing
-/// a few zeros.
+/// Granularity of runs of zeros, in bytes. Shorter runs are written as data, because a zeroing command costs more than
+/// writing a few zeros.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Maximum length of one zeroing ioctl, in bytes. An ioctl cannot be interrupted, and shorter ones can run in several
-/// threads.
+/// Maximum length of one zeroing ioctl, in bytes. An ioctl cannot be interrupted, and several threads can issue short
+/// ones in parallel.
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
 /// Image that was written except for its first MiB and the disk's last sector, which are held back.
@@ -41,8 +41,8 @@ pub struct HeldBackImage<'t> {
     pub bytes: u64,
 }
 
-/// Writes a stream to the disk, except for the parts that are held back. Zeros in the image are also written: nothing
-/// of the old content remains in its range.
+/// Writes a stream to the disk, except for the parts that are held back. Zeros in the image are also written, so that
+/// no old content remains in the range of the image.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the image is rejected, is longer than the disk, or the disk cannot
@@ -98,7 +98,7 @@ fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Resul
 
 /// Job of a writer thread.
 enum WriterJob {
-    /// Writes these ranges (`parts`) of a buffer whose first byte belongs to `offset` of the disk.
+    /// Writes these ranges (`parts`) of a buffer. The buffer's first byte belongs to `offset` of the disk.
     Write {
         buffer: AlignedBuffer,
         offset: u64,
@@ -111,7 +111,7 @@ enum WriterJob {
 struct WrittenRest {
     /// Length of the image, in bytes.
     end: u64,
-    /// Data for the disk's last sector; `None` if that is zero or after the end of the image.
+    /// Data for the disk's last sector; `None` if the data is zero, or the image ends before this sector.
     tail: Option<AlignedBuffer>,
 }
 
@@ -163,8 +163,8 @@ fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffe
     }
 }
 
-/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because the
-/// writers belong to the same stage.
+/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because they
+/// belong to the same stage.
 fn dispatch_jobs(
     stream: &mut PipelineReader,
     target: &RawTarget,

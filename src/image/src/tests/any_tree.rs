@@ -1,9 +1,9 @@
-//! Generated trees arrive as they were.
+//! Generated trees are unpacked unchanged.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What a generated tree is made of.
+/// Entry of a generated tree.
 #[derive(Debug, Clone)]
 enum Node {
     File(Vec<u8>, u32),
@@ -39,7 +39,7 @@ proptest! {
         let mut expected = BTreeMap::new();
         let mut directories = std::collections::BTreeSet::new();
         for (path, node) in &nodes {
-            // Parents of what came before are directories already, and nothing goes below a file or a symlink.
+            // Skip paths that are already directories, and paths below a file or symlink.
             let above_a_file = Path::new(path).ancestors().skip(1).any(|parent| expected.contains_key(parent));
             if above_a_file || directories.contains(Path::new(path)) {
                 continue;

@@ -1,32 +1,34 @@
-//! A few bytes that ask for much: each kind of bomb in each kind of compression. All of them end, in little memory and work, and
-//! leave next to nothing. Streams of which nothing comes are in the tests of the decoders, and documents of registries in theirs.
+//! Small images that would cause excessive work: each type of bomb in each compression format. All of them must end
+//! with little memory and work, and leave almost nothing on the disk. The tests of the decoders contain streams without
+//! output, and the tests of registries contain malicious documents.
 
 use super::*;
 use crate::pipeline::{BufferPool, PipelineReader, create_pipe, decode};
 use crate::testing::{compress_all, pax_record, peak_kib, source};
 use std::process::Command;
 
-/// Blocks of headers that one bomb may have: fewer than in earnest, and none of them is paid for.
+/// Maximum number of header blocks of one bomb: fewer than in production, and none for the length of the image.
 const BLOCKS: u64 = 500;
 
-/// What may be left of one on the disk.
+/// Maximum size of the files that one bomb may leave on the disk, in bytes.
 const LEFT_BYTES: u64 = 1 << 20;
 
-/// All bombs of one compression, in the process in which its test runs alone.
+/// Maximum memory of all bombs of one compression format, in the process that runs only this test.
 const PEAK_KIB: u64 = 128 << 10;
 
-/// Set where the bombs go off, so that no other test's memory counts.
+/// Environment variable of the process that unpacks the bombs. It runs no other test, so that its memory use can be
+/// measured.
 const ALONE: &str = "DROPHAMMER_TEST_BOMBS";
 
 struct Bomb {
     name: &'static str,
     tar: Vec<u8>,
-    /// And so many zeros behind it.
+    /// Number of zero bytes after the tar.
     zeros: usize,
-    /// Each is a layer of one image.
+    /// Number of layers of the image, each of which is this bomb.
     parts: usize,
     layered: bool,
-    /// Nothing where it is let through, and brings nothing.
+    /// Part of the expected error message; empty if the bomb is accepted and harmless.
     says: &'static str,
 }
 
@@ -46,13 +48,13 @@ fn claims(kind: u8, bytes: u64) -> Tar {
     Tar::new().raw("claims", kind, b"", move |header| header.set_size(bytes))
 }
 
-/// A file that is sparse in the way of PAX 1.0, with this in front of its data.
+/// Returns a sparse file in PAX format 1.0, with this map before its data.
 fn sparse(real_size: &str, map: &[u8]) -> Tar {
     let size = format!("GNU.sparse.realsize={real_size}");
     Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0", size.as_bytes()]).file("sparse", map)
 }
 
-/// A map in headers behind headers.
+/// Returns a sparse file whose map is a long chain of extension blocks.
 fn chained() -> Tar {
     let mut extension = [b'0'; 512];
     extension[504] = 1;
@@ -64,7 +66,7 @@ fn chained() -> Tar {
     Tar([tar.0, extension.repeat(1000)].concat())
 }
 
-/// As long as an extended header may be.
+/// Returns a PAX record of nearly the maximum length of an extended header.
 fn comment() -> Vec<u8> {
     [&b"comment="[..], &[b'x'; 1_000_000]].concat()
 }
@@ -137,7 +139,7 @@ fn bombs(codec: &str) -> Vec<Bomb> {
     ]
 }
 
-/// Unpacks all parts into a root, each as it came; with what was said in the end.
+/// Unpacks all layers to a root, and returns the error message.
 fn goes_off(bomb: &Bomb, image: &[u8], root: &Path) -> String {
     let mut counter = HiddenFileCounter::new(MountsBelow::default());
     counter.work.add_part(counter.work.left(0) - BLOCKS, 0);
@@ -158,7 +160,7 @@ fn goes_off(bomb: &Bomb, image: &[u8], root: &Path) -> String {
     String::new()
 }
 
-/// Bytes on the disk, and names below the root.
+/// Returns the number of bytes on the disk, and the number of names below the root.
 fn left(root: &Path) -> (u64, usize) {
     let (mut todo, mut bytes, mut count) = (vec![root.to_owned()], 0, 0);
     while let Some(path) = todo.pop() {
@@ -198,7 +200,7 @@ fn all_go_off(codec: &str) {
     assert!(count > 25 && peak < PEAK_KIB, "{count} bombs took {peak} KiB");
 }
 
-/// Runs the test `name` again, in a process in which it lets all bombs of this compression go off.
+/// Runs the test `name` again, in a separate process that unpacks all bombs of this compression format.
 fn go_off_alone(codec: &str, name: &str) {
     if std::env::var_os(ALONE).is_some() {
         return all_go_off(codec);

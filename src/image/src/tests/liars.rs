@@ -1,4 +1,5 @@
-//! Servers that lie: whatever they say, the right image is below the root in the end, or nothing is and one sentence says why.
+//! Malicious servers. Whatever they send, either the correct image is unpacked, or nothing is unpacked and an error
+//! message gives the reason.
 
 use super::*;
 use reqwest::Certificate;
@@ -6,13 +7,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 use testing::http::{Request, tls_file};
 
-/// Nothing here takes so long on any machine: what does never ends.
+/// Timeout of a burn. It is longer than any of these burns takes on a slow machine, so a burn that exceeds it hangs.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Looks and starts, with all attempts of each.
+/// Maximum number of requests of one burn: checks and starts, each with all attempts.
 const MOST_REQUESTS: usize = 30;
 
-/// How long a stall is for those who stall: each of them ends in an error, also where the machine is slower than that.
+/// Stall timeout for servers that stall. All of them cause an error, even if the machine is slower than this timeout.
 const STALL: Duration = Duration::from_millis(50);
 
 type Lie = Box<dyn Fn(&Request) -> Act + Send + Sync>;
@@ -20,18 +21,18 @@ type Lie = Box<dyn Fn(&Request) -> Act + Send + Sync>;
 struct Liar {
     name: &'static str,
     lie: Lie,
-    /// Without it the image comes all the same.
+    /// Part of the expected error message; `None` if the image is unpacked nevertheless.
     says: Option<&'static str>,
     stalls: bool,
     over_tls: bool,
-    /// Has the allocation told the digest? Else the server does.
+    /// Whether the allocation specifies the digest. Otherwise the server provides it.
     given: bool,
 }
 
 const STARTS: Option<&str> = Some("changed or could not be resumed in 3 starts: ");
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
-/// Lies about the image itself, and tells the truth about its size and its digest.
+/// Returns a server that sends a wrong image, but the correct size and digest.
 fn liar(name: &'static str, says: Option<&'static str>, lie: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Liar {
     liar_about_all(name, says, move |request| match (request.method.as_str(), request.path.as_str()) {
         ("GET", "/image") => lie(request),
@@ -52,13 +53,13 @@ fn stalling(liar: Liar) -> Liar {
     Liar { stalls: true, ..liar }
 }
 
-/// The same bytes whatever is asked.
+/// Returns a server that sends the same response to every request.
 fn on_the_wire(name: &'static str, says: Option<&'static str>, head: &str, body: &[u8]) -> Liar {
     let wire = [head.as_bytes(), b"\r\n\r\n", body].concat();
     liar(name, says, move |_| Act::wire(wire.clone()))
 }
 
-/// Breaks off, and does something else when it is asked for the rest.
+/// Returns a server that drops the connection, and answers the request for the rest with `rest`.
 fn then(name: &'static str, says: Option<&'static str>, rest: impl Fn() -> Act + Send + Sync + 'static) -> Liar {
     liar(name, says, move |request| if request.range.is_none() { Act::cut_after(100_000) } else { rest() })
 }
@@ -67,7 +68,7 @@ fn leads_to(url: &str) -> Act {
     Act { headers: vec![("Location", url.to_owned())], ..Act::status(302) }
 }
 
-/// About where the image is, how long it is, and how it comes.
+/// Returns servers with wrong redirects, lengths and transfer encodings.
 fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
     let length = image.len();
     let ok = |length: usize| format!("HTTP/1.1 200 OK\r\nETag: \"one\"\r\nContent-Length: {length}");
@@ -134,7 +135,7 @@ fn ranged(range: &str) -> Act {
     Act { content_range: Some(range.to_owned()), ..Act::default() }
 }
 
-/// About what the image is, and what the rest of it is.
+/// Returns servers with wrong contents, and with wrong responses to the request for the rest.
 fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
     let (length, whole) = (image.len(), image.to_vec());
     let mut other = whole.clone();
@@ -208,7 +209,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
     ]
 }
 
-/// The whole way, by a client that takes the certificate of the tests.
+/// Resolves and burns an image, with a client that trusts the CA of the tests.
 fn burn_by(stall: Duration, url: String, given: Option<Digest>, root: &Path) -> Result<BurnResult> {
     let authority = Certificate::from_pem(&fs::read(tls_file("ca.pem")).unwrap()).unwrap();
     let client = http::client_builder(Some(stall)).tls_certs_only([authority]).build().unwrap();

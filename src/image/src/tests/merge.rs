@@ -1,5 +1,4 @@
-//! Kept filesystems below the root: what comes to one that an image is merged into, and that starting over deletes nothing on any
-//! of them.
+//! Preserved filesystems below the root: merging an image into them, and that starting over deletes nothing on them.
 
 use super::*;
 use crate::tree::tests::{Seen, kept, mounted, text};
@@ -23,8 +22,8 @@ fn the_count_is_in_what_is_burned() {
     assert_eq!((burned.entries, burned.conflicts.files), (2, 0));
 }
 
-/// A server that sends a part of `bad`, and the image `good` when it is asked for the rest. More than any decoder keeps to
-/// itself is to come first.
+/// Returns a server that sends a part of `bad`, and the image `good` at the request for the rest. The part is longer
+/// than the data that a decoder holds back.
 fn changing(bad: Vec<u8>, good: &[u8]) -> Server {
     let good = good.to_vec();
     Server::start(bad, move |request| match (request.method.as_str(), request.nth) {
@@ -47,11 +46,11 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let mut mounts = mounted(&root, &disks);
-    // Kept and not the image's: below a directory of a new filesystem.
+    // The preserved filesystem is mounted below a directory of a new filesystem.
     fs::write(root.join("srv/kept/precious"), "precious").unwrap();
     let before = look(&root, false);
 
-    // A user of the bad image may do anything, on each filesystem and on its root.
+    // The bad image sets dangerous modes and owners on each filesystem and its root.
     let evil = |header: &mut tar::Header| header.set_mode(0o6777);
     let mut bad = Tar::new();
     for path in ["", "var/", "home/", "srv/", "var/lost+found/", "lost+found/"] {
@@ -63,7 +62,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
         );
         bad = bad.file(&format!("{path}x/.ssh/authorized_keys"), b"mine");
     }
-    // What stays by its name is a file now.
+    // `lost+found`, which is preserved by its name, is now a file.
     bad = bad.file("home/lost+found", b"mine").file("data", &noise(12 << 20));
     let plain = |header: &mut tar::Header| header.set_mode(0o644);
     let good = compress("zstd", &Tar::new().raw("new", b'0', b"new", plain).file("home/a", b"a").end());
@@ -79,7 +78,7 @@ fn loop_starting_over_leaves_nothing_of_what_was_not_verified() {
     for new in ["new", "home/a"] {
         assert!(after.remove(Path::new(new)).is_some(), "{new}");
     }
-    // The times of directories are the times of the burn.
+    // The times of directories are those of the burn.
     let timeless = |seen: BTreeMap<PathBuf, Seen>| -> BTreeMap<_, _> {
         let inodes = |(path, seen): (PathBuf, Seen)| (path, Seen { mtime: (0, 0), same_as: PathBuf::new(), ..seen });
         seen.into_iter().map(inodes).filter(|(path, _)| path != Path::new("home/lost+found")).collect()
@@ -155,7 +154,7 @@ fn loop_nothing_unproven_comes_to_a_merged_filesystem_and_a_burn_starts_over_the
         mounts.unmount_all().unwrap();
         burned.unwrap();
         assert_eq!(texts, ["new", "precious"]);
-        // Of the bad image, which began to come, there is nothing.
+        // No file of the bad image remains.
         let expected = "|copy|data|lost+found|new|var|var/lib|var/lib/deep|var/lib/deep/precious|var/lib/lost+found|\
                         var/lib/status";
         assert_eq!(listing.join("|"), expected);

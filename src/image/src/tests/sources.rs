@@ -1,4 +1,4 @@
-//! The whole burn from mirrors, files, and pieces that are verified.
+//! Complete burns from mirrors and files, and with verified chunks.
 
 use super::*;
 use sha2::{Digest as _, Sha256};
@@ -43,7 +43,7 @@ fn an_image_from_two_places_is_whole_and_one_from_a_wrong_place_is_not() {
     assert_eq!((burned.bytes, burned.resumed), (image.len() as u64, 1));
     assert!(arrived(root.path()));
 
-    // The decoder or the digest sees it, whichever comes first.
+    // Either the decoder or the digest detects the change first.
     let root = tempfile::tempdir().unwrap();
     let error = burn(part(&image, &urls[..2]), root.path()).unwrap_err().to_string();
     assert!(error.contains("zstd stream is damaged") || error.contains("digest mismatch for"), "{error}");

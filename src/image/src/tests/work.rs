@@ -1,8 +1,8 @@
-//! A few bytes that ask for much work: counted in headers, as no test knows how fast a machine is.
+//! Small images that cause much work. The work is counted in headers, because time depends on the machine.
 
 use super::*;
 
-/// One global header as large as they may be, and what looks through it each time.
+/// Returns a tar with a large global header, and many members that must process this header again.
 fn behind_a_large_global_header(what: impl Fn(Tar) -> Tar) -> Vec<u8> {
     let large = [b"comment=".to_vec(), vec![b'x'; 64_000]].concat();
     (0..2500).fold(Tar::new().pax(b'g', &[&large]), |tar, _| what(tar)).directory("last").end()
@@ -21,13 +21,13 @@ fn headers_are_paid_for_with_bytes_of_the_image() {
         let error = error.to_string();
         assert!(error.contains("header blocks, too many for the length of the image"), "{error}");
         assert!(!root.path().join("last").exists());
-        // The same tar as it is brings what it asks for.
+        // The same tar without compression is long enough for its headers.
         burn_from(&Server::start(tar.clone(), |_| Act::default()), &tar, root.path()).unwrap();
         assert!(root.path().join("last").exists());
     }
 }
 
-/// Unpacks where so many blocks of headers are left and nothing more is fetched; with the names that are there then.
+/// Unpacks a tar with this remaining number of header blocks. Returns the error and the number of created names.
 fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, usize) {
     let root = tempfile::tempdir().unwrap();
     let mut counter = HiddenFileCounter::new(MountsBelow::default());
@@ -47,11 +47,11 @@ fn with_blocks_left(blocks: u64, layered: bool, tar: Tar) -> (Option<String>, us
 #[test]
 fn members_without_content_count() {
     let files = |count: usize| (0..count).fold(Tar::new(), |tar, number| tar.file(&number.to_string(), b""));
-    // The end of the tar is one more.
+    // The end of the tar is counted as another header block.
     assert_eq!(with_blocks_left(101, false, files(100)), (None, 100));
     let (error, count) = with_blocks_left(101, false, files(150));
     assert!(error.unwrap().starts_with("the tar has more than 101 header blocks") && count <= 101);
-    // Longer headers are more.
+    // A longer header is counted as several blocks.
     let named = |tar: Tar| tar.pax(b'x', &[&[b"comment=".to_vec(), vec![b'x'; 2000]].concat()]).file("a", b"");
     let (error, _) = with_blocks_left(101, false, (0..20).fold(Tar::new(), |tar, _| named(tar)));
     assert!(error.unwrap().contains("header blocks"));

@@ -1,8 +1,8 @@
-//! A tree with one of everything, packed by the programs that people pack with.
+//! A tree with all types of files and attributes, packed by common programs.
 
 use super::*;
 
-/// One of everything that an image can hold.
+/// Creates a tree with all types of files and attributes that an image can contain.
 pub(crate) fn make_zoo(root: &Path) {
     use nix::sys::stat::{Mode, SFlag, UtimensatFlags, makedev, mknod, utimensat};
     use nix::sys::time::TimeSpec;

@@ -42,8 +42,8 @@ pub(crate) fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(),
     })
 }
 
-/// Returns a path in /proc for the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
-/// magic link refers to exactly this directory.
+/// Returns a path in /proc to the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
+/// magic link in /proc refers to exactly this directory.
 fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }
@@ -53,9 +53,9 @@ type AclEntry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
-/// Adds the ACLs that `tar --acls` and bsdtar write in text form to separate records, unless the member also has them
-/// as extended attributes. Returns a message for each ACL that is not supported, such as one with a user name instead
-/// of an id: the id is defined in the image's list of users, which is not available here.
+/// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records, unless the member also has them as
+/// extended attributes. Returns a message for each ACL that is not supported. An ACL with a user name instead of an id
+/// is not supported, because the image's list of users is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
@@ -84,16 +84,16 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
     lost
 }
 
-/// Returns the permission bits that stat(2) shows for a file with this ACL: those of the mask in place of the group.
-/// The mode in headers of bsdtar contains the permissions of the group instead.
+/// Returns the permission bits that stat(2) shows for a file with this ACL: the mask's permissions in place of the
+/// group's. The mode in headers of bsdtar contains the permissions of the group instead.
 fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)
 }
 
 /// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
-/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get if
-/// the file has no ACL.
+/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get when
+/// the ACL is missing.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);

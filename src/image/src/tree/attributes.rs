@@ -1,4 +1,4 @@
-//! Sets owner, xattrs, mode and mtime of a new file, in an order in which no step undoes an earlier one.
+//! Sets owner, xattrs, mode and mtime of a new file, in an order such that no step undoes an earlier one.
 
 use super::dirfd::RootEntry;
 use super::member::MemberAttributes;
@@ -83,7 +83,7 @@ pub(crate) fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_s
     ignore_on_fat(parent, "mtime", utimensat(parent, name, &atime, &mtime, UtimensatFlags::NoFollowSymlink))
 }
 
-/// Ignores errors of unsupported attributes on FAT, the filesystem of an EFI system partition, which does not support
+/// Ignores errors of unsupported attributes on FAT, the filesystem of an EFI system partition. FAT does not support
 /// owners, modes and xattrs.
 fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result<(), E>) -> io::Result<()> {
     let Err(error) = result.map_err(Into::into) else { return Ok(()) };

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-/// Name in an open directory, whether a file with this name exists or not.
+/// Name in an open directory. A file with this name may or may not exist.
 pub(crate) struct RootEntry<'r> {
     pub(super) root: &'r UnpackRoot,
     pub(super) directory: Rc<ResolvedDirectory>,
@@ -112,8 +112,8 @@ impl RootEntry<'_> {
         not_a_directory_as_none(openat(self.parent(), self.name.as_os_str(), flags, Mode::empty()))
     }
 
-    /// Returns whether the name is a directory of a preserved filesystem, which the image must not remove even if it is
-    /// empty.
+    /// Returns whether the name is a directory of a preserved filesystem. The image must not remove such a directory,
+    /// even if it is empty.
     ///
     /// # Errors
     /// Returns the error of the filesystem.
@@ -127,8 +127,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Removes `name` from the directory that also contains this entry, with its content, except for entries for which
-    /// `stays` returns `true`. Returns the number of non-empty mount points, which are not removed.
+    /// Removes `name`, with its content, from the directory that contains this entry. Entries for which `stays` returns
+    /// `true` are not removed. Returns the number of non-empty mount points, which are not removed.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
@@ -164,8 +164,8 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Calls `make`, which creates the name and fails if it exists. In this case removes the existing file or empty
-    /// directory and calls `make` again, since a later member replaces an earlier one.
+    /// Calls `make`, which creates the name and fails if it exists. If the name exists, removes the existing file or
+    /// empty directory and calls `make` again, since a later member replaces an earlier one.
     fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {
             Err(Errno::EEXIST) => {}

@@ -1,13 +1,13 @@
-//! Limits the work that an image may cause. A few compressed bytes can contain millions of headers, and each of them
-//! costs as much work as the header of a real file. Therefore the number of header blocks is limited in proportion to
-//! the length of the image.
+//! Limits the work that an image may cause. A few compressed bytes can expand to millions of headers, and each header
+//! costs as much work as that of a real file. Therefore the number of header blocks is limited in proportion to the
+//! length of the image.
 
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
 
-/// Number of additional header blocks per compressed byte received. The highest ratio was measured for empty files
-/// with consecutive numbers in their names: each takes 1.5 bytes (zstd -19), and with PAX records has three to five
-/// header blocks.
+/// Number of additional header blocks per compressed byte received. The highest ratio was measured for empty files with
+/// consecutive numbers in their names. Each of these files takes 1.5 bytes (zstd -19), and has three to five header
+/// blocks if it has PAX records.
 const PER_BYTE: u64 = 4;
 
 /// Header blocks and compressed bytes of the finished parts of one image.

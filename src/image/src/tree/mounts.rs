@@ -13,8 +13,8 @@ const NAMED: usize = 10;
 pub struct MountsBelow<'a> {
     /// Preserved filesystems that are mounted after the burn, and then hide files of the image.
     pub hidden: &'a [String],
-    /// Preserved filesystems that are mounted during the burn. Files of the image are added to them, and replace files
-    /// of the same name.
+    /// Preserved filesystems that are mounted during the burn. Files of the image are added to these filesystems, and
+    /// replace files of the same name.
     pub merged: &'a [String],
     /// Filesystems that this run has created, and that are mounted during the burn. If the burn starts over, files of
     /// the image are removed from them.
@@ -43,7 +43,7 @@ pub fn relative_paths(mount_points: &[String]) -> Vec<PathBuf> {
     mount_points.iter().map(|path| Path::new(path).components().skip(1).collect()).collect()
 }
 
-/// Counts, over all parts of an image, the files that mount points will hide, and the header blocks.
+/// Counts the files that mount points will hide, and the header blocks, over all parts of an image.
 pub struct HiddenFileCounter<'a> {
     pub work: HeaderBudget,
     beneath: MountsBelow<'a>,
@@ -90,7 +90,7 @@ mod tests {
             counter.count_file(Path::new(path));
         }
         let counts: Vec<_> = counter.finish().into_iter().map(|hidden| (hidden.path, hidden.files)).collect();
-        // `var/lib` itself is below `/var`: a file there would be hidden by that one.
+        // `var/lib` itself is below `/var`: a file of this name would be hidden by the filesystem at `/var`.
         assert_eq!(counts, [("/var/lib".into(), 2), ("/var".into(), 2), ("/srv".into(), 0)]);
         assert_eq!(relative_paths(&hidden[3..]), [Path::new("var/lib")]);
     }

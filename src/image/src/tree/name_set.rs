@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 
-/// Maximum number of names, about 1.8 million. The hash table has a power of two of slots, of which seven eighths can
-/// be used. With this number of names the table takes 19 MiB, and while it grows to this size 28 MiB. For one more name
-/// it would take 38 MiB, and 57 MiB while growing.
+/// Maximum number of names, about 1.8 million. The number of slots of the hash table is a power of two, and seven
+/// eighths of the slots can be used. With this number of names the table takes 19 MiB, and while it grows to this size
+/// 28 MiB. With one more name it would take 38 MiB, and 57 MiB while growing.
 const MOST: usize = (2 << 20) / 8 * 7;
 
 /// Hashes of directory (device and inode number) and name. Only hashes of eight bytes are stored, since there may be a

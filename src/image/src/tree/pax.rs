@@ -1,8 +1,8 @@
 //! Parses PAX extended headers, which consist of records of the form `LENGTH KEY=VALUE\n`.
 //!
 //! Records are split by their length. The tar crate splits them at newlines instead, and therefore loses values that
-//! contain a newline. Binary values may do so: the file capabilities CAP_DAC_OVERRIDE and CAP_FOWNER together are the
-//! byte 0x0a.
+//! contain a newline. Binary values may contain a newline: the file capabilities CAP_DAC_OVERRIDE and CAP_FOWNER
+//! together are encoded as the byte 0x0a.
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 /// memory.
 const MOST_XATTRS: usize = 1000;
 
-/// Records of one PAX header, in order. Keys may occur several times, as in GNU sparse format 0.0.
+/// Records of one PAX header, in order. A key may occur several times, as in GNU sparse format 0.0.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct PaxRecords(Vec<PaxRecord>);
 
@@ -36,8 +36,8 @@ impl PaxRecords {
         Ok(PaxRecords(records))
     }
 
-    /// Combines these records of a member with global ones. A member's record overrides the global record with the same
-    /// key; if it is empty, it removes that record.
+    /// Combines these records of a member with the global records. A member's record overrides the global record with
+    /// the same key; an empty record removes it.
     pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;

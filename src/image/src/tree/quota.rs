@@ -6,8 +6,8 @@ use nix::sys::statfs::fstatfs;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Number of bytes that a tar may have in addition to twice the capacity. It accounts for headers, which may be larger
-/// than the files, such as in a small filesystem full of symlinks.
+/// Number of bytes that a tar may have in addition to twice the capacity. The margin is for headers, which may be
+/// larger than the files, for example in a small filesystem full of symlinks.
 const MARGIN: u64 = 64 << 20;
 
 /// Capacity of the filesystems found so far.
@@ -42,5 +42,5 @@ impl TargetCapacity {
 
 /// Returns the error message for a tar that exceeds the maximum length.
 pub(crate) fn too_long_message(longest: u64) -> String {
-    format!("the tar is longer than {longest} bytes, twice the size of the target filesystems")
+    format!("the tar is longer than {longest} bytes, the limit for target filesystems of this size")
 }

@@ -15,8 +15,8 @@ pub(crate) type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
 
 /// Rules and counters of one removal.
 pub(crate) struct TreeRemoval<'a> {
-    /// Function that returns `true` for entries that must not be removed. The content of such a directory is removed
-    /// nevertheless, except for entries for which the function also returns `true`.
+    /// Function that returns `true` for entries that must not be removed. If such an entry is a directory, its content
+    /// is removed nevertheless, except for entries for which the function also returns `true`.
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
     /// Device and inode numbers of directories that are not entered, even if they are not mount points.
     pub closed: &'a [(u64, u64)],
@@ -83,8 +83,8 @@ pub(crate) fn inode_identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Returns `false` if the entry is a directory that is empty or contains only `lost+found`; `true` for other
-/// directories and for all other files.
+/// Returns `false` if the entry is a directory that is empty or contains only `lost+found`; `true` for all other
+/// entries.
 ///
 /// # Errors
 /// Returns an error if the entry cannot be read.

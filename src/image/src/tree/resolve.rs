@@ -1,6 +1,6 @@
 //! Resolves the parent directory of a member component by component, if preserved filesystems are mounted below the
-//! root. Symlinks of the image are followed within the root. Symlinks on a preserved filesystem are never followed:
-//! their targets were chosen by another owner, and files of the image would be written there.
+//! root. Symlinks of the image are followed within the root. Symlinks on a preserved filesystem are never followed,
+//! because files of the image would be written to a target that another owner has chosen.
 
 use super::acl;
 use nix::errno::Errno;
@@ -26,8 +26,8 @@ pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755, and files and symlinks
-/// on preserved filesystems are replaced by directories if `path` leads through them.
+/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755. If `path` leads through
+/// a file or symlink on a preserved filesystem, a directory replaces it.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.
@@ -82,7 +82,7 @@ pub(crate) fn walk_to_directory(
     way.pop().ok_or(Errno::ENOENT)
 }
 
-/// Returns flags with which opening fails with ENOTDIR for everything but a directory, even for a symlink (open(2),
+/// Returns flags with which open(2) fails with ENOTDIR for anything except a directory, even for a symlink (see
 /// O_PATH).
 fn open_flags() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC

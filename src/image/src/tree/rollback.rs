@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use xattr::FileExt;
 
-/// State of a directory before the image is unpacked: of the root of a filesystem, its `lost+found`, or the parent of a
-/// mount point. The directory is held open, so that its inode number is not reused.
+/// State of a directory before the image is unpacked. The directory is the root of a filesystem, its `lost+found`, or
+/// the parent of a mount point. It is held open, so that its inode number is not reused.
 pub(crate) struct DirectorySnapshot {
     directory: File,
     was: FileStat,
@@ -44,8 +44,9 @@ impl DirectorySnapshot {
         Ok(DirectorySnapshot { was: fstat(&directory)?, xattrs: read_xattrs(&directory)?, directory, within })
     }
 
-    /// Removes everything except the recorded directories, whose attributes it restores. Files are removed even if they
-    /// existed before. Mount points are not entered, because preserved filesystems may be mounted there.
+    /// Removes everything except the recorded directories, and restores the attributes of these directories. Files are
+    /// removed even if they existed before. Mount points are not entered, because preserved filesystems may be mounted
+    /// there.
     ///
     /// # Errors
     /// Returns an error if an entry cannot be removed or an attribute cannot be set.
@@ -68,7 +69,7 @@ impl DirectorySnapshot {
         Ok(inode_identity(&there) == inode_identity(&self.was))
     }
 
-    /// Restores owner, xattrs and mode, in an order in which no step undoes an earlier one. On filesystems that do not
+    /// Restores owner, xattrs and mode, in an order such that no step undoes an earlier one. On filesystems that do not
     /// support an attribute, such as FAT, there is nothing to restore.
     fn restore_attributes(&self) -> io::Result<()> {
         let (directory, was) = (&self.directory, &self.was);

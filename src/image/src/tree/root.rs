@@ -1,5 +1,5 @@
-//! Root directory of a burn. No path, symlink or hard link leads out of it, because every path is resolved as if this
-//! directory were the root of the filesystem, as with chroot(2).
+//! Root directory of a burn. No path, symlink or hard link leads out of this directory, because every path is resolved
+//! as if it were the root of the filesystem, as with chroot(2).
 
 use super::acl;
 use super::dirfd::RootEntry;
@@ -35,8 +35,7 @@ pub(crate) struct UnpackRoot {
     /// when files are removed; the cache is then cleared.
     known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
     space: RefCell<TargetCapacity>,
-    /// Cost of operations other than creating members, expressed as the number of header blocks that would cost the
-    /// same.
+    /// Cost of operations other than creating members, expressed as the number of header blocks with the same cost.
     worked: Cell<u64>,
     /// Names created by this burn, if all other files below the root belong to another owner.
     ours: Option<RefCell<NameSet>>,
@@ -48,16 +47,16 @@ pub(super) struct ResolvedDirectory {
     pub identity: (u64, u64),
     /// Whether the directory is on a preserved filesystem.
     pub merged: bool,
-    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem inherited ACLs
-    /// are intended by its owner, and are not removed.
+    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem, the owner
+    /// intends that files inherit ACLs, so they are not removed.
     pub leaves_acls: bool,
 }
 
 /// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
 ///
 /// # Errors
-/// Returns an error if the path contains `..` or a zero byte. Well-formed archives contain neither, so such a path is
-/// rejected instead of corrected.
+/// Returns an error if the path contains `..` or a zero byte. Well-formed archives do not contain such paths, so they
+/// are rejected instead of corrected.
 pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {

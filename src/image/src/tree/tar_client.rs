@@ -24,7 +24,7 @@ pub(crate) struct MemberReceiver {
     /// Maximum length of the tar, in bytes. A longer tar is treated as a decompression bomb.
     longest: u64,
     most_blocks: u64,
-    /// Progress reported by the worker. It is never less than the data received from the worker.
+    /// Progress reported by the worker. It is never less than the amount of data received from the worker.
     reached: ParseProgress,
     /// Unread content of the current member, in bytes.
     left: u64,
@@ -32,8 +32,8 @@ pub(crate) struct MemberReceiver {
     in_frame: u64,
 }
 
-/// Waits for the first frame, by which the worker accepts or rejects the stream. The stream is rejected if it does not
-/// begin like a tree of files; the inner error is the reason.
+/// Waits for the first frame, with which the worker accepts or rejects the stream. The stream is rejected if it does
+/// not begin like a tree of files; the inner error is the reason.
 ///
 /// # Errors
 /// Returns the error of the stream.
@@ -194,7 +194,7 @@ impl MemberReceiver {
     }
 }
 
-/// Converts an unexpected end of the stream, which lacks its last frame, to a protocol error.
+/// Converts an unexpected end of the stream to a protocol error, because the last frame is missing.
 fn map_eof(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof { protocol_error() } else { error }
 }
@@ -203,7 +203,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
 }
 
-/// Members as a worker in this process would send them.
+/// Worker in this process, for tests.
 #[cfg(test)]
 pub(crate) mod here {
     use super::*;
@@ -229,7 +229,7 @@ pub(crate) mod here {
         }
     }
 
-    /// The members of a tar.
+    /// Returns a receiver of the members of a tar.
     pub(crate) fn members_of(tar: PipelineReader) -> MemberReceiver {
         let (sender, receiver) = create_pipe(1);
         let (tell, answers) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! What tars become below a root, and what the bad ones get.
+//! Unpacks valid and invalid tars to a root.
 
 use super::{
     FileConflicts, HiddenFileCounter, MountsBelow, UnpackResult, UnpackRoot, members_of, relative_paths, untar,
@@ -26,7 +26,7 @@ mod whiteouts;
 pub(crate) use merge::{kept, mounted, text};
 pub(crate) use seen::{Seen, assert_same, look};
 
-/// Unpacks bytes that come in buffers of `cut` bytes.
+/// Unpacks a tar that is received in buffers of `cut` bytes.
 fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
     let mut counter = HiddenFileCounter::new(MountsBelow::default());
     untar(
@@ -39,7 +39,7 @@ fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::R
     )
 }
 
-/// What lies below a root, without the root itself.
+/// Returns all paths below a root, without the root itself.
 pub(crate) fn names(root: &Path) -> Vec<PathBuf> {
     look(root, false).into_keys().filter(|path| path != Path::new("")).collect()
 }

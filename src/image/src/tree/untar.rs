@@ -22,7 +22,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum memory for the attributes of directories, in bytes: enough for 180,000 directories with paths of 60 bytes.
+/// Maximum memory for the attributes of directories, in bytes. It is enough for 180,000 directories with paths of 60
+/// bytes.
 const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// Results of unpacking one part.
@@ -277,15 +278,15 @@ impl Unpacker<'_, '_> {
         })
     }
 
-    /// Checks the total length of the tar and of copied files. Otherwise an image could fill the disk with many small
-    /// members, each of which copies a large file.
+    /// Checks the total length of the tar and of copied files. Without this check, an image could fill the disk with
+    /// many small members that each copy a large file.
     fn check_copied_bytes(&self, more: u64) -> io::Result<()> {
         let (longest, copied) = (self.root.longest_tar(), self.copied.saturating_add(more));
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
         }
         let text = "the tar, with copies of files in place of hard links between filesystems, is longer than";
-        let text = format!("{text} {longest} bytes, twice the size of the target filesystems");
+        let text = format!("{text} {longest} bytes, the limit for target filesystems of this size");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 

@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Maximum number of open files in all batches: being filled, queued, or processed.
 const OPEN_FILES: usize = 512;
 
-/// Cost of creating and finishing a file, expressed as the number of bytes that could be written in the same time.
+/// Cost of creating and finishing a file, expressed as the number of bytes that can be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
 /// New open file. It is closed when the last job that refers to it is done.
@@ -282,8 +282,8 @@ fn write_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Returns the error for a writer that has ended. This error is never reported, because the writer recorded its own
-/// error before it ended.
+/// Returns the error for a writer that has ended. It is never reported, because the writer has recorded its own error
+/// before.
 fn stopped_error() -> io::Error {
     io::Error::other("a writer has stopped")
 }
@@ -311,7 +311,7 @@ mod tests {
                 writers.finish_file(Arc::new(made), attributes, None).unwrap();
                 assert_eq!(writers.files, number % files, "{} {}", path.as_os_str().len(), xattrs.len());
             }
-            // Not each filesystem has these xattrs.
+            // Not every filesystem supports these xattrs.
             let _ = writers.join_writers(Ok(()));
         }
     }

@@ -1,4 +1,4 @@
-//! Certificates and signatures as Ganeti makes them (testdata/moving), and what is changed in them.
+//! Certificates and signatures created by Ganeti (testdata/moving), unchanged and manipulated.
 
 use super::*;
 use ring::hmac;

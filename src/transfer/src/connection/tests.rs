@@ -1,10 +1,10 @@
-//! Strangers at the port.
+//! Connections from unauthenticated clients.
 
 use super::*;
 use crate::certificate::PeerCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
-/// An end that awaits itself.
+/// Returns endpoints whose pinned certificate is their own.
 fn ends() -> TlsEndpoints {
     let key = KeyPair::generate().unwrap();
     let made =
@@ -12,7 +12,7 @@ fn ends() -> TlsEndpoints {
     TlsEndpoints::new(&linux::pem::encode_pem("PRIVATE KEY", &key.serialize_der()), &made, made.clone()).unwrap()
 }
 
-/// Each byte comes in time, and all of them would take a minute.
+/// Each byte of the ClientHello arrives before a read timeout, but all of them take almost a minute.
 #[test]
 fn a_handshake_has_its_time_however_its_bytes_are_dealt_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Both agents in one process, over the loopback, with files in place of devices.
+//! Both agents run in one process, connected over the loopback interface, with files in place of devices.
 
 use super::*;
 use crate::connection::TlsLink;
@@ -87,7 +87,7 @@ fn all_devices_of_all_groups_arrive() {
     }
 }
 
-/// A guest's table: the kernel takes no partitions of a partition, and nothing of it is moved to a larger device's end.
+/// The partition table of a guest in a device is content: its backup is not moved to the end of a larger device.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_table_inside_of_a_device_stays_as_it_is() {
@@ -123,7 +123,8 @@ fn loop_a_table_inside_of_a_device_stays_as_it_is() {
     }
 }
 
-/// The machine that sends was switched off and on: it has another key. What it sends then is taken when the control plane says so.
+/// The sending machine was rebooted, so it has another key. Its data is accepted once the control plane has announced
+/// it.
 #[test]
 fn a_sender_that_has_booted_again_is_taken_when_it_was_announced() {
     let room = Room::new();
@@ -145,7 +146,7 @@ fn a_sender_that_has_booted_again_is_taken_when_it_was_announced() {
     assert_eq!(fs::read(room.0.path().join("b")).unwrap(), wanted);
 }
 
-/// One connection of a machine, over a wire that is cut after so many bytes.
+/// Sends a device over a connection that is dropped after this number of bytes.
 fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, device: &TransferDevice) {
     let (address, _) = wire(&at(incoming).address, &[bytes]);
     let peer = MigrationPeer { address, ..at(incoming) };
@@ -164,8 +165,8 @@ fn cut_after(bytes: usize, sender: &OwnIdentity, incoming: &IncomingMigration, d
     assert!(matches!(stopped, ConnectionEnd::Interrupted(_)), "{stopped:?}");
 }
 
-/// Its own system ran between the two boots of the machine that sends, and has written: before the place where the copy was cut, and onto
-/// a device that was whole.
+/// Between its two boots of the agent, the sending machine ran its own system, which has written to a complete device,
+/// and to the part of another device that was already copied.
 #[test]
 fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() {
     let room = Room::new();
@@ -188,7 +189,7 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
         before.truncate(1);
         send_devices(&first, &at(&incoming), ORDER, &[before], &|_| (), &|_| ()).unwrap();
         cut_after(12 << 20, &first, &incoming, &cut);
-        // In the first MiB there are zeros where there was something.
+        // A part of the first MiB that contained data is now zero.
         contents[0][2 << 20] ^= 1;
         contents[1][1000..500_000].fill(0);
         contents[1][3 << 20..(3 << 20) + 70_000].fill(0);
@@ -207,7 +208,8 @@ fn a_copy_is_no_mixture_of_two_states_of_a_machine_that_was_booted_in_between() 
     }
 }
 
-/// All came before it was switched off and on, and it has not come again yet: nobody knows what it has now.
+/// A device was received completely before the sender rebooted, and was not sent again. Its current contents on the
+/// sender are unknown.
 #[test]
 fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
     let room = Room::new();
@@ -230,7 +232,7 @@ fn what_a_machine_brought_before_it_booted_again_is_not_whole_by_that() {
     });
 }
 
-/// A disk that was whole is opened once more, alone, and has nothing then of what it was.
+/// A complete disk is reopened exclusively when the sender has rebooted, and no earlier contents remain.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_disk_that_was_whole_takes_another_state_of_the_machine() {
@@ -304,7 +306,7 @@ fn a_certificate_without_the_signature_of_the_secret_is_not_taken() {
     incoming.set_peer(&of(&room.own(Some("s")))).unwrap();
 }
 
-/// As far as a day: clocks of boards are in local time, or were never set.
+/// A difference of up to a day is accepted, because clocks may be set to local time or may be hours wrong.
 #[test]
 fn clocks_may_differ_by_a_day() {
     let room = Room::new();
@@ -322,7 +324,7 @@ fn clocks_may_differ_by_a_day() {
     assert!(one.check_peer(&none).unwrap_err().is_refusal());
 }
 
-/// A person should not have to wait for the other disks, which may take a day.
+/// The operator should not have to wait for the other disks, which may take a day.
 #[test]
 fn what_cannot_be_read_is_said_while_the_others_go_on() {
     let room = Room::new();
@@ -346,7 +348,7 @@ fn what_cannot_be_read_is_said_while_the_others_go_on() {
             assert!(Instant::now() < deadline, "nothing is said before all have ended");
             thread::sleep(Duration::from_millis(10));
         }
-        // Nobody has taken the other one until now.
+        // The other device is received only from now on.
         arriving.receive_all(&|_| ()).unwrap();
         assert!(sent.join().unwrap().is_err());
     });

@@ -1,5 +1,5 @@
-//! Frames of the protocol, which consist of type, length and body. Lengths are checked against limits, and a frame is
-//! read completely before it is used.
+//! Frames of the protocol. A frame consists of type, length and body. Lengths are checked against limits, and a frame
+//! is read completely before it is used.
 
 use super::{CHUNK_BYTES, GRANULE_BYTES};
 use ring::digest::{Context, Digest, SHA256, SHA256_OUTPUT_LEN};
@@ -24,7 +24,7 @@ pub(crate) type Sha256Bytes = [u8; SHA256_OUTPUT_LEN];
 /// Description of the sender's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferHello {
-    /// Name of the disk, by which the receiver selects the destination.
+    /// Name of the disk, with which the receiver selects the destination.
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub magic: Option<String>,
@@ -32,8 +32,8 @@ pub(crate) struct TransferHello {
     pub sector_bytes: u32,
     /// Whether the disk has a partition table. If so, the destination must have the same sector size.
     pub has_table: bool,
-    /// Run of the sender. `None` for older senders, and for agents, which are identified by their certificate, since it
-    /// changes with each boot.
+    /// Run of the sender. `None` for older senders and for agents. An agent's certificate identifies its run, because
+    /// it changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SenderRun>,
 }
@@ -45,7 +45,7 @@ impl TransferHello {
     }
 }
 
-/// Execution of `drophammer move send`. Between two runs, other programs may write to its disks.
+/// Run of `drophammer move send`. Other programs may write to the disks between two runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SenderRun {
     pub id: Uuid,
@@ -57,8 +57,8 @@ pub(crate) struct SenderRun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HelloAnswer {
-    /// The disk is accepted. All data before offset `position` is verified and on the destination. With `compare`, the destination may also
-    /// contain later data from an earlier run, which must be compared by digest.
+    /// The disk is accepted. All data before offset `position` has been verified and written to the destination. With
+    /// `compare`, the destination may also contain later data from an earlier run, which must be compared by digest.
     From {
         position: u64,
         compare: bool,
@@ -92,7 +92,7 @@ pub(crate) enum DiskPiece {
         encoding: PieceEncoding,
         sha256: Sha256Bytes,
     },
-    /// Bytes that the receiver already has, and that are not transmitted.
+    /// Bytes that are not transmitted, because the receiver already has them.
     Same {
         offset: u64,
         length: u32,
@@ -195,8 +195,8 @@ impl DiskPiece {
     }
 }
 
-/// Digest of all pieces of a connection. It covers position and content of each piece, even if its bytes were not
-/// transmitted.
+/// Digest of all pieces of a connection. It covers position and content of each piece, even of pieces whose bytes were
+/// not transmitted.
 pub(crate) struct PiecesDigest(Context);
 
 impl PiecesDigest {

@@ -110,8 +110,8 @@ fn receive_after_hello(
     }
 }
 
-/// Prepares the destination for the first connection, or for another run of the sender. Refuses a disk that differs from that of the
-/// previous connection.
+/// Prepares the destination for the first connection, or for another run of the sender. Refuses a disk that differs
+/// from the one of the previous connection.
 fn accept_hello(
     link: &mut TlsLink,
     disk: &ReceivedDisk,
@@ -140,7 +140,7 @@ fn permanent_failure(error: impl ToString) -> ConnectionEnd {
     ConnectionEnd::Failed(error.to_string())
 }
 
-/// Result of a connection whose pieces were all received and written.
+/// Result of a connection over which all pieces were received and written.
 struct ReceivedPieces {
     digest: String,
     busy: BusyTime,
@@ -214,8 +214,8 @@ fn read_pieces(
     }
 }
 
-/// Returns whether the disk already contains the offered piece, by its digest. Pieces of the first MiB are always
-/// missing, because it was zeroed.
+/// Returns whether the disk already contains the offered piece, according to its digest. Pieces of the first MiB are
+/// always missing, because the first MiB was zeroed.
 fn has_piece(onto: &TransferDest, offer: &PieceOffer, size_bytes: u64, scratch: &mut AlignedBuffer) -> bool {
     let PieceOffer { offset, length, sha256 } = *offer;
     let piece = DiskPiece::Same { offset, length, sha256 };

@@ -16,7 +16,8 @@ use uuid::Uuid;
 /// Function that opens a destination.
 pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
-/// Maximum number of earlier runs that are remembered. It limits the memory that a sender can use by restarting.
+/// Maximum number of earlier runs that are remembered. It limits the memory that a sender can consume by restarting
+/// repeatedly.
 const MOST_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
@@ -30,7 +31,7 @@ pub(crate) struct ReceivedDisk {
     /// Expected size in bytes, if the operator has specified it.
     size: Option<u64>,
     pub state: Mutex<ReceiveState>,
-    /// Copy of the current position, which can be read while a connection has locked `state`.
+    /// Copy of the current position. It can be read while a connection has locked `state`.
     pub placed: AtomicU64,
     current: Mutex<CurrentConnection>,
 }
@@ -62,7 +63,7 @@ struct CurrentConnection {
     /// Number of the current connection; each new connection increments it.
     number: u64,
     run: Option<Uuid>,
-    /// Earlier runs, whose connections are rejected. Otherwise two concurrent senders would restart each other's
+    /// Earlier runs. Their connections are rejected; otherwise two concurrent senders would restart each other's
     /// transfer forever.
     earlier: Vec<Uuid>,
 }
@@ -182,8 +183,8 @@ impl ReceivedDisk {
         }
     }
 
-    /// Makes a new connection the current one, and closes the previous one: a peer that opens a new connection no
-    /// longer uses the previous one. Returns the number of the new connection.
+    /// Makes a new connection the current one, and closes the previous one, because a peer that opens a new connection
+    /// no longer uses the previous one. Returns the number of the new connection.
     ///
     /// # Errors
     /// Fails if the connection belongs to an earlier run, or the receiver has finished.
@@ -239,7 +240,7 @@ impl ReceivedDisk {
         Ok(())
     }
 
-    /// Checks whether the offered disk is acceptable. If it is not, the error is the reason.
+    /// Checks whether the offered disk is acceptable. The error is the reason if it is not.
     pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
@@ -276,8 +277,8 @@ pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) 
     whole
 }
 
-/// Returns whether all disks are complete and consistent: the sender of each has this certificate, and all disks of a run were received
-/// from that run. Disks from two runs would be inconsistent with each other.
+/// Returns whether all disks are complete and consistent: the sender of each disk has this certificate, and all disks
+/// that a run sends were received from this run. Disks from two runs would be inconsistent with each other.
 fn are_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
     let whole: Option<Vec<(&str, TransferSender)>> =
         disks.iter().map(|disk| Some((disk.name.as_str(), disk.complete_sender()?))).collect();

@@ -25,8 +25,8 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Number of segments whose pieces are offered together to a receiver that may already have them. It is smaller than the number of buffers,
-/// so that the workers can continue while the receiver answers.
+/// Number of segments whose pieces are offered in one frame, if the receiver may already have them. It is smaller than
+/// the number of buffers, so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
 /// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.
@@ -110,8 +110,8 @@ pub(crate) fn send_disk(
     Ok(SendResult { figures, carried, digest })
 }
 
-/// Sends the description of the disk. Returns the offset from which the receiver requests data, and whether the receiver may already have
-/// data after this offset.
+/// Sends the description of the disk. Returns the offset at which the receiver needs data to start, and whether it may
+/// already have data after this offset.
 fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, bool), ConnectionEnd> {
     frames::write_frame(link, &ProtocolFrame::Hello(hello.clone()))?;
     match frames::read_frame(link)? {
@@ -153,7 +153,7 @@ struct PackedSegment {
 
 struct PackedPart {
     piece: DiskPiece,
-    /// Range of the piece's bytes in the buffer, which are sent if `packed` is `None`.
+    /// Range of the piece's bytes in the buffer. These bytes are sent if `packed` is `None`.
     plain: Range<usize>,
     packed: Option<Vec<u8>>,
 }
@@ -236,13 +236,13 @@ impl SendShared<'_> {
     }
 }
 
-/// Returns the compressed bytes if they are at least an eighth smaller, so decompression is worthwhile.
+/// Returns the compressed bytes if they are at least an eighth smaller, which makes decompression worthwhile.
 fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Option<(PieceEncoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }
 
-/// Splits the bytes into runs of granules ([`GRANULE_BYTES`]). Each run consists either only of zeros, or of granules
-/// that contain other bytes. The flag is whether a run is zero.
+/// Splits the bytes into runs of granules ([`GRANULE_BYTES`]). A run consists either of granules of zeros, or of
+/// granules that contain other bytes. The flag is whether the run consists of zeros.
 fn split_zero_runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Both ends in one process, over the loopback.
+//! Sender and receiver run in one process, connected over the loopback interface.
 
 mod interruptions;
 mod refusals;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
-/// A folder with the certificates of A, who sends, B, who receives, and C, who is a stranger.
+/// Directory with the certificates of A, the sender, B, the receiver, and C, which is not trusted.
 struct Room(tempfile::TempDir);
 
 impl Room {
@@ -70,7 +70,8 @@ impl Room {
         }
     }
 
-    /// How many bytes go to the receiver until the disk is whole, where the first connections are cut after so many.
+    /// Transfers a disk, and returns the number of bytes sent to the receiver. The first connections are dropped after
+    /// the numbers of bytes in `cuts`.
     fn travels(&self, disk: &Path, receive: &ReceiveOptions, cuts: &[usize]) -> usize {
         let mut counted = Arc::default();
         let (sent, received) = self.moved_over(self.send(&[path(disk)]), receive, |port| {
@@ -83,12 +84,12 @@ impl Room {
         counted.load(Ordering::Relaxed)
     }
 
-    /// What both ends come to: the sender, the receiver.
+    /// Runs a transfer. Returns the results of sender and receiver.
     fn moved(&self, send: SendOptions, receive: &ReceiveOptions) -> (Result<CommandOutcome>, Result<()>) {
         self.moved_over(send, receive, |port| port.to_owned())
     }
 
-    /// `wire` gets the receiver's address and tells where the sender goes.
+    /// Runs a transfer. `wire` receives the receiver's address, and returns the address to which the sender connects.
     fn moved_over(
         &self,
         send: SendOptions,
@@ -113,7 +114,7 @@ fn named(disks: &[&str]) -> Vec<NamedDisk> {
     disks.iter().map(|disk| disk.parse().unwrap()).collect()
 }
 
-/// Noise, zeros and words.
+/// Returns a disk of noise, zeros and text.
 fn disk(bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(bytes as u64);
     let mut disk = vec![0; bytes];
@@ -127,7 +128,8 @@ fn disk(bytes: usize) -> Vec<u8> {
     disk
 }
 
-/// Passes on what the sender says, counts it, and cuts the first connections after so many bytes.
+/// Starts a proxy that drops the first connections after these numbers of bytes. Returns its address, and the number of
+/// bytes from the sender.
 pub(crate) fn wire(to: &str, cuts: &[usize]) -> (String, Arc<AtomicUsize>) {
     let (to, cuts, counted) = (to.to_owned(), cuts.to_vec(), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -187,7 +189,7 @@ fn zeros_replace_what_was_there_and_do_not_travel() {
     assert!(travelled < 80_000, "{travelled}");
 }
 
-/// A loop device until it is dropped.
+/// Loop device, which is detached when this value is dropped.
 struct Loop(String);
 
 impl Loop {
@@ -204,7 +206,7 @@ impl Drop for Loop {
     }
 }
 
-/// The backup of the table goes to the end of the larger disk, and what is in use is refused.
+/// The backup of the partition table is moved to the end of the larger disk. A file that is in use is refused.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
@@ -228,7 +230,7 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
     assert!(said.contains("No problems found"), "{said}");
 }
 
-/// They say one byte and nothing more.
+/// The unauthenticated clients send only one byte.
 #[test]
 fn nobody_waits_for_strangers_when_all_is_there_or_the_wait_has_failed() {
     let room = Room::new();

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 /// Maximum number of unauthenticated connections per client address, in addition to one per disk.
 const OF_ONE_ADDRESS: usize = 8;
 
-/// Maximum number of unauthenticated connections of all addresses. If it is exceeded, the oldest one is closed, which is rarely that of the
-/// expected peer: its handshake takes only milliseconds.
+/// Maximum number of unauthenticated connections of all addresses. If the maximum is exceeded, the oldest connection is
+/// closed. It is rarely that of the expected peer, whose handshake takes only milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
 /// Registry of unauthenticated connections, with their limits.

@@ -29,7 +29,7 @@ const INCOMPAT: usize = 0xbc;
 const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
-/// Number of bytes allocated to chunks on this device, a field of its device item.
+/// Offset of the number of bytes allocated to chunks on this device, a field of the device item.
 const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
 const SYSTEM_CHUNKS: usize = 0x32b;
 const SYSTEM_CHUNKS_MOST: usize = 2048;
@@ -74,8 +74,8 @@ const TREE_LEVEL: usize = 238;
 /// Maximum number of tree levels (BTRFS_MAX_LEVEL).
 const MOST_LEVELS: u8 = 8;
 
-/// Maximum number of chunks, which take 24 MiB of memory. A chunk has at least 256 MiB, except on tiny devices, so this
-/// number of chunks describes 64 TiB.
+/// Maximum number of chunks, which take 24 MiB of memory. A chunk is at least 256 MiB large, except on tiny devices, so
+/// this number of chunks describes 64 TiB.
 const MOST_CHUNKS: usize = 1 << 18;
 
 /// Maximum number of copies of a chunk on one device (profile DUP).
@@ -188,7 +188,7 @@ fn read_extents(
     (total == superblock.le64(BYTES_USED)).then_some(used)
 }
 
-/// Adds the locations of an extent on this device. Extents in striped chunks are not added, because such chunks are
+/// Adds the locations of an extent on this device. Extents in striped chunks are not added, because these chunks are
 /// treated as used entirely.
 fn add_extent(chunks: &[BtrfsChunk], extent: Range<u64>, used: &mut UsedRanges) -> Option<()> {
     let chunk = &chunks[chunks.partition_point(|chunk| chunk.start <= extent.start).checked_sub(1)?];
@@ -216,7 +216,7 @@ struct BtrfsTree<'t> {
     owner: u64,
 }
 
-/// Callback that receives the key and the data of an item. It returns `None` to stop the visit.
+/// Callback that receives the key and the data of an item, and returns `None` to stop the visit.
 type VisitItem<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> Option<()>;
 
 impl BtrfsTree<'_> {

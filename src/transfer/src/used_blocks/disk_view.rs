@@ -38,13 +38,13 @@ impl DiskView<'_> {
         Some(bytes)
     }
 
-    /// Returns whether the disk contains these bytes at the offset. If the offset is `None`, returns `false`.
+    /// Returns whether the disk contains these bytes at the offset; `false` if the offset is `None`.
     pub(super) fn has_bytes(&self, at: Option<u64>, bytes: &[u8]) -> bool {
         at.and_then(|at| self.read_bytes(at, bytes.len() as u64)).is_some_and(|there| there == bytes)
     }
 }
 
-/// Functions to read integers from a block of an on-disk structure. The block is expected to contain them completely.
+/// Functions that read integers from a block of an on-disk structure. The block should contain the integers completely.
 pub(super) trait ReadIntegers {
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
 

@@ -1,4 +1,4 @@
-//! Reader of ext2, ext3 and ext4: the used blocks are those in the block bitmap of each group (fs/ext4/ext4.h).
+//! Reader of ext2, ext3 and ext4: used blocks are marked in the block bitmap of each group (fs/ext4/ext4.h).
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_READS, VisitedBlocks};
@@ -36,7 +36,7 @@ const HAS_SUMS: u32 = 0x10 | 0x400;
 
 const STATE_CLEAN: u16 = 1;
 
-/// Flag of a group descriptor: the block bitmap is uninitialized, and the group contains only filesystem metadata.
+/// Flag in a group descriptor: the block bitmap is uninitialized, and the group contains only filesystem metadata.
 const BITMAP_MISSING: u16 = 0x2;
 
 /// Number of bytes of group descriptors per read.
@@ -60,7 +60,7 @@ struct ExtSuperblock {
     per_group: u64,
     /// Number of blocks of a group's inode table.
     inode_blocks: u64,
-    /// Number of blocks that superblock and group descriptors take at the start of a group with copies of them.
+    /// Number of blocks that the copies of superblock and group descriptors take at the start of a group that has them.
     front_blocks: u64,
     descriptor: u64,
     groups: u64,

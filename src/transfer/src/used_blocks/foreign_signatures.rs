@@ -1,5 +1,5 @@
-//! Detects signatures of unsupported contents. If a device has such a signature in addition to that of a supported filesystem, it is
-//! unknown which one is stale. For example, a swap signature survives the creation of an array.
+//! Detects signatures of unsupported contents. If a device has both such a signature and that of a supported
+//! filesystem, it is unknown which one is stale. For example, a swap signature survives the creation of an array.
 //!
 //! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
@@ -30,7 +30,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("LUKS", 0x10_0000, LUKS_SECOND),
     ("LUKS", 0x20_0000, LUKS_SECOND),
     ("LUKS", 0x40_0000, LUKS_SECOND),
-    // After a checksum, an offset and a version.
+    // The magic number follows a checksum, an offset and a version.
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
     ("BlueStore", 0, b"bluestore block device"),
@@ -44,7 +44,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("exFAT", 3, b"EXFAT   "),
     ("F2FS", 1024, b"\x10\x20\xf5\xf2"),
     ("JFS", 32 << 10, b"JFS1"),
-    // Disk image inside a partition, or a table for another sector size.
+    // GPT of a disk image inside a partition, or GPT for another sector size.
     ("GPT", 512, b"EFI PART"),
     ("GPT", 4096, b"EFI PART"),
 ];
@@ -80,8 +80,9 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
         .or_else(|| read_mbr_types(view).is_some().then_some("MBR"))
 }
 
-/// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a signature may also begin
-/// with a GPT: an array member with its metadata at the end has the same beginning as the array.
+/// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a
+/// signature may also begin with a GPT, because an array member with its metadata at the end has the same beginning as
+/// the array.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
     // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).
@@ -113,14 +114,15 @@ fn has_uberblock(view: &DiskView) -> bool {
     view.read_bytes(ZFS_RING, ZFS_RING_BYTES).is_some_and(|ring| ring.chunks(ZFS_SLOT).any(is_one))
 }
 
-/// Returns whether the disk has a protective MBR, without which the kernel ignores a GPT (block/partitions/efi.c).
+/// Returns whether the disk has a protective MBR. Without one, the kernel ignores a GPT (block/partitions/efi.c).
 pub(crate) fn is_protected(view: &DiskView) -> bool {
     read_mbr_types(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }
 
-/// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks (block/partitions/msdos.c).
-/// The boot flags distinguish an MBR from a boot sector, which has code at their offsets. The kernel checks the flags of a sector with a
-/// FAT signature in the same way, and treats it as FAT only if one is invalid.
+/// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks
+/// (block/partitions/msdos.c). The boot flags distinguish an MBR from a boot sector, which has code at their offsets.
+/// The kernel checks the flags of a sector with a FAT signature in the same way, and treats the sector as FAT only if a
+/// flag is invalid.
 fn read_mbr_types(view: &DiskView) -> Option<Vec<u8>> {
     let mbr = view.read_bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();

@@ -1,5 +1,5 @@
-//! Limits the work for one disk, regardless of the contents of its filesystems. Operations are counted instead of measuring time, so that
-//! tests can assert the counters.
+//! Limits the work for one disk, regardless of the contents of its filesystems. The limits count operations instead of
+//! time, so that tests can check the counters.
 
 use linux::gpt::ReadAt;
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,8 @@ pub(crate) const MOST_READS: u64 = 1 << 20;
 /// Maximum number of bytes read per disk. An ext4 of 64 TiB and the log of the largest XFS need 2 GiB each.
 pub(crate) const MOST_BYTES: u64 = 4 << 30;
 
-/// Maximum number of tree nodes visited per filesystem. For btrfs they contain about twenty million extents.
+/// Maximum number of tree nodes visited per filesystem. This number of btrfs nodes contains about twenty million
+/// extents.
 pub(crate) const MOST_NODES: usize = 1 << 16;
 
 /// Counters of the work for one disk, which are checked against the limits.

@@ -10,7 +10,7 @@ pub(super) const GAP_BYTES: u64 = 256 << 10;
 /// Maximum number of ranges per disk, which take 16 MiB of memory.
 pub(crate) const MOST_RANGES: usize = 1 << 20;
 
-/// Number of most recent ranges that a new range may extend. Several are needed, since copies of an extent, and
+/// Number of most recent ranges that a new range may extend. More than one is needed, because copies of an extent, and
 /// metadata before them, are added alternately.
 const RECENT: usize = 4;
 

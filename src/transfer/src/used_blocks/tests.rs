@@ -1,4 +1,4 @@
-//! Real filesystems: what the kernel has written into them is whole where only the used blocks were copied.
+//! Filesystems created by the usual tools: a copy of only the used blocks must contain all files.
 
 mod attacks;
 mod btrfs_extents;
@@ -42,7 +42,7 @@ fn used_of(path: &Path) -> UsedBlocks {
     of(&|bytes, at| file.read_exact_at(bytes, at), size, 512)
 }
 
-/// Reads the used blocks of a file, with the byte at `place` changed.
+/// Returns the used blocks of a file in which the byte at offset `place` is changed.
 fn used_with(file: &File, size: u64, place: u64, change: impl Fn(u8) -> u8) -> UsedBlocks {
     let read_at = |bytes: &mut [u8], at: u64| {
         file.read_exact_at(bytes, at)?;
@@ -58,7 +58,7 @@ fn bytes(used: &UsedBlocks) -> u64 {
     used.ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// Another disk, full of something else, onto which only the used blocks were copied.
+/// Copies only the used blocks to another disk, which is filled with other data. Returns its path.
 fn copied(path: &Path, used: &UsedBlocks) -> PathBuf {
     let copy = path.with_extension("copy");
     let size = fs::metadata(path).unwrap().len();
@@ -74,7 +74,8 @@ fn copied(path: &Path, used: &UsedBlocks) -> PathBuf {
     copy
 }
 
-/// Sectors of another size are refused for a disk with a table, and not for the code of a boot loader before a filesystem.
+/// A disk with a partition table requires the same sector size at the destination. A boot loader before a filesystem is
+/// not a partition table.
 #[test]
 fn the_code_of_a_boot_loader_is_no_table() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +106,7 @@ fn the_code_of_a_boot_loader_is_no_table() {
     }
 }
 
-/// Files of all sizes, some of them deleted again, so that what is free lies everywhere.
+/// Creates files of various sizes, and deletes some of them, so that free space is fragmented.
 fn fill(point: &Path) {
     for number in 0..160_u32 {
         let length = [10, 3000, 70_000, 400_000][number as usize % 4];
@@ -140,7 +141,7 @@ fn contents_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found.map(|(path, content)| (path.strip_prefix(root).unwrap().to_owned(), content)).collect()
 }
 
-/// Kernels do not mount these any more.
+/// Recent kernels no longer mount XFS of version 4.
 #[test]
 fn xfs_of_version_4_is_read_too() {
     let dir = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ struct XfsSuperblock {
     sector: u64,
     groups: u64,
     group_blocks: u64,
-    /// Whether the filesystem has version 5, whose block headers are longer.
+    /// Whether the filesystem has version 5, in which block headers are longer.
     is_5: bool,
 }
 
@@ -175,8 +175,8 @@ impl XfsSuperblock {
     }
 }
 
-/// Calls `each` with the ranges in a leaf. The ranges must ascend, start at `end` or later, and lie within the `blocks` of the group.
-/// Returns the end of the last range, and the sum of the lengths.
+/// Calls `each` with the ranges in a leaf. The ranges must be in ascending order, start at `end` or later, and lie
+/// within the `blocks` of the group. Returns the end of the last range, and the sum of the lengths.
 fn visit_records(records: &[u8], mut end: u64, blocks: u64, each: &mut impl FnMut(Range<u64>)) -> Option<(u64, u64)> {
     let mut sum = 0;
     for record in records.chunks(8) {

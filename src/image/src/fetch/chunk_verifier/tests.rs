@@ -1,4 +1,4 @@
-//! Pieces that are good, bad for a while, and bad for ever.
+//! Chunks that are intact, wrong only at first, and always wrong.
 
 use super::*;
 use crate::testing::{noise, pace};
@@ -14,7 +14,7 @@ fn manifest(body: &[u8]) -> ImageManifest {
 }
 
 struct Outcome {
-    /// All that was handed on, also before an error.
+    /// All bytes that were passed on, including those before an error.
     bytes: Vec<u8>,
     end: io::Result<()>,
     start_over: Option<String>,
@@ -127,7 +127,7 @@ fn another_length_than_the_manifests_is_refused() {
     assert!(error.contains("sends more than the image's Content-Length"), "{error}");
 }
 
-/// What a place does to one request.
+/// Possible responses of a server to one request.
 fn acts(body: &[u8]) -> Vec<Act> {
     let length = body.len();
     let with = |bytes: Vec<u8>| Act { body: Some(bytes), ..Act::default() };

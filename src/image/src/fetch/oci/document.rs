@@ -78,7 +78,7 @@ pub(crate) struct OciDescriptor {
     platform: Option<OciPlatform>,
 }
 
-/// Platform of an entry or image. Entries of attestations and other documents leave it empty.
+/// Platform of an index entry or image. It is empty in entries of attestations and other documents.
 #[derive(Debug, Default, Deserialize)]
 struct OciPlatform {
     os: Option<String>,
@@ -86,7 +86,7 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system and architecture, in the names of Go; `None` if one is missing.
+    /// Returns operating system and architecture, with Go's names (GOOS and GOARCH); `None` if one is missing.
     fn names(&self) -> Option<(&str, &str)> {
         let known = |name: &&str| !name.is_empty();
         let architecture = match self.architecture.as_deref().filter(known)? {
@@ -116,7 +116,7 @@ impl OciDocument {
             (None, Some(layers)) if is(MANIFESTS) => {
                 Ok(OciDocument::Manifest(OciLayers { layers, config: raw.config }))
             }
-            // One program could read a document that is both as an index, and another program as a manifest.
+            // If a document were both, one program could read it as an index, and another program as a manifest.
             (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
@@ -171,7 +171,8 @@ pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
 }
 
 impl OciLayers {
-    /// Returns the configuration of the image; `None` if it has none of a known type and a usual size.
+    /// Returns the configuration of the image; `None` if the image has none, or if its type is unknown or its size
+    /// unusual.
     pub(crate) fn image_config(&self) -> Option<&OciDescriptor> {
         let is_config =
             |config: &&OciDescriptor| CONFIGS.contains(&config.media_type.as_str()) && config.size <= CONFIG_BYTES;

@@ -29,8 +29,8 @@ impl ImageReference {
         Some(parse_reference(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
     }
 
-    /// Returns the digest or, if the reference has no digest, the tag, with which the manifest is requested from the
-    /// registry.
+    /// Returns the identifier with which the manifest is requested from the registry: the digest or, if the reference
+    /// has none, the tag.
     pub(crate) fn manifest_name(&self) -> String {
         self.digest.as_ref().map_or(self.tag.clone(), Digest::to_string)
     }
@@ -43,8 +43,7 @@ impl ImageReference {
         format!("{host}/{}", self.repository)
     }
 
-    /// Returns whether requests are sent over an unencrypted connection to another host. Returns `false` for a loopback
-    /// address.
+    /// Returns whether requests are sent unencrypted to another host. Returns `false` for a loopback address.
     pub(crate) fn is_unencrypted(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))

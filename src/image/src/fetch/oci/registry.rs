@@ -23,7 +23,7 @@ pub(crate) struct RegistryRepository<'a> {
     /// Pull secret with the credentials for the registry, if one is configured.
     pub secret: Option<&'a PullSecret>,
     pub pace: &'a FetchRetryPolicy,
-    /// `Authorization` header, once the registry has required one.
+    /// `Authorization` header; `None` until the registry requires one.
     pub authorization: Option<SecretText>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> RegistryRepository<'a> {
     /// Fetches the manifest with this tag; returns `None` if the registry answers 404.
     ///
     /// # Errors
-    /// Returns an error if the registry answers neither with a manifest nor with status 404.
+    /// Returns an error if the registry answers with anything other than a manifest or status 404.
     pub(crate) fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.fetch_document(&url, MANIFEST_BYTES)? {
@@ -123,8 +123,8 @@ impl<'a> RegistryRepository<'a> {
     }
 
     /// Gets a token or password header if the registry answered 401, and returns whether to send the request again.
-    /// Returns `false` if the response comes from another host, to which the registry has redirected, because that host
-    /// must not receive the credentials.
+    /// Returns `false` if the registry has redirected the request to another host, because that host must not receive
+    /// the credentials.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {

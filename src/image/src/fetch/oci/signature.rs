@@ -1,5 +1,5 @@
-//! Signatures by cosign of images in registries. A signature is stored in the repository of the image, under a tag
-//! derived from the image's digest.
+//! cosign signatures of images in registries. A signature is stored in the repository of the image, under a tag derived
+//! from the image's digest.
 
 use super::registry::RegistryRepository;
 use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature};
@@ -20,8 +20,8 @@ pub(crate) struct VerifiedSignature {
 /// for this machine. Returns `None` if no keys are configured.
 ///
 /// # Errors
-/// Returns an error if keys are configured, but the image has no valid signature by a trusted key, or the signature is
-/// for another image.
+/// Returns an error if keys are configured and the image has no valid signature by a trusted key, or only one for
+/// another image.
 pub fn verify_signature(
     registry: &mut RegistryRepository,
     source: &ImageSource,

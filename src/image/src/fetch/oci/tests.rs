@@ -1,4 +1,4 @@
-//! A registry on loopback with everything that registries do, and everything wrong that they could do.
+//! Images from a registry on the loopback interface, both with correct and with malicious behavior.
 
 use super::*;
 use crate::fetch::{parse_given_digest, resolve_image};
@@ -27,7 +27,7 @@ fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// What a registry holds in its one repository, `os/debian`, by path below it.
+/// Contents of a registry with the single repository `os/debian`, by path below it.
 #[derive(Default, Clone)]
 struct Contents(BTreeMap<String, Vec<u8>>);
 
@@ -41,7 +41,7 @@ impl Contents {
         json!({"mediaType": kind, "digest": self.blob(bytes), "size": bytes.len()})
     }
 
-    /// By its digest and by a tag.
+    /// Adds a manifest under its digest and under a tag, and returns its descriptor.
     fn manifest(&mut self, tag: &str, manifest: &Value) -> Value {
         let bytes = serde_json::to_vec(manifest).unwrap();
         let digest = sha256(&bytes);
@@ -63,7 +63,7 @@ impl Contents {
     }
 }
 
-/// An image of one layer as `debian:12`, and its descriptor.
+/// Returns a registry that contains an image of one layer as `debian:12`, and the image's descriptor.
 fn image() -> (Contents, Value) {
     let mut contents = Contents::default();
     let layer = contents.layer(LAYER, &compress("zstd", &Tar::new().file("etc/hostname", b"server").end()));
@@ -259,7 +259,7 @@ fn what_is_not_what_its_digest_says_is_refused() {
     assert!(error.contains("digest mismatch") && error.contains("/blobs/sha256:"), "{error}");
 }
 
-/// An image of two layers, of which the upper one is not what its digest says, in a registry.
+/// Registry with an image of two layers. The upper one does not match its digest.
 fn with_a_forged_layer() -> Contents {
     let mut contents = Contents::default();
     let lower = compress("gzip", &Tar::new().file("which", b"lower").file("low", b"").end());

@@ -127,9 +127,9 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
 }
 
 /// Returns whether a token service may receive the password of a registry: it must have the same host and port as the
-/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, to which only tokens are
-/// sent, could obtain passwords by naming a token service of the attacker. If the registry uses TLS, the service must
-/// use TLS too.
+/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which normally receives
+/// only tokens, could obtain the password by naming a token service of the attacker. If the registry uses TLS, the
+/// service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -152,8 +152,8 @@ fn host_and_port(url: &Url) -> String {
 /// Returns a new `Authorization` header for a blob's URL after the previous token has expired.
 ///
 /// # Errors
-/// Returns the same errors as [`answer_challenge`], or an error if the 401 response comes from another host, to which
-/// the registry has redirected, because that host must not receive the registry's credentials.
+/// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
+/// another host and that host answers 401, because it must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,

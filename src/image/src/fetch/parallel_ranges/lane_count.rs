@@ -181,7 +181,7 @@ mod tests {
             // One or two slow measurements do not end a trial.
             (&[(100.0, true), (10.0, true), (190.0, true), (390.0, true)], &[2, 2, 4, 4]),
             (&[(100.0, true), (10.0, true), (10.0, true), (190.0, true), (10.0, true)], &[2, 2, 2, 4, 4]),
-            // With two, with four, and beyond.
+            // The rate increases with two lanes and, in two of three cases, with four.
             (&[(100.0, true), (190.0, true), (195.0, true), (195.0, true), (195.0, true)], &[2, 4, 4, 4, 2]),
             (&[(100.0, true), (200.0, true), (400.0, true), (1.0, true)], &[2, 4, 4, 4]),
             (&[(100.0, true), (120.0, true), (144.0, true)], &[2, 4, 4]),
@@ -208,7 +208,8 @@ mod tests {
         LaneChooser::new(LaneRules { window, least_bytes: 1000, ..LaneRules::default() })
     }
 
-    /// As if `bytes` had come in the time since the last change, with so much of it spent in reading.
+    /// Simulates that `bytes` were received since the last change, with this share of the time spent reading. Returns
+    /// whether the number of lanes changes.
     fn pass(choice: &mut LaneChooser, bytes: usize, reading: f64, left_bytes: u64) -> bool {
         std::thread::sleep(Duration::from_millis(3));
         let waited = choice.meter.began.elapsed().mul_f64(reading) + Duration::from_secs(u64::from(reading >= 1.0));

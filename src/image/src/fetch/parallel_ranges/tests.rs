@@ -1,5 +1,5 @@
-//! Several ranges from servers that are good, and what is never fetched in ranges. What decides is made to be always
-//! for more lanes or never, so that no clock decides a test.
+//! Parallel ranges from correct servers, and images that are never fetched in ranges. The thresholds are set so that
+//! lanes are always or never added, so the tests do not depend on timing.
 
 use super::*;
 use crate::fetch::open_source;
@@ -15,7 +15,8 @@ use testing::http::{Act, Request, Server};
 
 mod bad;
 
-/// More lanes from the second read on; they stay with a `growth` of 0, and go with one that nothing reaches.
+/// Policy that adds lanes from the second read on. They are kept if `growth` is 0, and removed if it is unreachably
+/// high.
 fn eager(growth: f64) -> FetchRetryPolicy {
     let rules = LaneRules { window: Duration::ZERO, least_bytes: 1, memory_bytes: 50_000, reading: 0.0, growth };
     FetchRetryPolicy { lanes: rules, ..pace() }
@@ -27,7 +28,7 @@ struct Outcome {
     resumed: u32,
 }
 
-/// Made once: to read the CA certificates takes longer than most of these tests.
+/// Client that all tests share, because reading the CA certificates takes longer than most of these tests.
 fn client() -> Client {
     static CLIENT: LazyLock<Client> = LazyLock::new(|| http::new_streaming_client(pace().stall).unwrap());
     CLIENT.clone()
@@ -51,7 +52,8 @@ fn part(servers: &[&Server]) -> ImagePart {
     ImagePart { url, mirrors, etag: Some("\"one\"".to_owned()), ..ImagePart::default() }
 }
 
-/// First and last byte, where both were asked for: that is how lanes ask, and nobody else.
+/// Returns the first and last byte of a requested range; `None` unless both are specified. Only requests of lanes
+/// specify both.
 fn span(request: &Request) -> Option<(usize, usize)> {
     let (first, last) = request.range.as_deref()?.strip_prefix("bytes=")?.split_once('-')?;
     Some((first.parse().ok()?, last.parse().ok()?))
@@ -67,7 +69,8 @@ fn good(body: &[u8]) -> Server {
     Server::start(body.to_vec(), |_| Act::default())
 }
 
-/// Good to the plain stream; `lane` answers the requests of the lanes, which are counted from 0.
+/// Server that answers the single stream correctly. `lane` answers the requests of the lanes, which are numbered from
+/// 0.
 fn server(body: &[u8], lane: impl Fn(usize) -> Act + Send + Sync + 'static) -> Server {
     let count = AtomicUsize::new(0);
     Server::start(body.to_vec(), move |request| match span(request) {
@@ -113,8 +116,8 @@ fn lanes_that_bring_no_more_make_way_for_one_stream() {
 
 #[test]
 fn what_is_measured_decides() {
-    // A request for the whole image pauses 16 times for half a second. Range requests do not pause, and are about a
-    // hundred times as fast.
+    // The response to a request for the whole image pauses 16 times for half a second. Responses to range requests do
+    // not pause, and are about a hundred times as fast.
     let body = noise(3_000_000);
     let server = Server::start(body.clone(), move |request| {
         let pause = span(request).is_none().then_some(Duration::from_millis(500));
@@ -240,7 +243,7 @@ fn what_lanes_bring_goes_through_the_whole_pipeline_and_the_digest_decides() {
     assert!(error.to_string().contains("digest mismatch"), "{error}");
 }
 
-/// Lanes alone, with nobody who reads.
+/// Starts lanes without a reader.
 fn lanes(server: &Server, total: u64, count: u64) -> ParallelRanges {
     let (stall, etag) = (pace().stall, Some("\"one\"".to_owned()));
     let asked =

@@ -1,4 +1,4 @@
-//! What a fetch does with every kind of server, alone and with others beside it.
+//! Downloads from servers with various defects, with and without mirrors.
 
 use super::*;
 use crate::testing::{noise, pace};
@@ -182,7 +182,7 @@ fn the_length_known_before_is_used_when_the_answer_has_none() {
     assert_eq!(outcome.resumed, 1);
 }
 
-/// From several places, all with the same image.
+/// Fetches the same image from several servers.
 fn fetch_from(servers: &[&Server], size_bytes: u64, pace: &FetchRetryPolicy) -> Outcome {
     let client = http::new_streaming_client(pace.stall).unwrap();
     let mut urls = servers.iter().map(|server| server.url("image"));
@@ -193,7 +193,7 @@ fn fetch_from(servers: &[&Server], size_bytes: u64, pace: &FetchRetryPolicy) -> 
 }
 
 fn good(body: &[u8]) -> Server {
-    // Every server has ETags of its own.
+    // Each server has different ETags.
     Server::start(body.to_vec(), |_| Act { etag: Some("\"mirror\"".into()), ..Act::default() })
 }
 

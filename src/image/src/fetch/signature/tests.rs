@@ -1,4 +1,4 @@
-//! Signatures of the real minisign (`testdata/trust`), and every way in which trust is not given.
+//! Signatures made by minisign itself (`testdata/trust`), and all cases in which they are rejected.
 
 use super::super::{ImageSource, ResolvedImage, resolve_image};
 use super::*;
@@ -19,7 +19,7 @@ const TWO: &str = include_str!("../../../../../testdata/trust/two.pub");
 const ONE_ID: &str = "6C22FE75B6915BAB";
 const TWO_ID: &str = "1D1052ED9DBCA100";
 
-/// SHA-256 of ten zeros, which the image is.
+/// SHA-256 of the image, which consists of ten zeros.
 const DIGEST: &str = "sha256:01d448afd928065458cf670b60f5a594d735af0172c8d67f22a81680132681ca";
 
 const URL: &str = "http://images/os/img.tar.zst?a=b";
@@ -30,10 +30,10 @@ fn keys(texts: &[&str]) -> SignatureKeys {
 
 type Files<'a> = &'a [(&'a str, &'a [u8])];
 
-/// What lies beside the image, and what the refusal says.
+/// Files next to the image, and part of the expected error message.
 type Case<'a> = (Vec<(&'a str, &'a [u8])>, &'a str);
 
-/// With these files beside the image.
+/// Verifies an image with these files next to it.
 fn verified_with(
     files: Files,
     keys: &SignatureKeys,
@@ -81,7 +81,7 @@ fn the_manifest_goes_first_where_both_are_signed() {
     assert!(verified_with(files, &keys(&[ONE]), None, 10).unwrap().unwrap().manifest.is_none());
 }
 
-/// A signature with this line, from 1, made another.
+/// Returns the signature with line `number`, counted from 1, replaced.
 fn with_line(signature: &[u8], number: usize, line: &str) -> Vec<u8> {
     let text = std::str::from_utf8(signature).unwrap();
     let lines = text.lines().enumerate().map(|(index, old)| if index + 1 == number { line } else { old });

@@ -1,4 +1,4 @@
-//! Trees as nobody makes them: whatever is packed arrives as it was.
+//! Unusual trees: every packed tree is unpacked unchanged.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::{collection, option};
 
 #[derive(Debug, Clone)]
 enum Node {
-    /// Content, and a hole before it.
+    /// Content, mode, and length of a hole before the content.
     File(Vec<u8>, u32, Option<u64>),
     Directory(u32),
     Symlink(String),
@@ -41,7 +41,7 @@ fn names() -> impl Strategy<Value = Vec<Named>> {
     collection::vec(named, 1..25)
 }
 
-/// As far as the names go together.
+/// Creates the files. Names that conflict with earlier ones are omitted.
 fn make(root: &Path, names: &[Named]) {
     use nix::sys::stat::{UtimensatFlags, utimensat};
     use nix::sys::time::TimeSpec;
@@ -70,7 +70,7 @@ fn make(root: &Path, names: &[Named]) {
             },
         }
         if let (Some((name, value)), Node::File(..) | Node::Directory(_)) = (&named.xattr, &named.node) {
-            // Not every filesystem for temporary files has them.
+            // Not every filesystem for temporary files supports xattrs.
             let _ = xattr::set(&path, format!("user.{name}"), value);
         }
         made.push((path, named));
@@ -87,7 +87,7 @@ proptest! {
     fn any_tree_arrives_as_it_was(names in names()) {
         let (tree, out, root) = (tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?);
         make(tree.path(), &names);
-        // An empty one is refused: `pack_image` takes it for a wrong path.
+        // `pack_image` rejects an empty directory, because its path is probably wrong.
         prop_assume!(fs::read_dir(tree.path())?.next().is_some());
         pack_image(&with_key(options(tree.path(), &out.path().join("image.tar.zst")), "one.key")).unwrap();
         burn(&serve(out.path()), "one.pub", root.path()).unwrap();

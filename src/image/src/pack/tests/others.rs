@@ -1,4 +1,4 @@
-//! What other people's tools make of an image.
+//! Unpacks images with other tools.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn root_everything_arrives_by_gnu_tar_bsdtar_and_our_own() {
     let image = out.path().join("image.tar.zst");
     pack_image(&with_key(options(zoo.path(), &image), "one.key")).unwrap();
     fs::remove_file(zoo.path().join("socket")).unwrap();
-    // A socket's directory has its time from before.
+    // Removing the socket changes the mtime of its directory.
     let was = look(zoo.path(), true);
     let seen_without_root_time = |root: &Path| {
         let mut seen = look(root, true);
@@ -67,7 +67,7 @@ fn root_a_mounted_filesystem_is_no_part_of_an_image() {
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
 
-/// Named root_ for its tools, which `scripts/test loop` has.
+/// Named `root_` because only `scripts/test loop` provides its tools.
 #[test]
 #[ignore = "needs root"]
 fn root_a_qcow2_becomes_the_raw_disk_that_it_is() {

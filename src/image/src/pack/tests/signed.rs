@@ -1,4 +1,4 @@
-//! Signatures: for which image they are, and by whom.
+//! Signatures with their key and image id.
 
 use super::*;
 
@@ -18,13 +18,13 @@ fn a_signed_image_is_burned_by_whom_it_was_signed_for() {
         error.contains("signed by key 6C22FE75B6915BAB, which is not trusted; trusted keys: 1D1052ED9DBCA100"),
         "{error}"
     );
-    // Another image in its place, that says of itself what it likes.
+    // The image is replaced by an unsigned one.
     pack_image(&options(tree.path(), &image)).unwrap();
     assert!(burn(&server, "one.pub", empty.path()).unwrap_err().to_string().contains("is not signed"));
     assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
-/// What is beside an image that is asked for by this id, with `oldest` as the minimum.
+/// Resolves the image with this requested id and `oldest` as minimum versions. Returns the signed id.
 fn reach_as(server: &Server, id: &str, oldest: &[&str]) -> Result<Option<String>> {
     let key = fs::read_to_string(Path::new(KEYS).join("one.pub")).unwrap().lines().nth(1).unwrap().to_owned();
     let keys = SignatureKeys::read(&[key], Path::new("/no/such/directory"))?;
@@ -44,7 +44,7 @@ fn a_signature_is_for_the_image_that_it_names() {
     let line = pack_image(&signed).unwrap().format_line();
     assert!(line.contains("(signed by 6C22FE75B6915BAB as ubuntu-24.04.20240101)"), "{line}");
     let server = serve(out.path());
-    // By the manifest, and where somebody takes that away, by what is signed with the sum.
+    // The id is read from the manifest or, if the manifest's signature was removed, from the signature of the checksum.
     for taken_away in [None, Some(".manifest.minisig")] {
         if let Some(suffix) = taken_away {
             fs::remove_file(with_suffix(&image, suffix)).unwrap();
@@ -65,7 +65,7 @@ fn a_signature_is_for_the_image_that_it_names() {
             assert!(error.is_refusal() && error.to_string().contains(says), "{error}");
         }
     }
-    // What was signed before images had names.
+    // Signed without an id.
     pack_image(&with_key(options(tree.path(), &image), "one.key")).unwrap();
     assert_eq!(reach_as(&server, named, &[]).unwrap(), None);
     let error = reach_as(&server, named, &["debian-12"]).unwrap_err();

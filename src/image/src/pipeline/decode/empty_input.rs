@@ -6,12 +6,12 @@ use super::error::damaged_error;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum length of consecutive input without output, in bytes. It exceeds what valid images need: a seek table of 4
-/// MiB per TiB, the data in flight between download and output (16 MiB), and a partly filled output buffer.
+/// Maximum length of consecutive input without output, in bytes. Valid images need less: a seek table of 4 MiB per TiB,
+/// the data in flight between download and output (16 MiB), and a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// Number of input bytes by which one output byte decreases the counter. An occasional output byte therefore does not
-/// reset the counter, but frames and blocks with a single byte of content remain valid.
+/// reset the counter, but frames and blocks with only one byte of content are accepted.
 const MADE_UP: u64 = 32;
 
 /// Counter of one stream. Input increases it, output decreases it.
@@ -28,7 +28,7 @@ impl EmptyInputLimit {
     /// Adds bytes of compressed input.
     ///
     /// # Errors
-    /// Returns an error if too much input in a row produced next to no output.
+    /// Returns an error if the counter exceeds its maximum: too much consecutive input has produced almost no output.
     pub(crate) fn add_input(&self, bytes: usize) -> io::Result<()> {
         let bytes = bytes as u64;
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.most {
@@ -37,7 +37,7 @@ impl EmptyInputLimit {
         let limit = self.most >> 20;
         let text = "the file is not a valid image or was crafted to never end; recreate it";
         Err(damaged_error(format!(
-            "more than {limit} MiB in a row of the compressed stream produce next to no output: \
+            "more than {limit} MiB of consecutive compressed data produce almost no output: \
                              {text}"
         )))
     }

@@ -7,7 +7,7 @@ use std::io;
 pub(crate) enum DecodeError {
     /// Error of the previous stage.
     Source(io::Error),
-    /// The stream ends at this offset, in the middle of a frame.
+    /// The stream is truncated: it ends at this offset, in the middle of a frame.
     Cut(u64),
     Damaged(String),
 }

@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 /// Maximum length of the magic numbers of compression formats, in bytes.
 pub(crate) const MAGIC_BYTES: usize = 6;
-/// Length of the first header of a tar, by which a tar is recognized, in bytes.
+/// Length of the first header of a tar, in bytes. A tar is recognized by this header.
 pub(crate) const START_BYTES: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Reader of the compressed stream with lookahead. The decoders read directly from the fetched buffers, and parts that
-//! are cut from the stream refer to these buffers, so that data is not copied.
+//! Reader of the compressed stream with lookahead. To avoid copies, the decoders read directly from the fetched
+//! buffers, and parts that are cut from the stream refer to these buffers.
 
 use super::empty_input::{EmptyInputLimit, MOST_BYTES};
 use super::error::damaged_error;
@@ -56,8 +56,8 @@ impl CompressedInput {
         self.position + self.ahead.iter().map(|chunk| chunk.len() as u64).sum::<u64>()
     }
 
-    /// Returns whether the source has failed, or the limit on input without output was exceeded. An error of the
-    /// decoder is then only a consequence of this failure.
+    /// Returns whether the source has failed, or the limit on input without output was exceeded. If so, an error of the
+    /// decoder is only a consequence.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }
@@ -105,7 +105,7 @@ impl CompressedInput {
     }
 
     /// Returns the `COUNT` bytes that begin `offset` bytes after the current position, or `None` if the stream ends
-    /// before.
+    /// earlier.
     pub(crate) fn peek_all<const COUNT: usize>(&mut self, offset: usize) -> io::Result<Option<[u8; COUNT]>> {
         let mut bytes = [0; COUNT];
         let got = self.peek(offset, &mut bytes)?;

@@ -72,7 +72,7 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block or, as the inner error, the declared length and checksum at the end of the frame.
+    /// Reads the next block. At the end of the frame, returns its declared length and checksum as the inner error.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged here.

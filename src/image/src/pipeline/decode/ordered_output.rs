@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 /// Item of the output. Items are numbered consecutively.
 pub(crate) enum DecodedItem {
     Content(BufferChunk),
-    /// Start of an lz4 frame, with the counter for its content. The buffer is an empty one; it limits the number of
-    /// pending frames and is released when this item is sent.
+    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. It is released when this item is
+    /// sent, and thereby limits the number of pending frames.
     FrameStart(ContentSum, WritableBuffer),
     /// End of an lz4 frame, with its declared length and checksum, and its offset in the compressed stream.
     FrameEnd(ContentTrailer, u64),
@@ -31,7 +31,7 @@ struct PendingItems {
     /// `None` after the end or an error was sent, or after the receiver was dropped.
     sender: Option<PipeSender>,
     next: u64,
-    /// Items that arrived before items with lower numbers, and wait for them.
+    /// Items that arrived early and wait for items with lower numbers.
     early: BTreeMap<u64, DecodedItem>,
     sum: Option<ContentSum>,
     barren: Arc<EmptyInputLimit>,
@@ -49,7 +49,7 @@ impl OrderedOutput {
     }
 
     /// Adds an item. If it is the next one in order, sends it and the items that waited for it. Other threads that add
-    /// an item during this time must wait, which costs nothing: sending takes long only if the next stage is slower
+    /// an item must wait meanwhile. This costs nothing, because sending takes long only if the next stage is slower
     /// than the decoder.
     pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {

@@ -1,4 +1,5 @@
-//! Each format whole, in parts, cut, damaged and followed by something; by one thread and by several.
+//! Each format complete, in several frames, truncated, damaged, and followed by other data, decoded by one thread and
+//! by several.
 
 mod barren;
 mod cli;
@@ -13,7 +14,7 @@ use std::io::{self, Read, Write};
 
 const FORMATS: [&str; 4] = ["zstd", "lz4", "gzip", "xz"];
 
-/// How the stream arrives, and who decodes it.
+/// Parameters of decoding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
     pub threads: usize,
@@ -24,12 +25,12 @@ pub(super) struct How {
 
 pub(super) const ONE: How = How { threads: 1, buffer_bytes: 1 << 19, plain: PayloadKind::Tar };
 pub(super) const SEVERAL: How = How { threads: 3, ..ONE };
-/// So that every border falls between two buffers once.
+/// Buffers so small that every structure of the stream is split across buffers.
 const SMALL: How = How { buffer_bytes: 7, ..ONE };
 const SMALL_SEVERAL: How = How { buffer_bytes: 7, ..SEVERAL };
 const EACH: [How; 4] = [ONE, SEVERAL, SMALL, SMALL_SEVERAL];
 
-/// Decodes while `read` reads what comes out.
+/// Decodes the source, while `read` reads the output.
 pub(super) fn through<T>(source: PipelineReader, how: How, read: impl FnOnce(PipelineReader) -> T) -> T {
     through_input(CompressedInput::new(source), how, read)
 }
@@ -44,7 +45,7 @@ fn through_input<T>(input: CompressedInput, how: How, read: impl FnOnce(Pipeline
     })
 }
 
-/// As whoever wants a tree of files has it.
+/// Rejects a disk image, like a caller that expects a tree of files.
 fn no_disk(start: &[u8]) -> io::Result<()> {
     if start.ends_with(&[0x55, 0xaa]) { Err(damaged_error("it is a disk")) } else { Ok(()) }
 }
@@ -230,7 +231,7 @@ fn any_bytes_go_through_where_the_caller_takes_them() {
     }
 }
 
-/// A 100-byte frame may say that it needs gigabytes.
+/// A frame of 100 bytes may declare a window of gigabytes.
 #[test]
 fn a_window_beyond_the_limit_is_refused() {
     let encode = |log| {
@@ -270,7 +271,7 @@ fn an_error_of_the_source_goes_through_as_it_is() {
     }
 }
 
-/// What lies before the damage was decoded by another thread, and still comes first.
+/// Data before the damage is decoded by another thread, but must precede the error.
 #[test]
 fn what_comes_before_the_damage_comes_out() {
     for how in [ONE, SEVERAL] {
@@ -289,7 +290,7 @@ fn what_comes_before_the_damage_comes_out() {
     }
 }
 
-/// Something that never ends is read until the reader has had enough; the writer must not wait for ever then.
+/// If the reader is dropped before the end of the stream, the writer must not wait forever.
 #[test]
 fn a_reader_that_goes_away_ends_the_decoding() {
     for (format, how) in FORMATS.into_iter().flat_map(|format| [ONE, SEVERAL].map(|how| (format, how))) {

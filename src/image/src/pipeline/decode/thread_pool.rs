@@ -21,7 +21,7 @@ use zstd::zstd_safe::DCtx;
 /// Maximum output of one part, in bytes: the size of pzstd's frames.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 
-/// Number of output buffers in addition to one per thread.
+/// Number of output buffers in addition to one buffer per thread.
 pub(crate) const ROOMS_BESIDE: usize = 3;
 
 /// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed it.
@@ -37,8 +37,8 @@ const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.
 const HELD: usize = 7;
-/// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. The
-/// download always has a free buffer.
+/// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. This
+/// leaves a free buffer for the download.
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.
 const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
@@ -145,8 +145,9 @@ fn item_of_result(made: io::Result<BufferChunk>) -> DecodedItem {
     made.map_or_else(|error| DecodedItem::End(Err(error)), DecodedItem::Content)
 }
 
-/// Guard that stops the output if its thread panics. Otherwise the other threads would wait for the missing part, and a test would hang
-/// instead of failing. The release build aborts on a panic, and would need neither this guard nor [`OrderedOutput::abandon`].
+/// Guard that stops the output if its thread panics. Otherwise the other threads would wait for the missing part, and a
+/// test would hang instead of failing. The release build aborts on a panic, and does not need this guard or
+/// [`OrderedOutput::abandon`].
 struct PanicGuard<'a>(&'a OrderedOutput);
 
 impl Drop for PanicGuard<'_> {
@@ -157,7 +158,7 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-/// The thread pool as seen by the thread that reads the stream.
+/// Thread pool, as used by the thread that reads the stream.
 pub(crate) struct DecoderPool<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     shared: &'env DecoderState,
@@ -166,11 +167,11 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     hired: bool,
     /// Clock for the waits of the reading thread.
     clock: Arc<StageClock>,
-    /// Buffers for output that the reading thread decodes piecemeal.
+    /// Buffers for output that the reading thread decodes in several pieces.
     pool: &'env BufferPool,
     filling: Option<(WritableBuffer, usize)>,
     pub tools: ThreadDecoders,
-    /// Buffers for frames and blocks that are decoded in one piece. Their memory is committed when it is first written,
+    /// Buffers for frames and blocks that are decoded in one piece. Memory is committed only when it is first written,
     /// and often half of a buffer is never written.
     rooms: BufferPool,
     turns: BufferPool,
@@ -211,7 +212,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads, so splitting the stream is worthwhile.
+    /// Returns whether there are several threads, which makes it worthwhile to split the stream.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
@@ -274,8 +275,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         Ok(())
     }
 
-    /// Starts the threads. The first of them takes over the clock of the reading thread, which mostly waits from now
-    /// on.
+    /// Starts the threads. The first thread takes over the clock of the reading thread, because the reading thread
+    /// mostly waits from now on.
     fn start_threads(&mut self, input: &mut CompressedInput) {
         self.hired = true;
         let mut first = Some(std::mem::take(&mut self.clock));
@@ -315,7 +316,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         self.rooms.take_buffer(&self.clock)
     }
 
-    /// Starts an lz4 frame, after all output before it.
+    /// Starts an lz4 frame, after all earlier output.
     ///
     /// # Errors
     /// Returns an error if the output is closed.

@@ -7,8 +7,9 @@ use crate::pipeline::buffer_pipe::BufferChunk;
 use std::io::{self, BufRead};
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// Maximum window: 128 MiB, which `zstd -d` accepts by default, and which `--long` and `--ultra -22` produce. A machine
-/// with 512 MiB of memory cannot spare more. Only the size that a frame requires is allocated: 8 MiB for `-19`.
+/// Maximum window: 128 MiB, the window of `--long` and `--ultra -22`, and the maximum that `zstd -d` accepts by
+/// default. A machine with 512 MiB of memory cannot spare more. Only the size that a frame requires is allocated: 8 MiB
+/// for `-19`.
 const WINDOW_LOG_MAX: u32 = 27;
 const WINDOW_BYTES_MAX: u64 = 1 << WINDOW_LOG_MAX;
 
@@ -23,7 +24,7 @@ pub(crate) struct ZstdFrame {
 }
 
 /// Scans the frame that begins here. Returns `None` if its output may exceed `most_bytes`, if the scan would hold more
-/// than `most_held` buffers, or if the frame is invalid. For an invalid frame, the decoder then returns the error.
+/// than `most_held` buffers, or if the frame is invalid. The decoder then returns the error for an invalid frame.
 ///
 /// # Errors
 /// Returns the error of the source.
@@ -77,7 +78,7 @@ struct ZstdHeader {
 }
 
 impl ZstdHeader {
-    /// Parses the header of a frame. Returns `None` if it is truncated or not supported: with reserved bits, a
+    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: with reserved bits, a
     /// dictionary, or a window that is too large. The decoder rejects such frames.
     fn parse(bytes: &[u8]) -> Option<ZstdHeader> {
         let descriptor = *bytes.get(4)?;

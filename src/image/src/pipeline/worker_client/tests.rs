@@ -1,4 +1,4 @@
-//! A worker that does its work, one that dies, and those that say what cannot be.
+//! Workers that succeed, exit early, or send invalid events.
 
 use super::*;
 use crate::pipeline::StageClock;
@@ -15,7 +15,7 @@ fn all(worker: &mut DecodeWorker) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends it these bytes. The end is the caller's.
+/// Sends these bytes to the worker. The caller sends the end.
 fn fed(worker: &DecodeWorker, bytes: &[u8]) -> PipeSender {
     let sender = worker.sender();
     for piece in bytes.chunks(BUFFER_BYTES) {
@@ -116,7 +116,7 @@ fn why_an_image_does_not_come_is_said_in_its_own_words() {
     assert!(error.to_string().contains("the zstd stream ends in the middle of a frame"), "{error}");
 }
 
-/// A worker that somebody else has taken over.
+/// Simulates a compromised worker that sends these events.
 fn taken_over(packets: &[&[WorkerEvent]]) -> io::Result<Vec<u8>> {
     let packets: Vec<Vec<u8>> = packets.iter().map(|events| packet(events)).collect();
     says(&packets)

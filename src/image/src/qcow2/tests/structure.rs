@@ -1,5 +1,5 @@
-//! Fuzzing by structure: images whose header, tables and clusters fit together, and images with one contradiction. What is read of them
-//! must be what qemu-img reads.
+//! Structure-aware fuzzing: images with consistent header, tables and clusters, and images with one contradiction. The
+//! result must be the same as that of qemu-img.
 
 use super::*;
 use flate2::Compression;
@@ -7,10 +7,10 @@ use flate2::write::DeflateEncoder;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// At the end of an image without a contradiction.
+/// Marker at the end of images without a contradiction.
 const SOUND: &[u8] = b"SOUND";
 
-/// Most bytes of a disk that are compared.
+/// Maximum number of bytes of a disk that are compared.
 const MOST_BYTES: u64 = 64 << 20;
 
 const COPIED: u64 = 1 << 63;
@@ -40,7 +40,7 @@ fn fuzz_qcow2_structure() {
     assert!(of("same disk, as it comes") > 0 && of("same disk, from a file") > 0, "{counts:?}");
 }
 
-/// Asserts that what is read here is what qemu-img reads; returns whether it was read.
+/// Asserts that this crate and qemu-img read the same disk. Returns whether the image was accepted.
 fn compare(image: &[u8], _: &mut Rng) -> bool {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("disk.qcow2"), image).unwrap();
@@ -72,7 +72,7 @@ fn compare(image: &[u8], _: &mut Rng) -> bool {
     in_file.is_ok()
 }
 
-/// Message without numbers.
+/// Returns the beginning of an error message, without digits.
 fn reason(error: &str) -> String {
     error.split([':', ';']).next().unwrap_or_default().chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -82,7 +82,7 @@ fn qemu_reads(directory: &Path) -> String {
     digest(&directory.join("disk.raw"))
 }
 
-/// An image while it is made.
+/// Image under construction.
 struct Image {
     bytes: Vec<u8>,
     cluster_bits: u32,
@@ -93,7 +93,7 @@ impl Image {
         1 << self.cluster_bits
     }
 
-    /// Adds a cluster, and returns where it is.
+    /// Adds a cluster, and returns its offset.
     fn add(&mut self, content: &[u8]) -> u64 {
         let at = self.bytes.len();
         self.bytes.extend(content);
@@ -110,13 +110,13 @@ impl Image {
     }
 }
 
-/// Where the tables of an image are.
+/// Offsets of the tables of an image.
 struct Layout {
     is_version_3: bool,
     l1_at: u64,
     l1_entries: u64,
     l2_at: Vec<u64>,
-    /// Entries of L2 tables that are in use.
+    /// Offsets of the used entries of L2 tables.
     entries: Vec<u64>,
 }
 
@@ -176,7 +176,7 @@ fn write_header(random: &mut Rng, image: &mut Image, layout: &Layout, size: u64,
     }
 }
 
-/// Fills a table with clusters: data, compressed ones, zeros and holes; in order, or the last one first.
+/// Fills a table with data clusters, compressed clusters, zero clusters and holes, in ascending or descending order.
 fn fill_table(random: &mut Rng, image: &mut Image, layout: &mut Layout, l2_at: u64, count: u64) {
     let mut order: Vec<u64> = (0..count).collect();
     if random.u8(..3) == 0 {
@@ -202,7 +202,7 @@ fn content(random: &mut Rng, length: usize) -> Vec<u8> {
     if random.bool() { vec![random.u8(..); length] } else { (0..length).map(|_| random.u8(..)).collect() }
 }
 
-/// Adds a compressed cluster at a sector of its own, and returns its descriptor.
+/// Adds a compressed cluster that starts in a new sector, and returns its descriptor.
 fn compressed(image: &mut Image, content: &[u8]) -> u64 {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(content).unwrap();
@@ -215,7 +215,7 @@ fn compressed(image: &mut Image, content: &[u8]) -> u64 {
     COMPRESSED | ((packed.len() as u64).div_ceil(512) - 1) << bits | at
 }
 
-/// One change that makes the image unsound, or at least unusual.
+/// Makes one change after which the image is invalid, or at least unusual.
 fn contradict(random: &mut Rng, image: &mut Image, layout: &Layout) {
     let entry = if layout.entries.is_empty() { None } else { random.choice(&layout.entries).copied() };
     let table = if layout.l2_at.is_empty() { None } else { random.choice(&layout.l2_at).copied() };

@@ -1,4 +1,4 @@
-//! Raw images written onto files and loop devices: complete, too long, damaged, and with runs of zeros.
+//! Raw images written to files and loop devices: complete, too long, damaged, and with runs of zeros.
 
 use super::*;
 use crate::fetch::resolve_image;
@@ -18,12 +18,12 @@ const MIB: usize = 1 << 20;
 mod ahead;
 mod download;
 
-/// What [`image`] has.
+/// Requirements that [`image`] meets.
 fn partitioned() -> ImageRequirements {
     ImageRequirements { partitions: vec![1], ..ImageRequirements::default() }
 }
 
-/// A file in place of a disk, full of what was there before.
+/// Returns a file in place of a disk, filled with old content.
 fn file(bytes: usize) -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), vec![0xaa; bytes]).unwrap();
@@ -34,7 +34,7 @@ fn open(file: &NamedTempFile) -> RawTarget {
     RawTarget::open(&file.path().to_str().unwrap().into()).unwrap()
 }
 
-/// An image with an MBR that has one partition up to its end.
+/// Returns an image with an MBR and one partition up to the end of the image.
 fn image(bytes: usize) -> Vec<u8> {
     let mut image = noise(bytes);
     image[446..510].fill(0);
@@ -53,7 +53,8 @@ fn gpt(bytes: usize, sector: usize, backup_lba: u64) -> Vec<u8> {
     image
 }
 
-/// The old content is left behind the image only, and neither in the first MiB nor in the last sector.
+/// Asserts that the disk contains the image, and old content only after the image, but not in the first MiB or the last
+/// sector.
 fn assert_written(found: &[u8], image: &[u8], sector: usize) {
     let (padded, last) = (image.len().next_multiple_of(sector).max(MIB), found.len() - sector);
     assert!(found[..image.len()] == *image, "the disk is not what the image is");
@@ -77,7 +78,7 @@ fn an_image_of_any_length_and_in_any_chunks_arrives() {
     }
 }
 
-/// A backup GPT has its header in the disk's last sector.
+/// The header of a backup GPT is in the disk's last sector.
 #[test]
 fn the_last_sector_comes_as_late_as_the_first_mib() {
     for disk_bytes in [MIB, MIB + 512, 2 * MIB, 2 * MIB + 512, 8 * MIB - 512] {
@@ -252,7 +253,7 @@ fn what_is_no_disk_is_not_opened() {
     }
 }
 
-/// Runs of zeros and of data of any length.
+/// Returns images that consist of runs of zeros and runs of data of any length.
 fn runs() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), prop_oneof![1..5000_usize, 60_000..400_000_usize, Just(BLOCK_BYTES), Just(MIB)]);
     prop::collection::vec(run, 0..12).prop_map(|runs| {

@@ -1,4 +1,4 @@
-//! What is taken of a worker that was taken over: no more than of a tar.
+//! Frames of a compromised worker: they can cause no more than a malicious tar.
 
 use super::super::member::{MemberAttributes, MemberKind};
 use super::super::member_codec::encode_member;
@@ -39,7 +39,7 @@ impl Said {
         MemberReceiver::new(reader(&self.0, 10), Box::new(|_| ()))
     }
 
-    /// The content of all members, and how the tar ended.
+    /// Returns the content of all members, and the progress at the end of the tar.
     fn read(&self) -> io::Result<(Vec<u8>, u64, u64)> {
         read(self.heard(), u64::MAX)
     }

@@ -8,8 +8,8 @@ use std::io;
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
 impl TarParser<'_> {
-    /// Returns the type of a member with this path and this size of its content. For a sparse file, also reads its map. `link` returns the
-    /// target of a link.
+    /// Returns the type of a member with this path and content size. For a sparse file, also reads its map. `link`
+    /// returns the target of a link.
     pub(super) fn read_kind(
         &mut self,
         header: &Header,

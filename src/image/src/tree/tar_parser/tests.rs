@@ -1,4 +1,4 @@
-//! Tars made by hand, well and badly, and what is read of them.
+//! Parses handmade tars, both valid and invalid.
 
 use super::super::member::MemberKind;
 use super::*;
@@ -186,7 +186,7 @@ fn empty_numbers_are_zero() {
     let no_device = |header: &mut Header| header.as_mut_bytes()[329..345].fill(0);
     let device = list(&Tar::new().raw("null", b'3', b"", no_device).end()).unwrap();
     assert!(matches!(device[0].1, MemberKind::CharacterDevice { major: 0, minor: 0 }));
-    // A size of blanks is not read alike by all readers.
+    // Readers differ in how they parse a size field of blanks.
     let blank_size = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = [b' '; 12]).end();
     assert!(error(&blank_size).contains("parse differently"), "{}", error(&blank_size));
 }

@@ -1,4 +1,4 @@
-//! ACLs: what the image gives arrives, and nothing inherits what the image does not give it.
+//! ACLs in the image are restored, and files do not inherit ACLs that the image does not contain.
 
 use super::trees::{acl_of, pack};
 use super::*;
@@ -11,7 +11,7 @@ fn record(name: &str, acl: &[u8]) -> Vec<u8> {
     [format!("SCHILY.xattr.{name}=").as_bytes(), acl].concat()
 }
 
-/// The names of all ACLs below the root.
+/// Returns the names of all ACLs below the root.
 fn acls(root: &Path) -> Vec<String> {
     let acls = |(path, seen): (PathBuf, Seen)| {
         let names = seen.xattrs.into_keys().filter_map(|name| name.into_string().ok());

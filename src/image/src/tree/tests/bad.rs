@@ -1,4 +1,4 @@
-//! Archives that lie about sizes, or are made to fill whatever they are unpacked to.
+//! Archives with wrong sizes, and archives crafted to fill the filesystem.
 
 use super::*;
 use linux::process::ToolCommand;
@@ -61,7 +61,7 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
     }
 }
 
-/// A filesystem of 4 MiB in memory, and the archive unpacked to it.
+/// Unpacks the archive to a tmpfs of 4 MiB. Returns the error message and the number of used blocks.
 fn in_little_room(tar: &[u8], flags: MsFlags) -> (String, u64) {
     let directory = tempfile::tempdir().unwrap();
     mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some("size=4m")).unwrap();
@@ -97,7 +97,7 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
     // headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
-    let bound = "the tar is longer than 75497472 bytes, twice the size of the target filesystems";
+    let bound = "the tar is longer than 75497472 bytes, the limit for target filesystems of this size";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
     let globals = (0..80_000).fold(Tar::new(), |tar, _| tar.pax(b'g', &[b"comment=x"]));
     for tar in [several(75, true).end(), padded, globals.end()] {
@@ -131,7 +131,8 @@ fn what_a_writer_cannot_set_is_named() {
     assert!(error.starts_with("etc/bad: set its nonsense: "), "{error}");
 }
 
-/// Unpacks below a root that is 4 MiB of memory, with another filesystem mounted at `srv`; looks at it, and unmounts both.
+/// Unpacks to a tmpfs of 4 MiB, with another filesystem mounted at `srv`. Calls `look` with the root, and unmounts
+/// both.
 fn beside_another<T>(mount_srv: impl Fn(&Path), tar: Tar, look: impl Fn(&Path) -> T) -> (String, T) {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -160,7 +161,7 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text =
         "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
-    assert_eq!(error, format!("{text} than 83886080 bytes, twice the size of the target filesystems"));
+    assert_eq!(error, format!("{text} than 83886080 bytes, the limit for target filesystems of this size"));
     // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
@@ -172,7 +173,7 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     assert_eq!((error.as_str(), seen), (text, 0));
 }
 
-/// Mounts a new filesystem of this disk.
+/// Creates a filesystem on this disk and mounts it.
 fn new_filesystem(kind: &str, options: &[&str], disk: &str, path: &Path) {
     ToolCommand::new(format!("mkfs.{kind}")).args(options).arg(disk).run().unwrap();
     mount(Some(disk), path, Some(kind), MsFlags::empty(), None::<&str>).unwrap();

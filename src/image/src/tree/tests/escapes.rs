@@ -1,9 +1,9 @@
-//! Tars that try to lead out of the root: every kind of member, by every way in which a name can come.
+//! Tars that try to escape from the root, with each type of member and each field that can contain a name.
 
 use super::fuzz::outside;
 use super::*;
 
-/// Makes something that is called so.
+/// Adds a member with this name.
 type Make = fn(Tar, &str) -> Tar;
 
 const MAKES: [(&str, Make); 9] = [
@@ -22,7 +22,7 @@ const MAKES: [(&str, Make); 9] = [
     }),
 ];
 
-/// What is outside becomes a name of ours.
+/// Hard links inside the root to a target outside.
 const LINKS: [(&str, Make); 4] = [
     ("hard link", |tar, target| tar.hard_link("mine", target)),
     ("hard link, PAX", |tar, target| {
@@ -34,7 +34,7 @@ const LINKS: [(&str, Make); 4] = [
     ("hard link, through", |tar, target| tar.symlink("s", target).hard_link("mine", "s").file("mine", b"x")),
 ];
 
-/// A root with symlinks that lead out of it, or will, and what each attack may call things.
+/// Returns tars that first create symlinks leading out of the root, and then use all kinds of names through them.
 fn attacks(outside: &str) -> Vec<(String, Tar)> {
     let led = || {
         let tar = Tar::new().symlink("out", outside).symlink("up", "../outside").symlink("chain", "out");

@@ -1,5 +1,5 @@
-//! Fuzzing the untar: archives that nobody would make, out of some that hold one of everything. Whatever comes, nothing
-//! outside the root is touched, nothing panics, and it ends.
+//! Fuzzes unpacking with mutations of archives that contain all types of members. Nothing outside of the root may
+//! change, and unpacking must terminate without a panic.
 
 use super::*;
 use std::time::Duration;
@@ -18,7 +18,8 @@ fn fuzz_untar() {
     fuzz.run();
 }
 
-/// Was it unpacked to its end? Fails when something is not as it must be.
+/// Unpacks the input, and returns whether it was unpacked completely. Fails if anything outside of the root has
+/// changed.
 fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
@@ -40,7 +41,7 @@ fn judge(input: &[u8], cut: usize, layered: bool) -> bool {
     unpacked.is_ok()
 }
 
-/// Unpacks any bytes at all, with a kept filesystem at `/kept`.
+/// Unpacks any bytes, for some inputs with a preserved filesystem at `/kept`.
 fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std::io::Result<UnpackResult> {
     let merged = if bytes.len().is_multiple_of(2) { vec![PathBuf::from("kept")] } else { Vec::new() };
     let mut counter = HiddenFileCounter::new(MountsBelow::default());
@@ -54,7 +55,8 @@ fn fuzz_untar_bytes(bytes: &[u8], root: &Path, cut: usize, layered: bool) -> std
     )
 }
 
-/// All that is beside the root, with times: to set the owner that is there already would change one too.
+/// Returns the state of all files outside of the root. It contains their ctime, which even setting an unchanged owner
+/// would update.
 pub(super) fn outside(directory: &Path) -> Vec<String> {
     let seen = ["", "outside", "outside/deep", "outside/secret"].map(|path| {
         let path = directory.join(path);
@@ -74,7 +76,7 @@ pub(super) fn outside(directory: &Path) -> Vec<String> {
     seen.to_vec()
 }
 
-/// One of everything that a tar can hold, without the blocks that end it.
+/// Returns archives with all types of members, without their end blocks.
 fn corpus() -> Vec<Vec<u8>> {
     let device = |header: &mut tar::Header| {
         header.set_device_major(1).unwrap();
@@ -154,7 +156,7 @@ const NUMBERS: [&[u8]; 9] = [
     b"99999999999\0",
 ];
 
-/// Some archives of the corpus after each other with some changes, mostly with the end blocks that belong there.
+/// Returns several concatenated archives of the corpus with some mutations, usually followed by end blocks.
 fn mutated(random: &mut fastrand::Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut blocks: Vec<[u8; 512]> = Vec::new();
     for _ in 0..random.usize(1..4) {
@@ -201,7 +203,7 @@ fn change(random: &mut fastrand::Rng, blocks: &mut Vec<[u8; 512]>) {
                 0 | 1 => field(random, block, 0, 100, &NAMES),
                 2 => field(random, block, 157, 100, &NAMES),
                 3 => field(random, block, 124, 12, &NUMBERS),
-                // mode, uid, gid, mtime, devices, the old sparse map.
+                // Offset and width of mode, uid, gid, mtime, and device numbers.
                 4 => {
                     let (start, width) =
                         *random.choice(&[(100, 8), (108, 8), (116, 8), (136, 12), (329, 8), (337, 8)]).unwrap();

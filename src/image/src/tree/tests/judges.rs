@@ -1,4 +1,5 @@
-//! What GNU tar, libarchive and Python read of a tar, to compare with ours. Names must be plain words.
+//! Reads tars with GNU tar, libarchive and Python, to compare the results with those of this crate. Names in the tars
+//! must be plain words.
 
 use crate::testing::reader;
 use crate::tree::member::MemberKind;
@@ -9,17 +10,17 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::Command;
 use testing::judge_process::JudgeProcess;
 
-/// One member: name without `./` and a final slash, kind as in `ls -l` (`h` for a hard link), length, link target.
+/// Member: name without `./` and trailing slash, type as in `ls -l` (`h` for a hard link), length, and link target.
 pub(crate) type Listed = (String, char, u64, String);
 
-/// Members of an archive, and the contents of all files after each other.
+/// Members of an archive, and the concatenated contents of all files.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub members: Vec<Listed>,
     pub content: Vec<u8>,
 }
 
-/// A reading, or the reason why there is none.
+/// Reading, or the reason why the archive was rejected.
 pub(crate) type Verdict = Result<Reading, String>;
 
 pub(crate) struct Judges {
@@ -54,7 +55,8 @@ impl Judges {
         Ok(Reading { members, content: decode_hex(answer["content"].as_str().unwrap()).unwrap() })
     }
 
-    /// Runs a tar program twice: for the list, whose lines have so many fields before the name, and for the contents.
+    /// Runs a tar program twice, for the list and for the contents. `fields` is the number of fields before the name in
+    /// the lines of the list.
     fn run(&mut self, tar: &[u8], program: &[&str], fields: usize) -> Verdict {
         self.archive.set_len(0).unwrap();
         self.archive.seek(SeekFrom::Start(0)).unwrap();
@@ -81,7 +83,7 @@ impl Judges {
     }
 }
 
-/// One line of `-tv`.
+/// Parses one line of the output of `-tv`.
 fn listed(line: &str, fields: usize) -> Listed {
     let words: Vec<&str> = line.split_whitespace().collect();
     // GNU tar has a letter for contiguous files.
@@ -98,7 +100,7 @@ fn listed(line: &str, fields: usize) -> Listed {
     (plain(name), kind, size, plain(link))
 }
 
-/// `./a//b/` is `a/b`.
+/// Normalizes a path: `./a//b/` becomes `a/b`.
 fn plain(name: &str) -> String {
     name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
@@ -142,20 +144,20 @@ fn content(members: &mut TarParser, kind: &MemberKind) -> std::io::Result<Vec<u8
     Ok(content)
 }
 
-/// Returns whether two of the readings differ. A refusal differs from none.
+/// Returns whether two of the readings differ. Readers that rejected the archive are ignored.
 pub(crate) fn disagree(verdicts: &[(&str, Verdict)]) -> bool {
     let readings = verdicts.iter().filter_map(|(_, verdict)| verdict.as_ref().ok());
     let readings: Vec<Reading> = readings.map(without_holes).collect();
     readings.windows(2).any(|pair| pair[0] != pair[1])
 }
 
-/// bsdtar prints no hole at the end of a file.
+/// Removes zero bytes from the content, because bsdtar does not print a hole at the end of a file.
 fn without_holes(reading: &Reading) -> Reading {
     let content = reading.content.iter().copied().filter(|byte| *byte != 0).collect();
     Reading { members: reading.members.clone(), content }
 }
 
-/// Asserts that what this crate accepts is read alike by every reader that accepts it, by two at least.
+/// Asserts that at least two readers accept the archive, and that all readers that accept it agree with this crate.
 pub(crate) fn assert_agreement(judges: &mut Judges, tar: &[u8], ours: &Reading, what: &str) {
     let verdicts = judges.read(tar);
     let accepted = verdicts.iter().filter(|(_, verdict)| verdict.is_ok()).count();

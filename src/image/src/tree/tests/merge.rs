@@ -1,4 +1,4 @@
-//! Kept filesystems below the root: what a tar may do on one that it is merged into, and what it must leave alone.
+//! Preserved filesystems below the root: changes that a merged tar may make, and files that it must not change.
 
 use super::*;
 use linux::storage::mount::MountStack;
@@ -28,7 +28,8 @@ fn unpack(
     (unpacked, counter.finish())
 }
 
-/// A root with a kept filesystem at `/var/lib`, and a place beside the root that symlinks point to.
+/// Creates a root with a preserved filesystem at `/var/lib`, and a directory outside of the root that symlinks point
+/// to.
 pub(crate) fn kept(directory: &Path) -> PathBuf {
     let root = directory.join("root");
     let lib = root.join("var/lib");
@@ -153,7 +154,7 @@ fn files_beneath_a_later_mount_are_counted() {
     assert_eq!(hidden, counts);
 }
 
-/// Mounts new filesystems at these places below the root.
+/// Mounts new filesystems at these mount points below the root.
 pub(crate) fn mounted(root: &Path, disks: &[(TestLoopDevice, &str)]) -> MountStack {
     let mut mounts = MountStack::new(root);
     for (disk, path) in disks {

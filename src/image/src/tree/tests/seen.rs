@@ -1,9 +1,10 @@
-//! What a tree is on the disk, to compare it with another one.
+//! Reads the state of a tree, to compare it with another tree.
 
 use super::*;
 use std::os::unix::fs::FileTypeExt;
 
-/// Everything that stat(2) and getxattr(2) see, by path; hard links as the first path of the same file.
+/// Attributes and content of a file, from stat(2) and getxattr(2). Hard links are recorded as the first path of the
+/// same file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) mode: u32,

@@ -1,4 +1,5 @@
-//! Random trees, packed by everybody's tar and burned, are what they were: everything that stat(2) and getxattr(2) see.
+//! Random trees are packed with several tar programs and burned. All data and attributes from stat(2) and getxattr(2)
+//! must be unchanged.
 
 use super::*;
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, mknod, utimensat};
@@ -12,19 +13,19 @@ use std::process::{Command, Stdio};
 #[derive(Debug, Clone)]
 enum Thing {
     File(Vec<u8>),
-    /// Where there is data, in pages, of how many; the rest are holes.
+    /// Numbers of the pages that contain data, and the number of all pages. The other pages are holes.
     Sparse(Vec<u64>, u64),
     Directory,
     Symlink(Vec<u8>),
-    /// Of which of the files before.
+    /// Index of the linked file among the earlier files.
     HardLink(usize),
     Fifo,
 }
 
-/// One name of a random tree.
+/// Entry of a random tree.
 #[derive(Debug, Clone)]
 struct Entry {
-    /// In which of the directories before.
+    /// Index of the parent directory among the earlier directories.
     within: usize,
     name: Vec<u8>,
     thing: Thing,
@@ -32,7 +33,7 @@ struct Entry {
     owner: (u32, u32),
     mtime: (i64, i64),
     xattrs: Vec<(String, Vec<u8>)>,
-    /// Access and default ACL: a user and what he may.
+    /// Access ACL and default ACL: id and permissions of a user.
     acls: [Option<(u32, u16)>; 2],
 }
 
@@ -78,20 +79,20 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     vec(entry, 1..30)
 }
 
-/// What a way to pack can tell of.
+/// Attributes that a tar program can pack in a format.
 #[derive(Clone, Copy)]
 struct Tells {
     nanoseconds: bool,
     xattrs: bool,
-    /// As xattrs, or as text in records of their own.
+    /// ACLs, as xattrs or as text in separate records.
     acls: bool,
-    /// All that does not fit into 100 bytes and ASCII.
+    /// Names that are longer than 100 bytes or not ASCII.
     names: bool,
 }
 
 const ALL: Tells = Tells { nanoseconds: true, xattrs: true, acls: true, names: true };
 
-/// Makes the tree, as far as it can be packed.
+/// Creates the tree, without names and attributes that cannot be packed.
 fn make(root: &Path, entries: &[Entry], tells: Tells) {
     let (mut directories, mut files) = (vec![PathBuf::new()], Vec::new());
     let mut made: Vec<(PathBuf, &Entry)> = Vec::new();
@@ -157,8 +158,9 @@ fn make(root: &Path, entries: &[Entry], tells: Tells) {
     }
 }
 
-/// As the kernel has it: a version, then tag, permissions and id of each entry. The owner may all, one user what is said, group
-/// and others may read; the mask allows all.
+/// Returns an ACL in the kernel's format: version, then tag, permissions and id of each entry. The ACL grants all
+/// permissions to the owner, `permissions` to a user, and read permission to group and others; the mask allows
+/// everything.
 pub(super) fn acl_of(user: u32, permissions: u16) -> Vec<u8> {
     let entries = [(1, 7, u32::MAX), (2, permissions, user), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)];
     let entry =
@@ -175,7 +177,7 @@ pub(super) fn pack(root: &Path, producer: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// As `drophammer image pack` does, which the agent alone has not.
+/// Packs the tree with `drophammer image pack`.
 fn pack_ourselves(root: &Path) -> Vec<u8> {
     let beside = tempfile::tempdir().unwrap();
     let output = beside.path().join("image");
@@ -192,7 +194,7 @@ fn pack_ourselves(root: &Path) -> Vec<u8> {
     zstd::decode_all(fs::File::open(&options.output).unwrap()).unwrap()
 }
 
-/// As the tar crate packs it, with PAX headers for what its own headers do not hold.
+/// Packs the tree with the tar crate.
 fn pack_with_the_crate(root: &Path) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     builder.follow_symlinks(false);
@@ -200,8 +202,8 @@ fn pack_with_the_crate(root: &Path) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// Whether the packer itself gets the tree back from its archive. Some lose what is rare: bsdtar the end of a
-/// sparse file's long path that is not UTF-8.
+/// Returns whether the tar program restores the tree from its own archive. In rare cases it does not: bsdtar truncates
+/// the long path of a sparse file if the path is not UTF-8.
 fn gives_back(tool: &str, root: &Path, tar: &[u8], tells: Tells) -> bool {
     let target = tempfile::tempdir().unwrap();
     let mut command = Command::new(tool);

@@ -1,9 +1,9 @@
-//! Layers of OCI images: what whiteouts take away, and what they must leave.
+//! Layers of OCI images: files that whiteouts remove, and files that they must not remove.
 
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// Burns layer over layer; gives the conflicts of the last one.
+/// Burns all layers in order, and returns the conflicts of the last one.
 fn layers(root: &Path, merged: &[&str], layers: Vec<Tar>) -> std::io::Result<FileConflicts> {
     let merged: Vec<PathBuf> = merged.iter().map(PathBuf::from).collect();
     layers_onto(UnpackRoot::open(root, merged)?, layers)
@@ -26,7 +26,7 @@ fn layers_onto(below: UnpackRoot, layers: Vec<Tar>) -> std::io::Result<FileConfl
     Ok(conflicts)
 }
 
-/// All paths, those of files with their content.
+/// Returns all paths, with the content of files.
 fn listing(root: &Path) -> String {
     let lines = look(root, false).into_iter().filter(|(path, _)| path != Path::new("")).map(|(path, seen)| {
         let content = seen.content.map(|content| format!("={}", String::from_utf8_lossy(&content)));

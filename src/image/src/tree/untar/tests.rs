@@ -1,4 +1,4 @@
-//! Unpacked members below a root that must not be left.
+//! Unpacks members to a root. Nothing outside of the root may change.
 
 use super::super::mounts::MountsBelow;
 use super::*;
@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use tempfile::TempDir;
 
-/// A root with a neighbour that must not be touched.
+/// Root, with a neighboring directory that must not be changed.
 struct Bench {
     directory: TempDir,
     root: PathBuf,

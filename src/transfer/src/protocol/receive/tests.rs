@@ -1,4 +1,4 @@
-//! A sender that lies.
+//! Malicious senders, and connections that are superseded.
 
 use super::super::frames::{Sha256Bytes, hash_bytes};
 use super::super::receive_state::close_if_complete;
@@ -23,7 +23,7 @@ fn ends() -> (TlsEndpoints, TlsEndpoints) {
     (TlsEndpoints::new(&a, &a_cert, b_cert.clone()).unwrap(), TlsEndpoints::new(&b, &b_cert, a_cert).unwrap())
 }
 
-/// What the receiver comes to when it is sent these frames, and what it answers at the end.
+/// Sends these frames to a receiver. Returns the receiver's result, and its last frame.
 fn told(path: &Path, frames: &[ProtocolFrame]) -> (Result<String, ConnectionEnd>, io::Result<ProtocolFrame>) {
     let (a, b) = ends();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -135,7 +135,7 @@ fn what_is_not_awaited_changes_nothing() {
     assert!(fs::read(&path).unwrap() == vec![7; SIZE as usize]);
 }
 
-/// Frames are not cloned outside of tests.
+/// Concatenates two sequences of frames. Frames do not implement `Clone`, because only tests copy them.
 fn joined(first: &[ProtocolFrame], second: &[ProtocolFrame]) -> Vec<ProtocolFrame> {
     first.iter().chain(second).map(again).collect()
 }
@@ -146,7 +146,7 @@ fn again(frame: &ProtocolFrame) -> ProtocolFrame {
     frames::read_frame(&mut &wire[..]).unwrap()
 }
 
-/// It has waited for the one before it, and meanwhile another run has brought all of the disk.
+/// While the connection waited for the previous one, another run has sent the whole disk.
 #[test]
 fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +178,7 @@ fn a_connection_that_another_one_has_taken_the_place_of_touches_nothing() {
     assert!(lock_mutex(&disks[0].state).is_whole && fs::read(&path).unwrap() == vec![7; SIZE as usize]);
 }
 
-/// Another `send` has come while the last disk became whole.
+/// Another `send` connects when the last disk is being completed.
 #[test]
 fn who_comes_after_all_was_judged_whole_is_told_so_and_touches_nothing() {
     let dir = tempfile::tempdir().unwrap();

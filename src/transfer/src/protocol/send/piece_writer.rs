@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// Writer of a connection. Its thread is the only one that uses `link`.
+/// Writer of a connection. Only the writer's thread uses `link`.
 pub(super) struct PieceWriter<'l> {
     pub(super) link: &'l mut TlsLink,
     pub(super) wire: &'l BusyTime,
@@ -81,7 +81,7 @@ impl PieceWriter<'_> {
         Ok(())
     }
 
-    /// Offers the pieces of the batch to the receiver. Returns for each offered piece whether the receiver needs it.
+    /// Offers the pieces of the batch to the receiver, and returns for each piece whether the receiver needs it.
     fn offer_batch(&mut self) -> Result<Vec<bool>, ConnectionEnd> {
         let offer = |part: &PackedPart| match part.piece {
             DiskPiece::Bytes { offset, length, sha256, .. } => Some(PieceOffer { offset, length, sha256 }),

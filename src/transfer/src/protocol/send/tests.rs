@@ -27,7 +27,7 @@ fn noise_travels_as_it_is() {
     assert_eq!(lz4_flex::block::decompress(&packed, words.len()).unwrap(), words);
 }
 
-/// The slower the wire, the smaller the pieces.
+/// On a slower network, pieces are compressed more.
 #[test]
 fn pieces_that_wait_are_made_small() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Connections that are cut or damaged, and transfers that resume.
+//! Dropped connections, damaged data, and transfers that resume.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn what_an_earlier_run_has_brought_is_not_sent_again() {
     assert!((14 * MIB..15 * MIB).contains(&travelled), "{travelled}");
 }
 
-/// Passes all on, but of the first connection one byte, once a MiB has come: to the receiver or back.
+/// Starts a proxy that changes one byte, after the first MiB of the first connection: on the way to the receiver or,
+/// with `is_back`, on the way back. Returns its address.
 fn damaging_wire(to: &str, is_back: bool) -> String {
     let (to, listener) = (to.to_owned(), TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap().to_string();

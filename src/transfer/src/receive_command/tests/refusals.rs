@@ -42,7 +42,7 @@ fn another_length_than_was_said_is_refused() {
 fn a_stranger_at_either_end_gets_nothing_and_brings_nothing() {
     let room = Room::new();
     let a = room.file("a", &disk(1000 * 512));
-    // The sender is C; the receiver is C; each side has pinned C as its peer.
+    // Three cases: the sender uses C's key, the receiver uses C's key, or the sender has pinned C's certificate.
     for (sender, senders_peer, receiver, receivers_peer) in
         [("c", "b", "b", "a"), ("a", "b", "c", "a"), ("a", "c", "b", "a")]
     {
@@ -89,7 +89,7 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
     assert!(fs::read(&b).unwrap() == vec![7; MIB]);
 }
 
-/// To try again would change nothing.
+/// A retry would fail again.
 #[test]
 fn a_certificate_that_is_not_taken_and_frames_that_are_none_stay_failures() {
     let room = Room::new();

@@ -1,11 +1,11 @@
-//! Several runs of a sender, at the same time and one after the other: disks that belong together come from one run.
+//! Several concurrent or consecutive runs of a sender: disks that belong together must be received from the same run.
 
 use super::*;
 use crate::protocol::send::{SendResult, send_disk};
 use crate::protocol::{SenderRun, TransferHello};
 use crate::source::TransferSource;
 
-/// A connection of one run: what it brings of that disk, over a wire that is cut after so many bytes.
+/// Sends a disk over one connection of a run. Connections are dropped after these numbers of bytes.
 fn connection(
     room: &Room,
     port: &str,
@@ -32,7 +32,8 @@ fn run_of(disks: &[&str]) -> SenderRun {
     SenderRun { id: uuid::Uuid::new_v4(), disks: disks.iter().map(|&disk| disk.to_owned()).collect() }
 }
 
-/// What happens at the sender's end, while the receiver waits for "a" and "b".
+/// Starts a receiver of the disks "a" and "b". Meanwhile calls `happens` with its address and a function that returns
+/// whether it is still running.
 fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bool)) {
     let [b_a, b_b] = ["ba", "bb"].map(|name| room.file(name, &vec![7; 25 * MIB]));
     let receive = room.receive(&[&format!("a={}", path(&b_a)), &format!("b={}", path(&b_b))]);
@@ -51,7 +52,7 @@ fn while_two_are_awaited(room: &Room, happens: impl FnOnce(&str, &dyn Fn() -> bo
     });
 }
 
-/// `send` has ended, its disks were written, and it was started anew, with the same certificate.
+/// `send` has ended, its disks were modified, and it was started again with the same certificate.
 #[test]
 fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
     let room = Room::new();
@@ -76,7 +77,7 @@ fn two_runs_of_a_sender_leave_no_mixture_of_two_states() {
     }
 }
 
-/// It still runs somewhere, and another one was started: they would take the disk from each other for ever.
+/// A sender is still running when another one is started. Otherwise both would restart each other's transfer forever.
 #[test]
 fn a_sender_that_another_has_taken_the_place_of_is_told_so() {
     let room = Room::new();

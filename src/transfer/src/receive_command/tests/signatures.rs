@@ -4,7 +4,7 @@ use super::*;
 
 const SECRET: &str = "0f0e0d0c0b0a09080706050403020100ffeeddcc\n";
 
-/// Returns a room in which the certificates of A and B are signed, and the file with the secret.
+/// Returns a directory with signed certificates of A and B, and the file with the secret.
 fn signed_room() -> (Room, PathBuf) {
     let room = Room(tempfile::tempdir().unwrap());
     let file = room.file("secret", SECRET.as_bytes());
@@ -60,7 +60,7 @@ fn a_short_rsa_key_is_refused_by_its_size() {
     }
 }
 
-/// The sender refuses an unsigned address, and one signed for other disks, before it connects.
+/// Before it connects, the sender refuses an unsigned address, and an address that is signed for other disks.
 #[test]
 fn an_address_without_its_signature_is_refused() {
     let (room, secret) = signed_room();

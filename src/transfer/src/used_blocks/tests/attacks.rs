@@ -1,11 +1,12 @@
-//! Filesystems that are made to cost much: each costs as little as it has bytes, and all of it is used.
+//! Filesystems crafted to cause much work: the work is bounded by the size of the filesystem, which is treated as used
+//! entirely.
 
 use super::built::{Image, Meaning, Reads, btrfs, ext, xfs};
 use super::*;
 use crate::used_blocks::disk_view::ReadIntegers;
 use fastrand::Rng;
 
-/// What it is called, and reads, bytes and nodes.
+/// Reads an image. Returns its description, and the numbers of reads, bytes and nodes.
 fn cost(image: &Image) -> (String, [u64; 3]) {
     let (work, reads) = (WorkLimits::default(), Reads::default());
     let used = read_used_blocks(&|bytes, at| reads.read(image, bytes, at), image.size, 512, &work);
@@ -14,12 +15,12 @@ fn cost(image: &Image) -> (String, [u64; 3]) {
     (used.what, work.counts())
 }
 
-/// The first image of these seeds that fits.
+/// Returns the image of the first seed for which `fits` returns `true`.
 fn first(build: fn(&mut Rng) -> Image, fits: impl Fn(&Image) -> bool) -> Image {
     (0..1000).map(|seed| build(&mut Rng::with_seed(seed))).find(fits).unwrap()
 }
 
-/// Places of the leaves and nodes of an XFS, by level.
+/// Returns the offsets of the tree blocks of an XFS on this level.
 fn blocks_of_level(image: &Image, level: u16) -> Vec<u64> {
     let is_it = |at: &&u64| {
         let mut head = [0; 16];
@@ -29,7 +30,7 @@ fn blocks_of_level(image: &Image, level: u16) -> Vec<u64> {
     image.nodes.iter().filter(is_it).copied().collect()
 }
 
-/// The records of zero blocks rise for ever.
+/// Writes records of zero blocks to a leaf.
 fn with_empty_records(image: &mut Image, leaf: u64, records: u64) {
     for index in 0..8 {
         image.write(leaf + records + index * 8, &[0, 0, 1, 0, 0, 0, 0, 0]);
@@ -50,7 +51,7 @@ fn an_xfs_whose_leaves_are_their_own_siblings_is_read_once() {
     }
     circle.write(leaves[1] + 12, &number(leaves[0]));
     with_empty_records(&mut empty, leaves[0], records);
-    // As the reader of the left sibling's number expects it.
+    // A correct number of the left sibling, so that this check does not end the traversal.
     let mut unchecked = empty.clone();
     unchecked.write(leaves[0] + 8, &u32::MAX.to_be_bytes());
     for image in [own, circle, empty, unchecked] {
@@ -92,7 +93,7 @@ fn an_ext4_whose_groups_share_a_bitmap_is_read_once() {
     assert_eq!((&*what, nodes), ("ext4 (all of it)", 2));
 }
 
-/// As many groups as there are blocks, each with a header.
+/// The superblock declares as many groups as there are blocks.
 #[test]
 fn an_xfs_with_groups_of_one_block_is_used_whole() {
     let mut image = xfs::build(&mut Rng::with_seed(1));

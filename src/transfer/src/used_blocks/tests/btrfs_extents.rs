@@ -1,8 +1,8 @@
-//! Extents of btrfs: what `mkfs.btrfs` fills from a folder, and trees of extents that contradict something.
+//! Extents of btrfs: filesystems that `mkfs.btrfs` creates from a directory, and inconsistent extent trees.
 
 use super::*;
 
-/// As mkfs fills it from a folder: without a kernel.
+/// Creates a btrfs from a directory with mkfs, without mounting it.
 fn btrfs_of_folder(dir: &Path, options: &[&str]) -> PathBuf {
     let (image, tree) = (empty(dir, "disk", 1024 * MIB), dir.join("tree"));
     fs::create_dir_all(&tree).unwrap();
@@ -37,7 +37,7 @@ fn the_extents_of_btrfs_are_all_of_it() {
     }
 }
 
-/// Its chunks are used whole where the tree of extents is not to be believed, or is not all.
+/// If the extent tree is inconsistent or incomplete, whole chunks are treated as used.
 #[test]
 fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     for at in [place + 48, place + 80 + 6, place + 88, place + 100, place + 101 + 1] {
         assert_eq!(used(at), "btrfs (whole chunks)", "{}", at - place);
     }
-    // With two devices, each contains all extents of mirrored chunks; striped chunks are treated as used entirely.
+    // Each of two devices contains all extents of mirrored chunks. Striped chunks are treated as used entirely.
     for (kinds, what) in
         [(["raid1", "raid1"], "btrfs"), (["raid0", "raid1"], "btrfs"), (["raid0", "raid0"], "btrfs (all of it)")]
     {

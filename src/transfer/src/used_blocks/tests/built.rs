@@ -1,5 +1,5 @@
-//! Filesystems that tests build with a known set of used blocks, and the fields of their metadata, which mutations change by their meaning.
-//! The readers verify no checksums, so that every mutation is reached.
+//! Filesystems that tests build with known used blocks, and the fields of their metadata. Mutations change a field
+//! according to its meaning. The readers do not verify checksums, so every mutation is effective.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of used blocks can have one range")]
 
@@ -18,14 +18,15 @@ const PAGE: u64 = 4096;
 /// Role of a number in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Place of another metadata block, in the unit of [`Image::pointers`].
+    /// Location of another metadata block, in the unit of [`Image::pointers`].
     Pointer,
     Level,
     /// Number of records or items.
     Count,
-    /// Length or sum, zero or not.
+    /// Length or sum, which may be zero.
     Length,
-    /// Number that defines what is used, together with others: another one makes another filesystem.
+    /// Number that contributes to the definition of the used blocks. A different number gives a different valid
+    /// filesystem.
     Defines,
     Generation,
     Owner,
@@ -39,17 +40,17 @@ pub(crate) struct Field {
     pub meaning: Meaning,
 }
 
-/// A sparse disk.
+/// Sparse disk with a filesystem.
 #[derive(Clone, Default)]
 pub(crate) struct Image {
-    /// As the reader calls it.
+    /// Name of the filesystem in the reader's description.
     pub what: &'static str,
     pub size: u64,
     pages: BTreeMap<u64, Vec<u8>>,
     pub fields: Vec<Field>,
-    /// Values that pointers have.
+    /// Values of all pointers.
     pub pointers: Vec<u64>,
-    /// Metadata blocks, of so many bytes: place of each.
+    /// Offsets of all metadata blocks, each of `node_bytes` bytes.
     pub nodes: Vec<u64>,
     pub node_bytes: u64,
     pub used: Vec<Range<u64>>,
@@ -80,7 +81,7 @@ impl Image {
         Ok(())
     }
 
-    /// A number that mutations may change.
+    /// Writes a number, and records it as a field that mutations may change.
     pub(crate) fn put(&mut self, at: u64, value: u64, (width, is_big_endian): (usize, bool), meaning: Meaning) {
         let field = Field { at, width, is_big_endian, meaning };
         self.set(&field, value);
@@ -106,7 +107,7 @@ impl Image {
         self.read(&mut bytes, at).is_ok() && bytes == magic
     }
 
-    /// One metadata block gets the content of another one.
+    /// Copies the content of one metadata block to another one.
     pub(crate) fn copy_node(&mut self, from: u64, onto: u64) {
         let mut bytes = vec![0; self.node_bytes as usize];
         if self.read(&mut bytes, from).is_ok() {
@@ -115,7 +116,7 @@ impl Image {
     }
 }
 
-/// How often each place was read.
+/// Number of reads of each offset and length.
 #[derive(Default)]
 pub(crate) struct Reads(RefCell<HashMap<(u64, usize), u64>>);
 
@@ -134,7 +135,7 @@ impl Reads {
     }
 }
 
-/// Free ranges of `0..blocks` that overlap nothing of `taken`, in order and apart.
+/// Returns random free ranges of `0..blocks`, in order and not adjacent, that do not overlap `taken`.
 pub(crate) fn free_ranges(
     random: &mut fastrand::Rng,
     blocks: u64,
@@ -159,7 +160,7 @@ pub(crate) fn free_ranges(
     free
 }
 
-/// What is not free.
+/// Returns the ranges that are not free.
 pub(crate) fn rest(free: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
     let (mut used, mut at) = (Vec::new(), 0);
     for range in free {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The number of a feature that nobody knows yet.
+/// Unknown feature bits.
 #[test]
 fn features_of_xfs_that_are_not_known_make_it_doubtful() {
     let dir = tempfile::tempdir().unwrap();
@@ -21,7 +21,7 @@ fn features_of_xfs_that_are_not_known_make_it_doubtful() {
     }
 }
 
-/// Numbers so large that their sums and products are none any more.
+/// Numbers so large that their sums and products overflow.
 #[test]
 fn numbers_that_overflow_make_a_filesystem_doubtful() {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn numbers_that_overflow_make_a_filesystem_doubtful() {
     assert_eq!(with(xfs, 48, &[&[0xff; 8][..], &[0; 68], &[0]].concat()), "xfs (all of it)");
 }
 
-/// What contradicts itself is used whole, and nothing of it makes the reader fail.
+/// Randomly changed bytes: the ranges remain valid, and the readers do not panic.
 #[test]
 fn garbled_filesystems_are_used_whole_or_more() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! Filesystems that are built, and mutated by the meaning of their fields: pointers to the block itself, its parent and its siblings,
-//! levels, counts, lengths of 0 and the largest ones, generations and owners of others, blocks that are copies of others.
+//! Builds filesystems, and mutates fields according to their meaning: pointers to the block itself, its parent and its
+//! siblings; levels, counts and lengths, such as 0 and the maximum; wrong generations and owners; and blocks that are
+//! copies of others.
 //!
-//! `scripts/fuzz SECONDS SEED used_blocks` goes on for longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
+//! `scripts/fuzz SECONDS SEED used_blocks` runs longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 
 use super::built::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
 use super::*;
@@ -9,11 +10,11 @@ use crate::used_blocks::limits::MOST_NODES;
 use fastrand::Rng;
 use std::time::{Duration, Instant};
 
-/// Images of a run without DROPHAMMER_FUZZ_SECONDS, of each filesystem.
+/// Number of images of each filesystem in a run without DROPHAMMER_FUZZ_SECONDS.
 const FEW: u64 = 60;
 const MUTANTS: usize = 50;
 
-/// What looks for signatures reads a place several times.
+/// Maximum number of reads of one offset. The detection of signatures reads some offsets several times.
 const MOST_OF_ONE_PLACE: u64 = 16;
 
 type Build = fn(&mut Rng) -> Image;
@@ -29,7 +30,7 @@ struct Tally {
     most_bytes: u64,
 }
 
-/// Reads an image, and asserts that its work is bounded by the image.
+/// Reads an image, and asserts that the work is bounded by its size.
 fn read(image: &Image, tally: &mut Tally) -> UsedBlocks {
     let (work, reads) = (WorkLimits::default(), Reads::default());
     let used = read_used_blocks(&|bytes, at| reads.read(image, bytes, at), image.size, 512, &work);
@@ -55,7 +56,7 @@ fn holds(used: &UsedBlocks, ranges: &[Range<u64>]) -> bool {
     ranges.iter().all(|range| used.ranges.iter().any(|is| is.start <= range.start && range.end <= is.end))
 }
 
-/// Another value, by what the field means.
+/// Returns a new value according to the meaning of the field.
 fn value(image: &Image, old: u64, width: usize, meaning: Meaning, random: &mut Rng) -> u64 {
     let most = u64::MAX >> (64 - 8 * width);
     let near = [0, 1, old.wrapping_sub(1), old.wrapping_add(1), most, most >> 1, most - 1];
@@ -71,8 +72,8 @@ fn value(image: &Image, old: u64, width: usize, meaning: Meaning, random: &mut R
     value & most
 }
 
-/// Returns whether a reader must see that the mutant contradicts itself, or that nothing has changed: it is one field, which does not define
-/// what is used.
+/// Mutates an image. Returns whether a reader must detect a contradiction, or find the same used blocks: only one field
+/// was changed, and it does not define the used blocks.
 fn mutate(image: &mut Image, random: &mut Rng) -> bool {
     let fields = if random.bool() { 1 } else { random.usize(2..5) };
     let mut contradicts = fields == 1;

@@ -1,9 +1,9 @@
-//! Filesystems that the kernel has filled: copies of their used blocks are complete and consistent.
+//! Filesystems filled by the kernel: copies of their used blocks must be complete and consistent.
 
 use super::*;
 use std::time::{Duration, Instant};
 
-/// Mounted until it is dropped.
+/// Mounted filesystem, which is unmounted when this value is dropped.
 struct Mounted(PathBuf, String);
 
 impl Mounted {
@@ -38,7 +38,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Made, filled by the kernel, unmounted, read, copied, checked and mounted again.
+/// Creates a filesystem, fills it, unmounts it and copies its used blocks. The copy is checked and mounted.
 fn moves(name: &str, size: u64, mkfs: &[&str], check: &[&str], most_used: u64) {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", size);
@@ -102,7 +102,7 @@ fn loop_the_used_blocks_of_btrfs_are_all_of_it() {
     }
 }
 
-/// The journal has what the maps have not yet.
+/// The journal contains changes that are not in the bitmaps yet.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_what_was_not_unmounted_is_used_whole() {

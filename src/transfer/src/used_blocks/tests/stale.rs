@@ -1,4 +1,4 @@
-//! Signatures of what is gone, in disks that have something else by now: nothing of that stays behind.
+//! Stale signatures of earlier contents next to current contents. All current contents must be treated as used.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn everything(size: u64) -> Vec<Range<u64>> {
     std::iter::once(0..size).collect()
 }
 
-/// Made by `mkfs`, then with these bytes too.
+/// Creates a filesystem with `mkfs`, and then writes these bytes. Returns the used blocks.
 fn with(size: u64, mkfs: &[&str], more: &[(u64, &[u8])]) -> UsedBlocks {
     let dir = tempfile::tempdir().unwrap();
     let image = empty(dir.path(), "disk", size);
@@ -82,7 +82,8 @@ fn what_is_not_read_makes_a_filesystem_doubtful() {
     }
 }
 
-/// A mirror's member with its superblock at the end has its filesystem at the beginning. Other kinds have a part of one there.
+/// A member of a RAID 1 array with its superblock at the end begins with the filesystem. Members of other levels begin
+/// with a part of the filesystem.
 #[test]
 fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
     let (size, md) = (320 * MIB, 0xa92b_4efc_u32.to_le_bytes());
@@ -96,7 +97,7 @@ fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
         let used = with(size, mkfs, &[(size - (8 << 10), &md)]);
         assert_eq!((used.what, used.ranges), (format!("{name} or md (all of it)"), everything(size)));
     }
-    // Nothing that is read, and two of those.
+    // No supported filesystem, and two of them.
     let zeros = &[0; 4096][..];
     let used = with(size, SWAP, &[(0, zeros), (4096, &md)]);
     assert_eq!((&*used.what, used.ranges), ("md (all of it)", everything(size)));
@@ -104,7 +105,8 @@ fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
     assert_eq!((&*used.what, used.ranges), ("two filesystems (all of it)", everything(size)));
 }
 
-/// A disk of a firmware's array has its table at the beginning, and only a part of what that tells.
+/// A member of a firmware RAID begins with the partition table of the array, but contains only a part of the
+/// partitions.
 #[test]
 fn a_gpt_on_a_member_of_an_array_is_not_followed() {
     let size = 64 * MIB;
@@ -124,7 +126,7 @@ fn a_gpt_on_a_member_of_an_array_is_not_followed() {
     write(&image, size - 1024, b"Intel Raid ISM Cfg Sig. 1.3.00");
     let all_of_a_table = UsedBlocks { has_table: true, ..mark_all_used(size) };
     assert_eq!(used_of(&image), all_of_a_table);
-    // Partitions of an MBR came after the GPT, or a filesystem on the whole disk.
+    // Without a protective MBR, the GPT is stale: the disk now has an MBR, or a filesystem on the whole disk.
     for (what, kind, is_followed) in [("the GPT's", 0xee, true), ("another one", 0x83, false), ("none", 0, false)] {
         write(&image, size - 1024, &[0; 512]);
         write(&image, 446 + 4, &[kind]);
@@ -133,11 +135,11 @@ fn a_gpt_on_a_member_of_an_array_is_not_followed() {
     }
 }
 
-/// A partition table of the old kind, and what was on the whole disk before.
+/// An MBR, on a disk with an earlier filesystem on the whole disk.
 #[test]
 fn partitions_of_an_mbr_are_used_whole() {
     let size = 64 * MIB;
-    // Flag, type, first sector, count of sectors.
+    // Boot flag, type, first sector, number of sectors.
     let entry = |flag: u8, kind: u8, start: u32, count: u32| -> Vec<u8> {
         let (start, count) = (start.to_le_bytes(), count.to_le_bytes());
         [&[flag, 0, 0, 0, kind, 0, 0, 0][..], &start, &count].concat()

@@ -1,8 +1,8 @@
-//! Used clusters of vfat, and the number of bits of its FAT.
+//! Used clusters of vfat, and the detection of FAT12, FAT16 and FAT32.
 
 use super::*;
 
-/// Not every kernel has vfat; mtools writes into an image by itself.
+/// Uses mtools, which write to an image without the kernel, because not every kernel supports vfat.
 #[test]
 fn the_used_clusters_of_vfat_are_all_of_it() {
     for (size, bits, most_used) in
@@ -33,7 +33,7 @@ fn the_used_clusters_of_vfat_are_all_of_it() {
     }
 }
 
-/// Linux asks for the size of the FAT alone (fs/fat/inode.c), and a FAT32 may have few clusters.
+/// Linux recognizes FAT32 only by the table size field (fs/fat/inode.c), so a FAT32 may have few clusters.
 #[test]
 fn a_fat32_of_few_clusters_is_none_of_16_bits() {
     const SECTOR: u64 = 4096;

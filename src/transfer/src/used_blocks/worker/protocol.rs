@@ -23,8 +23,8 @@ pub(crate) struct ReadRequest {
 /// Message from the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WorkerMessage {
-    /// Request for bytes of the disk. The response is the byte 1 and the requested bytes, or the byte 0 if the disk
-    /// cannot be read.
+    /// Request for bytes of the disk. The response is the byte 1 followed by the requested bytes, or the byte 0 if the
+    /// disk cannot be read.
     Read { at: u64, length: u32 },
     /// Next used ranges, in order.
     Used(Vec<Range<u64>>),

@@ -17,7 +17,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 /// Limit on the worker's CPU time, in seconds. The largest bitmaps take a few seconds.
 const PROCESSOR_SECONDS: u64 = 300;
 
-/// Runs the worker: reads the parent's disk over the socket on standard input, and sends the used ranges.
+/// Runs the worker: reads the disk through the parent, over the socket on standard input, and sends the used ranges.
 ///
 /// # Errors
 /// Fails if this process cannot be sandboxed, or the parent is gone.

@@ -1,4 +1,4 @@
-//! A process that reads filesystems, one that dies, and those that were taken over.
+//! Workers that read filesystems, exit early, or are compromised.
 
 #![allow(clippy::single_range_in_vec_init, clippy::reversed_empty_ranges, reason = "hostile lists have such ranges")]
 
@@ -61,7 +61,7 @@ fn the_process_has_its_socket_and_no_descriptor_of_the_disk() {
     }
 }
 
-/// What a worker says that somebody else has taken over, and what its parent makes of it.
+/// Simulates a compromised worker that sends these bytes, and returns the result of its parent.
 fn taken_over(messages: &[u8]) -> io::Result<UsedBlocks> {
     let (here, there) = UnixStream::pair().unwrap();
     let messages = messages.to_vec();

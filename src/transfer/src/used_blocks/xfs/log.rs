@@ -16,7 +16,7 @@ const LENGTH: usize = 12;
 const OPERATIONS: usize = 40;
 const BUFFER_BYTES: usize = 320;
 
-/// Number of bytes of a record for which one header suffices. Longer records have several headers.
+/// Maximum number of bytes of a record with one header. Longer records have several headers.
 const HEADER_REACH: u32 = 32 << 10;
 
 /// Offset of the flags in the only operation of an unmount record.
@@ -35,7 +35,7 @@ pub(crate) fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
     log.ends_with_unmount(view, start).unwrap_or(false)
 }
 
-/// Cycle number of each sector of the log (`rounds`), and the sectors with record headers.
+/// Contents of the log: the cycle number of each sector (`rounds`), and the sectors with record headers.
 struct XfsLog {
     rounds: Vec<u32>,
     /// Sector numbers of record headers.

@@ -1,4 +1,4 @@
-//! Registries that want a user and a password, and everybody else who would like to have them.
+//! Registries that require user and password, and other servers that must not receive them.
 
 use super::*;
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -10,7 +10,7 @@ fn basic() -> String {
     format!("Basic {}", BASE64_STANDARD.encode(format!("robot:{PASSWORD}")))
 }
 
-/// What opens this server.
+/// Pull secret for this server.
 fn secret(server: &Server) -> PullSecret {
     let registry = model::registry_auth::registry_of(&url(server, ":12")).unwrap();
     PullSecret { registry, username: "robot".to_owned(), password: SecretText::new(PASSWORD), ..PullSecret::default() }
@@ -28,7 +28,7 @@ fn burn(reached: ResolvedImage) -> Result<bool> {
     Ok(root.path().join("etc/hostname").exists())
 }
 
-/// What was sent to it, in which a password or what stands for one would be seen.
+/// All requests that the server has received, as text that is searched for passwords and identity tokens.
 fn sent(server: &Server) -> String {
     format!("{:?}", server.requests())
 }
@@ -39,7 +39,7 @@ fn is_told(text: &str) -> bool {
         .any(|word| text.contains(word))
 }
 
-/// Wants exactly this header.
+/// Registry that requires exactly this `Authorization` header.
 fn wants(contents: Contents, header: String, challenge: String) -> Server {
     Server::start(Vec::new(), move |request| match &request.authorization {
         Some(given) if *given == header => contents.act(request),
@@ -75,7 +75,7 @@ fn without_a_password_or_with_another_the_registry_is_named() {
     assert!(!is_told(&error));
 }
 
-/// Gives the tokens `t0`, `t1`, … to who has the password.
+/// Token service that returns the tokens `t0`, `t1`, … to clients with the password or the identity token.
 fn guarded_tokens(last: &Arc<Mutex<String>>) -> Server {
     let last = last.clone();
     Server::start(Vec::new(), move |request| {
@@ -107,7 +107,7 @@ fn a_password_or_an_identity_token_buys_a_token_and_the_registry_sees_that_alone
         let secret = PullSecret { identitytoken: SecretText::new(identity), token_service, ..secret(&server) };
         let reached = reach_with(&server, secret).unwrap();
         assert!(!is_told(&format!("{reached:?}")));
-        // And once more, when that has expired on the way.
+        // The token expires before the burn, so a new one is requested.
         *last.lock().unwrap() = "none".to_owned();
         assert!(burn(reached).unwrap());
         assert!(!is_told(&sent(&server)), "{}", sent(&server));
@@ -128,7 +128,7 @@ fn a_password_or_an_identity_token_buys_a_token_and_the_registry_sees_that_alone
 fn who_a_blob_is_led_on_to_gets_nothing() {
     let (contents, _) = image();
     let blobs = contents.clone();
-    // Good storage, as registries have it.
+    // Separate storage server of the registry, which serves blobs without credentials.
     let storage = Arc::new(Server::start(Vec::new(), move |request| blobs.act(request)));
     let (to, open) = (storage.clone(), contents.clone());
     let lead_on = move |request: &Request| match (&request.authorization, request.path.contains("/blobs/")) {

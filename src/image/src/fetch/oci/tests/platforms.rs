@@ -25,7 +25,7 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
         let reached = reach_at(url(&contents.clone().serve(), ":12"), None);
         assert_eq!(reached.unwrap().digest.to_string(), ours["digest"], "{other}");
     }
-    // A single entry needs no platform; of several, none can be chosen.
+    // A single entry need not declare a platform. If there are several such entries, none can be chosen.
     for platform in [json!(null), json!({})] {
         contents.manifest("12", &json!({"manifests": [with(platform.clone())]}));
         assert_eq!(reach_at(url(&contents.clone().serve(), ":12"), None).unwrap().digest.to_string(), ours["digest"]);

@@ -1,4 +1,4 @@
-//! Signatures of the real cosign (`testdata/cosign`), and every way in which an image is not signed.
+//! Signatures made by cosign itself (`testdata/cosign`), and images without a valid signature.
 
 use super::*;
 use crate::{MinimumVersions, SignatureKey, SignatureKeys};
@@ -21,7 +21,7 @@ fn tag() -> String {
     format!("{}.sig", DIGEST.replace(':', "-"))
 }
 
-/// The image, without signatures.
+/// Registry with the unsigned image.
 fn unsigned() -> Contents {
     let mut contents = Contents::default();
     contents.blob(&file("layer.tar.zst"));
@@ -32,7 +32,7 @@ fn unsigned() -> Contents {
     contents
 }
 
-/// As cosign has left it in the registry.
+/// Registry with the image and a signature, as stored by cosign.
 fn signed(how: &str) -> Contents {
     let mut contents = unsigned();
     contents.0.insert(format!("manifests/{}", tag()), file(&format!("{how}.sig.json")));
@@ -73,7 +73,7 @@ fn what_cosign_has_signed_is_trusted_and_installed() {
             assert_eq!(fs::read_to_string(root.path().join("etc/hostname")).unwrap(), "server");
         }
     }
-    // Without a key nobody asks for a signature.
+    // Without a key, no signature is requested.
     let server = unsigned().serve();
     let reached = reach_at(url(&server, ":12"), None).unwrap();
     assert_eq!((reached.signed_by, reached.signed_as), (None, None));
@@ -100,7 +100,7 @@ fn a_signature_is_for_the_image_that_it_names() {
     }
 }
 
-/// What signs as cosign does.
+/// Signer that creates signatures like cosign.
 enum Signer {
     P256(EcdsaKeyPair),
     Ed(Ed25519KeyPair),
@@ -139,7 +139,7 @@ fn payload(digest: &str, kind: &str) -> Vec<u8> {
 const KIND: &str = "cosign container image signature";
 const MEDIA: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
-/// With these payloads and signatures beside the image.
+/// Registry with the image and these payloads and signatures.
 fn beside(signatures: &[(Vec<u8>, String)]) -> Contents {
     beside_of(unsigned(), DIGEST, signatures)
 }

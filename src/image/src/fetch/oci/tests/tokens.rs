@@ -1,8 +1,8 @@
-//! Registries that want a token, for manifests, blobs or both.
+//! Registries that require a token for manifests, blobs or both.
 
 use super::*;
 
-/// Hands out the tokens `t0`, `t1`, …, and keeps the last one.
+/// Token service that returns the tokens `t0`, `t1`, …, and stores the last one.
 pub(super) fn tokens(field: &'static str) -> (Server, Arc<Mutex<String>>) {
     let last = Arc::new(Mutex::new(String::new()));
     let keep = last.clone();
@@ -18,7 +18,7 @@ pub(super) fn unauthorized(challenge: &str) -> Act {
     Act { headers: vec![("WWW-Authenticate", challenge.to_owned())], ..Act::status(401) }
 }
 
-/// Wants the last token that was handed out.
+/// Registry that requires the last token that the token service has returned.
 fn guarded(contents: Contents, tokens: &Server, last: &Arc<Mutex<String>>) -> Server {
     let challenge = format!("Bearer realm=\"{}\",service=\"r.example\"", tokens.url("token?account=x"));
     let last = last.clone();
@@ -73,7 +73,7 @@ fn a_registry_that_refuses_every_token_is_asked_twice() {
     assert!(error.contains("the registry answers 401"), "{error}");
     assert_eq!((server.requests().len(), tokens.requests().len()), (2, 1));
 
-    // The same in the burn.
+    // The same happens in the burn.
     let last = Arc::new(Mutex::new(String::new()));
     let (tokens, _) = self::tokens("token");
     let open = last.clone();
@@ -130,7 +130,7 @@ fn a_registry_without_a_token_to_be_had_is_named() {
     }
 }
 
-/// Shows its manifests to all, and answers for blobs as `blob` says.
+/// Registry that serves manifests without authentication. `blob` may answer requests for blobs.
 fn open_manifests(contents: Contents, blob: impl Fn(&Request) -> Option<Act> + Send + Sync + 'static) -> Server {
     Server::start(Vec::new(), move |request| match request.path.contains("/blobs/") {
         true => blob(request).unwrap_or_else(|| contents.act(request)),

@@ -1,4 +1,4 @@
-//! Servers that lie, fail and change while lanes are at work.
+//! Servers that send wrong data, fail, or change the image while lanes are active.
 
 use super::*;
 use std::collections::BTreeSet;

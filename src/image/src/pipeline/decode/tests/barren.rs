@@ -1,13 +1,13 @@
-//! Streams that go on for ever, and nothing comes out of them.
+//! Endless streams that produce no output.
 
 use super::*;
 use crate::pipeline::stage_clock::StageClock;
 
-/// Smaller than in earnest, as the buffers are.
+/// Limit on input without output. Like the buffers, it is smaller than in production.
 const LIMIT: u64 = 1 << 20;
 const BUFFER_BYTES: usize = 1 << 13;
 
-/// `head`, and then `piece` again and again: what comes out of it, as long as it is not called endless.
+/// Decodes `head` followed by many repetitions of `piece`, and returns the error message.
 fn on_and_on(head: &[u8], piece: &[u8], threads: usize) -> String {
     let (sender, receiver) = create_pipe(1);
     let head = head.to_vec();
@@ -62,7 +62,7 @@ fn what_brings_nothing_ends_in_one_error() {
     for (name, head, piece) in &cases {
         for threads in [1, 3] {
             let error = on_and_on(head, piece, threads);
-            assert!(error.starts_with("more than 1 MiB in a row of the compressed stream produce"), "{name}: {error}");
+            assert!(error.starts_with("more than 1 MiB of consecutive compressed data produce"), "{name}: {error}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What the command-line tools make, with options that change the framing; and what they refuse, we refuse.
+//! Streams of the command-line tools, with options that change the framing. Streams that these tools reject must be
+//! rejected here.
 
 use super::*;
 use std::process::{Command, Stdio};
@@ -20,7 +21,7 @@ fn through_tool(tool: &str, arguments: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Text, noise, zeroes and repetitions, more than one block of any kind.
+/// Returns text, noise, zeros and repetitions, each longer than one block.
 fn varied() -> Vec<u8> {
     let text: Vec<u8> =
         (0..100_000).flat_map(|number: u32| format!("line {} of a text\n", number * 7919).into_bytes()).collect();
@@ -74,7 +75,7 @@ fn lz4() {
     for (arguments, content) in [("-c", &b""[..]), ("-BX -c", b""), ("-c", b"x"), ("-BD -BX -c", b"x")] {
         comes_back("lz4", arguments, content);
     }
-    // lz4 knows the content size only if its input is a file.
+    // lz4 writes the content size only if its input is a file.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &content).unwrap();
     for more in ["", "-BD", "-B4 -BX"] {

@@ -1,8 +1,8 @@
-//! Streams made by hand: every bit flipped, every cut, bombs, and headers that lie.
+//! Manipulated streams: each single bit flipped, truncation at each offset, decompression bombs, and wrong headers.
 
 use super::*;
 
-/// Small streams with everything in them that a format has.
+/// Returns small streams that use all features of each format.
 pub(in crate::pipeline::decode) fn specimens() -> Vec<(&'static str, Vec<u8>)> {
     use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
     let content = [&b"some text, some text, some text; "[..], &noise(40), &[9; 300]].concat();
@@ -38,7 +38,7 @@ pub(in crate::pipeline::decode) fn specimens() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Where there are checksums, other content never comes out; elsewhere the decoder at least comes to an end.
+/// With checksums, wrong content is never returned. Without checksums, the decoder must at least terminate.
 #[test]
 fn one_bit_flipped_anywhere() {
     for (name, stream) in specimens() {
@@ -82,7 +82,7 @@ fn a_cut_at_each_byte_is_an_error_or_the_end_of_a_frame() {
     }
 }
 
-/// A zstd frame of blocks that are written by hand, without a checksum.
+/// Returns a zstd frame with these blocks, without a checksum.
 fn zstd_frame(head: &[u8], blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let mut frame = [&[0x28, 0xb5, 0x2f, 0xfd][..], head].concat();
     for (at, (kind, size, bytes)) in blocks.iter().enumerate() {
@@ -93,7 +93,7 @@ fn zstd_frame(head: &[u8], blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
     frame
 }
 
-/// Single segment with a content size of four bytes.
+/// Returns the header of a single-segment frame with a content size field of four bytes.
 fn sized(size: u32) -> Vec<u8> {
     [&[0xa0][..], &size.to_le_bytes()].concat()
 }
@@ -170,7 +170,7 @@ fn lz4_frames_that_lie_are_refused() {
     assert_eq!(decoded(&linked, SEVERAL).unwrap(), b"abccccccccc\x01\x02\x03\x04\x05");
 }
 
-/// Gigabytes out of nothing: read for a while, in little memory, and given up.
+/// Decompression bombs: they are read for a while in bounded memory, and then aborted.
 #[test]
 fn bombs_go_off_slowly() {
     let large = (1_u32, 128 << 10, &b"\0"[..]);
@@ -179,7 +179,7 @@ fn bombs_go_off_slowly() {
     let xz = compress("xz", &vec![0; 64 << 20]);
     let lz4 = compress("lz4", &vec![0; 64 << 20]);
     for (name, bomb) in [
-        // 1 TiB each.
+        // Each of these frames declares 1 TiB.
         ("one frame", rle(8 << 20)),
         ("many frames", rle(64).repeat(128 << 10)),
         ("gzip", gzip.repeat(40)),

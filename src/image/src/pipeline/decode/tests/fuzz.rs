@@ -1,5 +1,5 @@
-//! Fuzzing: streams that no compressor would write, made from small good ones. No panic, no hang, bounded memory, and several
-//! threads come to the same end as one.
+//! Fuzzing with mutations of small valid streams. The decoder must not panic or hang, its memory must be bounded, and
+//! several threads must give the same result as one.
 
 use super::forge::specimens;
 use super::*;
@@ -7,9 +7,9 @@ use fastrand::Rng;
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 
-/// More than this is not read out of one input.
+/// Maximum output that is read from one input, in bytes.
 const ENOUGH_BYTES: usize = 24 << 20;
-/// The largest window or dictionary that is taken, twice, and all buffers.
+/// Memory limit: twice the largest accepted window or dictionary, and all buffers.
 const MEMORY_KIB: u64 = 512 * 1024;
 
 #[test]
@@ -30,7 +30,8 @@ fn fuzz_decoders() {
     }
 }
 
-/// Was it good? Fails when it panics, or when several threads make something else of it than one.
+/// Returns whether the input is valid. Fails if decoding panics, or if several threads give a different result than
+/// one.
 fn judge(input: &[u8], buffer_bytes: usize) -> bool {
     let how = How { buffer_bytes, plain: PayloadKind::Tar, threads: 1 };
     let (one, several) = (beginning(input, how), beginning(input, How { threads: 2, ..how }));
@@ -45,7 +46,7 @@ fn judge(input: &[u8], buffer_bytes: usize) -> bool {
     one.is_ok()
 }
 
-/// All of it, or as much as is enough: then the reader goes away.
+/// Decodes the input, up to [`ENOUGH_BYTES`]; then the reader is dropped.
 fn beginning(input: &[u8], how: How) -> io::Result<Vec<u8>> {
     through(source(input, how.buffer_bytes, Ok(())), how, |mut reader| {
         let mut out = Vec::new();
@@ -77,7 +78,7 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Rng) {
         let start = random.usize(..=length);
         start..(start + random.usize(..64)).min(length)
     };
-    // Most of a format is in the first bytes of its frames.
+    // The first bytes of a frame determine most of its format.
     let place = |random: &mut Rng, length: usize| {
         let end = if random.bool() { length.min(24) } else { length };
         random.usize(..end)
@@ -117,7 +118,7 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Rng) {
     }
 }
 
-/// Its header checksum would stop nearly every change of a flag.
+/// Corrects the header checksum, which would otherwise reveal nearly every changed flag.
 fn mend_lz4(bytes: &mut [u8]) {
     if let [0x04, 0x22, 0x4d, 0x18, flags, ..] = bytes {
         let end = 6 + if *flags & 8 != 0 { 8 } else { 0 } + if *flags & 1 != 0 { 4 } else { 0 };

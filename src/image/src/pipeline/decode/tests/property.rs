@@ -1,9 +1,9 @@
-//! Any content, cut into frames and blocks and fetched in any pieces, by any number of threads: the same bytes.
+//! The output is independent of the division into frames, blocks and fetched pieces, and of the number of threads.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Runs of noise and of one byte.
+/// Returns contents that consist of runs of noise and runs of a single byte.
 fn any_content() -> impl Strategy<Value = Vec<u8>> {
     let run = (any::<bool>(), any::<u8>(), 0..60_000_usize);
     prop::collection::vec(run, 0..6).prop_map(|runs| {
@@ -22,7 +22,7 @@ struct Shape {
     sized: bool,
     linked: bool,
     block: usize,
-    /// Flushed after so many bytes: an end of a block.
+    /// Number of bytes after which the encoder is flushed, which ends a block.
     flush: usize,
     skippable: bool,
 }

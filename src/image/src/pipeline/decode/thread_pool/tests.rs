@@ -9,7 +9,7 @@ use crate::testing::source;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The largest number of parts that ever waited to be handed out.
+/// Returns the largest number of parts that the task being assembled had at any time.
 fn most_parts(
     stream: &[u8],
     mut feed: impl FnMut(&mut DecoderPool, &mut CompressedInput) -> DecodeResult<bool>,
@@ -102,7 +102,8 @@ fn frames_without_content_wait_for_their_turn() {
     });
 }
 
-/// The download waits for a free buffer, and the scan for the download: if the scan held all buffers, neither would end.
+/// The download waits for a free buffer, and the scan waits for the download: if the scan held all buffers, both would
+/// wait forever.
 #[test]
 fn a_scan_leaves_the_download_a_buffer() {
     const BLOCK_BYTES: usize = 128 << 10;

@@ -1,4 +1,5 @@
-//! What is known of an image by its first MiB, before anything is written, and what only afterwards.
+//! Errors of an image that are detected in its first MiB before anything is written, and errors that are only detected
+//! later.
 
 use super::*;
 use crate::raw::{TargetDisk, duplicate_uuids};
@@ -41,7 +42,7 @@ fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written(
     }
 }
 
-/// `image` with other bytes at a place.
+/// Returns `image` with the bytes at an offset replaced.
 fn changed(mut image: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     image[at..at + bytes.len()].copy_from_slice(bytes);
     image
@@ -189,7 +190,7 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
     }
 }
 
-/// Entries that lie behind what is looked at are found wanting when the table is fitted.
+/// Errors in GPT entries after the first MiB are detected only when the table is fitted to the disk.
 #[test]
 fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
     let image = crowded_image(512, 4000);

@@ -1,9 +1,9 @@
-//! Raw images that come from a server: complete, changed during the download, or damaged.
+//! Raw images from a server: complete, changed during the download, or damaged.
 
 use super::*;
 use common::error::Phase;
 
-/// Burns `served` onto a file; with the digest of `promised`.
+/// Burns `served` to a file, with the digest of `promised` as the expected digest.
 fn burn(served: &[u8], promised: &[u8], disk: &NamedTempFile) -> common::error::Result<crate::BurnResult> {
     let server = Server::start(served.to_vec(), |_| Act::default());
     burn_from(&server, promised, disk)

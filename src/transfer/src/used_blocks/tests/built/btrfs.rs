@@ -1,5 +1,5 @@
-//! btrfs on one device: a superblock, a chunk for the system, one for metadata in two copies and one for data, and the trees of chunks,
-//! roots and extents. The last has one to three levels.
+//! btrfs on one device: a superblock, a system chunk, a metadata chunk in two copies, a data chunk, a chunk tree, a
+//! root tree, and an extent tree of one to three levels.
 
 use super::*;
 
@@ -12,7 +12,7 @@ const SUPERBLOCK: u64 = 64 << 10;
 const GENERATION: u64 = 77;
 const HEAD: u64 = 101;
 
-/// Type, logical start, length, and where its copies lie.
+/// Type, logical start and length of a chunk, and the offsets of its copies on the device.
 type Chunk = (u64, u64, u64, &'static [u64]);
 const DUP: u64 = 1 << 5;
 const CHUNKS: [Chunk; 3] = [
@@ -21,11 +21,11 @@ const CHUNKS: [Chunk; 3] = [
     (1, 64 * MIB, 64 * MIB, &[100 * MIB]),
 ];
 
-/// An item: key and data.
+/// Item of a tree: key and data.
 struct Item {
     key: (u64, u8, u64),
     data: Vec<u8>,
-    /// Fields of the data.
+    /// Fields of the data, which mutations may change.
     fields: Vec<(u64, (usize, bool), Meaning)>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     let fill = random.usize(3..12);
     let (chunk_root, tree_root) = (MIB, 16 * MIB);
     let first = tree_root + node;
-    // As many nodes as hold an item for each node, too.
+    // The nodes must have space for one item per node in addition to the data.
     let mut count = 1;
     while nodes_for(2 + count + data.len(), fill) > count {
         count += 1;
@@ -122,7 +122,7 @@ fn chunk_item((kind, start, length, copies): &Chunk) -> Item {
     Item { key: (256, 228, *start), data, fields }
 }
 
-/// Leaves and nodes above them, one behind the other. Returns the root and its level.
+/// Writes the leaves and the nodes above them, one after another. Returns the root and its level.
 fn tree(image: &mut Image, owner: u64, items: &[Item], (first, count): (u64, u64), fill: usize) -> (u64, u8) {
     let node = image.node_bytes;
     let (mut next, mut level) = (first, 0);
@@ -196,8 +196,8 @@ fn write_key(image: &mut Image, at: u64, (object, kind, offset): (u64, u8, u64),
     image.put(at + 9, offset, LE64, meaning);
 }
 
-/// Tree of extents whose nodes lead to the same child in each place, on all levels that there may be. Its leaf is empty. A reader that counts
-/// no visits makes `fill` to the power of the levels.
+/// Writes an extent tree with the maximum number of levels. All pointers of a node refer to the same child, and the
+/// leaf is empty. Without a limit on visits, their number would be `fill` to the power of the levels.
 pub(crate) fn with_one_child_many_times(image: &mut Image, fill: u64) {
     let (node, tree_root) = (image.node_bytes, 16 * MIB);
     let first = tree_root + node;
@@ -215,7 +215,7 @@ pub(crate) fn with_one_child_many_times(image: &mut Image, fill: u64) {
     write_node(image, tree_root, 1, 0, &[root_item]);
 }
 
-/// Each extent of the data would be as many ranges as its chunk has stripes, all on this device.
+/// Gives the data chunk this number of stripes, all on this device, so that each extent has as many ranges.
 pub(crate) fn with_copies_of_copies(image: &mut Image, copies: u64) {
     let mut chunks: Vec<Item> = CHUNKS.iter().map(chunk_item).collect();
     let data = &mut chunks[2].data;

@@ -1,4 +1,4 @@
-//! ext4 with and without 64 bits: a superblock, the descriptors of its groups and a bitmap for each.
+//! ext4 with and without the 64bit feature: a superblock, the group descriptors, and a block bitmap for each group.
 
 use super::*;
 
@@ -33,7 +33,7 @@ pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     for group in 0..groups {
         let start = first + group * per_group;
         let count = per_group.min(blocks - start);
-        // In its own group, behind what the first one has before.
+        // The tables are in the group itself. In the first group, they follow superblock and descriptors.
         let tables = start + if group == 0 { front } else { random.u64(0..8) };
         let taken = [0..(tables - start) + 2 + inode_blocks];
         let free = free_ranges(random, count, &taken, random.clone().usize(0..60));

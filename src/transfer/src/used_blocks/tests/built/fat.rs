@@ -53,7 +53,7 @@ pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
         let at = (reserved + copy * table_sectors) * SECTOR;
         image.write(at, &table[..(table_sectors * SECTOR) as usize]);
         image.nodes.push(at);
-        // An entry of one copy alone contradicts the other one.
+        // If only one copy of an entry is changed, the copies contradict each other.
         for _ in 0..8 {
             let entry = random.u64(0..table_sectors * SECTOR / 4) * 4;
             image.fields.push(Field { at: at + entry, width: 4, is_big_endian: false, meaning: Meaning::Generation });

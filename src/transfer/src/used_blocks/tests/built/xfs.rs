@@ -1,4 +1,4 @@
-//! XFS of versions 4 and 5: superblock, a clean log, and the tree of free extents of each group, of one to three levels.
+//! XFS of versions 4 and 5: superblock, clean log, and the free-space B-tree of each group, with one to three levels.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const BE32: (usize, bool) = (4, true);
 const BE64: (usize, bool) = (8, true);
 const NONE: u64 = u32::MAX as u64;
 const LOG_BLOCKS: u64 = 16;
-/// First block of the tree in each group, and room for the tree.
+/// First block and maximum number of blocks of the tree in each group.
 const TREE: u64 = 4;
 const TREE_BLOCKS: u64 = 60;
 
@@ -15,7 +15,7 @@ struct Shape {
     block: u64,
     records: u64,
     magic: &'static [u8],
-    /// Records of a leaf, and children of a node.
+    /// Maximum number of records of a leaf, and of children of a node.
     fill: usize,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn build(random: &mut fastrand::Rng) -> Image {
     image
 }
 
-/// Ends with the record that an unmount writes.
+/// Writes a log that ends with an unmount record.
 fn log(image: &mut Image, at: u64) {
     for (offset, value) in [(0, 0xfeed_babe), (4, 2), (8, 1), (12, 512), (40, 1), (512, 2)] {
         image.put(at + offset, value, BE32, Meaning::Length);
@@ -119,7 +119,7 @@ fn tree(image: &mut Image, shape: &Shape, start: u64, blocks: u64, free: &[Range
 fn head(image: &mut Image, shape: &Shape, at: u64, level: u64, count: u64, siblings: [u64; 2]) {
     image.write(at, shape.magic);
     image.put(at + 4, level, BE16, Meaning::Level);
-    // Only the first child of a node is followed, because leaves contain their siblings.
+    // Only the first child of a node is followed, because leaves contain pointers to their siblings.
     let meaning = if level == 0 { Meaning::Count } else { Meaning::Defines };
     image.put(at + 6, count, BE16, meaning);
     for (offset, sibling) in [(8, siblings[0]), (12, siblings[1])] {
