@@ -97,7 +97,8 @@ use systemd_notify::ServiceManager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
-/// Note for a server that runs as root, which is acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
+/// Note for a server that runs as root, which is acceptable on a test bench. In a rack, the systemd unit should run the
+/// server as a separate user.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
 
@@ -153,7 +154,7 @@ impl AppState {
 
     /// Requests a reload of the directory, which wakes waiting machines and logs problems.
     fn request_reload(&self) {
-        // Fails only if the keeper's thread has exited, at shutdown.
+        // Sending fails only at shutdown, when the directory thread has exited.
         let _ = self.wake.send(ReloadEvent::State);
     }
 }
@@ -161,7 +162,7 @@ impl AppState {
 /// Runs `drophammer serve`: serves, checks the directory, or backs up or restores the database.
 ///
 /// # Errors
-/// As [`run_server`], or a file cannot be read or written.
+/// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
         return report_refusal(
