@@ -124,7 +124,7 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    server.heard("127.0.0.1 does not use https on the https port").await;
+    server.heard("127.0.0.1 sends plain http to the https port").await;
     let operator = server.operator();
     let client = trusting("ca.pem");
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Reinstall from the page. The operator first selects options, then reviews the plan with the data that would be lost and preserved, and
-//! finally confirms it by typing the machine's name.
+//! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost and
+//! preserved, and confirms the plan by typing the machine's name.
 
 use super::differences::AllocationChanges;
 use super::form::SubmittedForm;
@@ -71,7 +71,8 @@ async fn preview_reinstall(
     Ok(ReinstallPreview { plan, changes })
 }
 
-/// Returns a digest of the plan and of the changes of the allocation. An order is refused if the digest has changed since both were shown.
+/// Returns a digest of the plan and the changes of the allocation. An order is refused if the digest differs from the
+/// one that was shown.
 fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
@@ -235,7 +236,7 @@ pub(crate) async fn post_reinstall(
     }
 }
 
-/// `POST /machines/{id}/cancel`.
+/// `POST /machines/{id}/cancel`: cancels the order.
 pub(crate) async fn post_cancel(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
