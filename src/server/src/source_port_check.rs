@@ -1,6 +1,6 @@
-//! Check that a request comes from a privileged process of the machine, by its source port. Only such a process can bind a port below
-//! 1024. This prevents unprivileged users of an installed system, and server-side request forgery, from registering as
-//!       the machine.
+//! Check that a request comes from a privileged process of the machine, by its source port. Only privileged processes
+//! can bind ports below 1024. This prevents unprivileged users of an installed system, and server-side request forgery,
+//! from registering as the machine.
 
 use super::api_error::ApiError;
 use super::host_environment::HostEnvironment;
