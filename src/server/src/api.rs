@@ -102,7 +102,8 @@ async fn check_limits(
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses a machine if its file lists MACs, and the kernel's neighbour table has another MAC for the client's address.
+/// Refuses a machine if the kernel's neighbour table has a MAC for the client's address that the machine file does not
+/// list.
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| auth::foreign_nic_message(app, machine, peer));
     let Some(message) = message else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the head of a request
-//! is needed, so that the body of an unauthenticated request is never read.
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the
+//! head of a request is needed, so the body of an unauthenticated request is never read.
 
 use super::AppState;
 use super::api_error::ApiError;

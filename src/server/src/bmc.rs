@@ -42,7 +42,7 @@ impl fmt::Display for PowerAction {
 pub struct TargetMachine {
     /// UUID of the firmware, which is compared with the UUID that the controller reports.
     pub uuid: Option<String>,
-    /// Firmware type that the machine registered with. Its boot mode is preserved.
+    /// Firmware type of the last registration. It determines the boot mode.
     pub firmware: Option<FirmwareType>,
 }
 

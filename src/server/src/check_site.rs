@@ -23,7 +23,7 @@ use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
-/// Timeout for the result of a `verify`, longer than a `verify` may take.
+/// Timeout for the result of a `verify`. It is longer than the time limit of `verify` itself.
 const VERIFY: Duration = Duration::from_secs(60);
 
 /// Maximum number of management controllers that are checked at the same time.
@@ -113,7 +113,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Returns a note for each pair of size and image for which not exactly one layout matches. Allocations with this size
+/// Returns a note for each pair of size and image that no layout or several layouts match. Allocations with this size
 /// and image must name their layout.
 fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     let known = &directory.known;
@@ -170,8 +170,8 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies the database and opens the copy. If the database cannot be copied, returns the reason as the outer error; the caller then
-    /// uses [`DatabaseCopy::open_empty`], which has the type of the inner result.
+    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. The
+    /// caller then uses [`DatabaseCopy::open_empty`].
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {

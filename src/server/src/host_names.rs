@@ -53,7 +53,7 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
     match boot_values::validate_host(&name) {
         Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),
-        _ => Err("a host name is required, without scheme, port and path: install.rack".to_owned()),
+        _ => Err("a host name is required, without scheme, port and path, such as install.rack".to_owned()),
     }
 }
 

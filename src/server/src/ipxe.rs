@@ -96,8 +96,9 @@ pub(crate) fn local_disk_script(machine: &str) -> String {
     )
 }
 
-/// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended.
-/// The script never returns to the firmware, even on errors, because the firmware would then boot the disk.
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine file or the
+/// migration has ended. The script never returns to the firmware, even on errors, because the firmware would then boot
+/// the disk.
 pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     format!(
         "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\

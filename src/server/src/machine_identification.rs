@@ -115,7 +115,7 @@ async fn explain_mac_contradiction(
     }))
 }
 
-/// Returns whether the file or the registration of another machine with a file has this MAC.
+/// Returns whether another machine with a file has this MAC, according to its file or its registration.
 async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own: &str) -> Result<bool, ApiError> {
     if directory.find_machines_by_mac(mac).any(|machine| machine.id != own) {
         return Ok(true);

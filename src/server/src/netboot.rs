@@ -187,7 +187,7 @@ struct BootRequest {
     files: FileAllocation,
     /// Reason why the request is refused; `None` if it is accepted.
     withheld: Option<String>,
-    /// Reason why the request may come from another machine; `None` if the machine is proven.
+    /// Reason why the request may come from another machine; `None` if its identity is proven.
     unproven: Option<String>,
 }
 
@@ -231,7 +231,7 @@ async fn identify_requester(
     if *method == Method::HEAD {
         return Err(ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "HEAD is not allowed: like GET, it could count an attempt of the machine's order; use GET",
+            "HEAD is not allowed, because it could count an attempt for the machine's order, as GET does; use GET",
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;

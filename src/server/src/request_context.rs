@@ -57,9 +57,8 @@ pub(crate) fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
-/// Yields the turn of the current request to other requests of the client until `work` is done, which waits for
-/// something outside of the server. The caller must not hold a lock, because the requests that wait for this lock may
-/// occupy all turns.
+/// Yields the turn of the current request to other requests of the client, while `work` waits for something outside of
+/// the server. The caller must not hold a lock, because the requests that wait for this lock may occupy all turns.
 pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest_during(work).await,

@@ -62,9 +62,13 @@ pub(crate) fn machine_routes() -> Vec<ApiRoute> {
 
 /// Returns the endpoint for one machine. Its handler depends on whether the listener serves agents or only operators.
 pub(crate) fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -> ApiRoute {
-    get_route("/v1/machine/{id}", handler, "One machine: for itself with its allocation, or in metal-api's format")
-        .with_token(RequiredToken::MachineOrOperator)
-        .with_response(one_machine_schema)
+    get_route(
+        "/v1/machine/{id}",
+        handler,
+        "One machine: its allocation for the machine itself, and metal-api's format for operators",
+    )
+    .with_token(RequiredToken::MachineOrOperator)
+    .with_response(one_machine_schema)
 }
 
 fn one_machine_schema(schemas: &mut SchemaGenerators) -> Value {

@@ -111,7 +111,8 @@ pub(crate) async fn list_machines(
     Ok(Json(all_machines(&app, &base).await?))
 }
 
-/// `GET /v1/machine/{id}`: the machine in metal-api's format for the operator, and its allocation for the machine itself.
+/// `GET /v1/machine/{id}`: returns the machine in metal-api's format to the operator, and its allocation to the machine
+/// itself.
 pub(crate) async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
     match OperatorAuth::is_authorized(&app, request.headers()) {
         true => show_machine.call(request, app).await,

@@ -17,7 +17,7 @@ use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
-/// File for the parameters of definitions that no other file contains.
+/// File to which parameters of a definition are written if no other file contains parameters of it.
 const DEFAULT_FILE: &str = "parameters.yaml";
 
 /// Requested changes of parameters.

@@ -348,7 +348,7 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
 }
 
-/// Returns the resources of a request. `kubectl get -o json` prints a list as a resource.
+/// Returns the resources of a request. `kubectl get -o json` prints several resources as one resource with `items`.
 fn list_resources(asked: Value) -> Vec<Value> {
     match asked {
         Value::Array(all) => all,

@@ -202,7 +202,7 @@ fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &Inst
     problems
 }
 
-/// Selects the disks of the target for the installed layout, and adds all objections to the layout and the disks to `problems`.
+/// Selects the target's disks for the installed layout. Objections to the layout or the disks are added to `problems`.
 fn map_target_disks(
     layout: &Value,
     inventory: &Inventory,

@@ -22,7 +22,7 @@ pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
     /// Whether the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
-    /// Time since the boot after the last restart was requested; `None` if no such boot has registered.
+    /// Time since the machine requested its boot after the last restart; `None` if no such boot has registered.
     pub booted: Option<Duration>,
     /// Time since the phase began.
     pub phase_age: Duration,

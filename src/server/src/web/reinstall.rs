@@ -225,7 +225,7 @@ pub(crate) async fn post_reinstall(
         let outlook = preview_reinstall(&app, &base, &asked).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
-            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file. Go back and review it";
+            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file has changed. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)

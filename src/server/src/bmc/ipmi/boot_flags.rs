@@ -46,7 +46,7 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Reads the flags for validity and EFI as the first byte, and the device as the second. Returns `None` if the
+    /// Reads the flags [`VALID`] and [`EFI`] (first byte) and the boot device (second byte). Returns `None` if the
     /// controller does not report them.
     fn read_boot_flags(&self) -> Result<Option<[u8; 2]>> {
         let output = self.run(&["chassis", "bootparam", "get", "5"])?;

@@ -59,7 +59,7 @@ pub(super) struct RedfishResponse {
     body: Vec<u8>,
 }
 
-/// Resource with the ETags under which it can be changed.
+/// Resource, with the ETags that changes of it must contain.
 pub(super) struct RedfishResource {
     pub document: Value,
     etag: Option<String>,
@@ -144,7 +144,8 @@ impl<'a> RedfishClient<'a> {
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
     }
 
-    /// Returns whether the controller rejects the session, or Basic authentication.
+    /// Returns whether a session must be opened: the controller does not offer Basic authentication, or has rejected
+    /// the session.
     fn requires_session(&self, response: &RedfishResponse) -> bool {
         let offers = response.headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let mut offers = offers.map(str::to_lowercase);
@@ -176,7 +177,7 @@ impl<'a> RedfishClient<'a> {
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
             return Err(refused(format!(
-                "it redirects to {origin}, another address, to which the password is not sent; if this is the controller's own address, use it"
+                "it redirects to another address, {origin}, to which the password is not sent; if this is the controller's own address, use it"
             )));
         }
         let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;
@@ -185,7 +186,7 @@ impl<'a> RedfishClient<'a> {
         match preserves || is_same {
             true => Ok(Some(next)),
             false => Err(refused(format!(
-                "it redirects the {method} to the other path {}",
+                "it redirects the {method} to another path, {}",
                 untrusted_text::sanitize_line(next.path())
             ))),
         }

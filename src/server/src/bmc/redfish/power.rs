@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const ON: &str = "On";
 const OFF: &str = "Off";
-/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is a type of Huawei.
+/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is specific to Huawei's controllers.
 const SWITCH_ON: [&str; 2] = ["On", "ForceOn"];
 const SWITCH_OFF: [&str; 1] = ["ForceOff"];
 const RESTART: [&str; 3] = ["ForceRestart", "PowerCycle", "ForcePowerCycle"];
