@@ -1,5 +1,5 @@
-//! Rate limit for events of clients that have not registered: a quota per address and minute. Without it, such clients could displace the
-//! stored events of a machine, and fill the log.
+//! Rate limit for events of unregistered clients: a quota per address and minute. Without this quota, unregistered
+//! clients could displace the stored events of a machine, and fill the log.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;

@@ -40,13 +40,14 @@ use store::{InstallState, InstalledAllocation, MachineBoot, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// Maximum size of inventories, and of reports with plans, in bytes. The text of the largest server has some ten thousand bytes.
+/// Maximum size of inventories, and of reports with plans, in bytes. Even the largest servers send only some ten
+/// thousand bytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
-/// Maximum size of the registration of a machine without a file, in bytes. Any client can send hundreds of such registrations, and the
-/// server stores each.
+/// Maximum size of a registration of an unknown machine, in bytes. Any client can send hundreds of registrations of
+/// unknown machines, and the server stores all of them.
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
-/// `POST /v1/machine/register`: registers the machine for which the boot of the token was requested.
+/// `POST /v1/machine/register`: registers the machine to whose boot the token was issued.
 pub(crate) async fn register_boot(
     State(app): State<Arc<AppState>>,
     peer: ClientAddress,
@@ -76,7 +77,7 @@ pub(crate) async fn register_boot(
         app.state.store_registration(&id, directory.display_name(&id), &register).await?;
         let arrays = directory.find_machine(&id).and_then(|machine| MachineArrays::find(machine, &directory.known));
         if arrays.is_some() {
-            // The layouts of templates depend on the registration, so their problems are found now.
+            // The layouts that templates generate depend on the registration. The reload reports their problems.
             app.request_reload();
         }
     }
@@ -96,12 +97,13 @@ async fn check_limits(
         None => Ok(register),
         Some(why) => Err(why),
     };
-    // Accounted to the address, from which several machines may register.
+    // The job is accounted to the client's address, which several machines may share.
     let judged = app.planner.run_job(&peer.to_string(), judge).await?;
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses a machine if its file lists MACs, and the kernel's neighbour table has another MAC for the client's address.
+/// Refuses a machine if the kernel's neighbour table has a MAC for the client's address that the machine file does not
+/// list.
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| auth::foreign_nic_message(app, machine, peer));
     let Some(message) = message else { return Ok(()) };
@@ -115,8 +117,8 @@ pub(crate) struct WaitQuery {
     seconds: u64,
 }
 
-/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine costs only a socket and an entry in the
-/// watchers of the directory.
+/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine occupies only a socket
+/// and an entry in the list of the directory's watchers.
 pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
     MachineCaller { boot, .. }: MachineCaller,
@@ -166,7 +168,7 @@ pub(crate) async fn get_machine(
     {
         app.looks.record_call(&id, moving.peer.as_ref().map(|peer| peer.certificate.as_str()));
     }
-    // Read after the allocation: if the migration ends in between, its end is reported.
+    // The migration is read after the allocation, so that a migration that ends in between is reported as ended.
     let newest_move = app.state.find_last_migration(&id).await?.map(|is| is.to_status());
     let allocation = match given {
         Some(given @ Assignment { moving: Some(_), .. }) => Some(given.into_wire(&base.calls, !boot.begun)),
@@ -209,7 +211,7 @@ pub(crate) async fn post_event(
     if boot.address.is_none() && !is_event_within_quota(&app, peer) {
         return Ok(Json(json!({})));
     }
-    // Progress events arrive every second and are only of momentary interest. A boot that has not registered does not create a record of a
+    // Progress events arrive every second and are not stored. An unregistered boot must not create the record of a
     // machine.
     let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
     if event.progress.is_none() && is_recorded {
@@ -222,8 +224,8 @@ pub(crate) async fn post_event(
     Ok(Json(json!({})))
 }
 
-/// Counts an event of an unregistered client, and returns whether the event is within the quota. Otherwise, the event must be neither
-/// stored nor printed.
+/// Counts an event of an unregistered client, and returns whether the event is within the quota. An event above the
+/// quota must not be stored or logged.
 pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): ClientAddress) -> bool {
     let is_kept = app.anonymous_events.count_event(address);
     if !is_kept {

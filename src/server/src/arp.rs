@@ -172,7 +172,7 @@ mod tests {
             entry("10.0.0.12", &CARD, libc::NUD_NOARP),
             entry("10.0.0.13", &CARD, libc::NUD_PERMANENT),
             entry("fe80::7", &CARD, libc::NUD_STALE),
-            // On two segments, and once more on the first.
+            // The same address on two segments, with a repeated entry for the first one.
             entry("fe80::9", &CARD, libc::NUD_DELAY),
             entry("fe80::9", &other, libc::NUD_PROBE),
             entry("fe80::9", &CARD, libc::NUD_STALE),
@@ -211,7 +211,7 @@ mod tests {
         for length in 0..good.len() {
             let mut cut = good[..length].to_vec();
             assert!(macs(&cut, "fe80::7").is_empty(), "{length}");
-            // The same with a length field that agrees with the truncation.
+            // Truncated message whose length field matches the truncation.
             if length >= HEAD {
                 cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
                 let known = macs(&cut, "fe80::7");
@@ -222,7 +222,7 @@ mod tests {
         assert!(macs(&[0; 64], "fe80::7").is_empty());
     }
 
-    /// Nobody has asked it anything. Without the limit the test would not end.
+    /// The kernel sends nothing, because no request was sent. Without the timeout, the test would not end.
     #[test]
     fn a_kernel_that_does_not_answer_is_waited_for_no_longer_than_that() {
         let socket = open_socket(TimeVal::milliseconds(20)).unwrap();

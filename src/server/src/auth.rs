@@ -1,5 +1,5 @@
-//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the head of a request
-//! is needed, so that the body of an unauthenticated request is never read.
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the
+//! head of a request is needed, so the body of an unauthenticated request is never read.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -14,8 +14,8 @@ use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
 
-/// Authenticated machine whose id is in the path. A handler with this extractor requires a boot that has registered and has not succeeded
-/// yet.
+/// Authenticated machine whose id is in the path. A handler with this extractor accepts only boots that have registered
+/// and have not reported success yet.
 pub(crate) struct MachineCaller {
     pub id: String,
     pub boot: MachineBoot,
@@ -99,8 +99,8 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Registers the boot of a machine. The caller has verified that the request comes from a privileged process. `two_machines` is the reason
-/// to suspect that two machines share the id; `None` if there is no suspicion.
+/// Registers the boot of a machine. The caller has verified that the request comes from a privileged process.
+/// `two_machines` describes why two machines may share the id, or is `None` if there is no such suspicion.
 ///
 /// # Errors
 /// Returns an error if another boot of the machine is active. The client retries until that boot is silent.

@@ -40,14 +40,14 @@ impl fmt::Display for PowerAction {
 /// Machine on which an action is performed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetMachine {
-    /// UUID of the firmware, which the controller must not contradict.
+    /// UUID of the firmware, which is compared with the UUID that the controller reports.
     pub uuid: Option<String>,
-    /// Firmware type that the machine registered with. Its boot mode is preserved.
+    /// Firmware type of the last registration. It determines the boot mode.
     pub firmware: Option<FirmwareType>,
 }
 
-/// Performs the action on the machine, and reads the result back. Returns a warning if the controller may belong to another machine, or
-/// reports a result that differs from the request without preventing its purpose.
+/// Performs the action on the machine, and reads the result back. Returns a warning if the controller may belong to
+/// another machine, or if the result differs from the request in a harmless way.
 ///
 /// # Errors
 /// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action, or reports another
@@ -61,7 +61,8 @@ pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> 
 
 /// Maximum number of reads until a controller reports the requested state. Many controllers report the former state for some seconds.
 const READS: u32 = 60;
-/// Maximum number of reads after a rejected request, which may be rejected because the state is reached already.
+/// Maximum number of reads after a rejected request. The rejection may mean that the machine is already in the
+/// requested state.
 const READS_AFTER_REJECTION: u32 = 5;
 const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
 /// Maximum time of the reads if the controller responds slowly or not at all.

@@ -1,6 +1,6 @@
-//! Request bodies that their handler does not read to the end, as with a path that is not served, or a wrong token. Hyper closes a
-//! connection on which a part of the body is outstanding, and the kernel answers the bytes that follow with a reset. The client may then
-//! lose the response that it was about to read.
+//! Request bodies that a handler does not read to the end, for example because the path is unknown or the token is
+//! wrong. Hyper would close the connection while the client still sends, and the kernel would answer with a TCP reset.
+//! The client could then lose the response before it has read it.
 
 use axum::body::Body;
 use futures_util::StreamExt;
@@ -9,12 +9,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes that are read and discarded. The connection of a client that sends more is closed.
+/// Maximum number of bytes that are read and discarded. If more bytes remain, the connection is closed.
 const DRAINED_BYTES: usize = 64 << 10;
 /// Timeout for reading the rest.
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Request body whose unread rest is read and discarded, within limits, when the body is dropped.
+/// Request body. When it is dropped, its unread rest is read and discarded, within limits.
 pub(crate) struct DrainedBody(Option<Incoming>);
 
 impl DrainedBody {
@@ -49,7 +49,7 @@ impl hyper::body::Body for DrainedBody {
 impl Drop for DrainedBody {
     fn drop(&mut self) {
         let Some(body) = self.0.take().filter(|body| !hyper::body::Body::is_end_stream(body)) else { return };
-        // Without a runtime, the server is ending.
+        // Without a runtime, the server is shutting down.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(tokio::time::timeout(DRAINED_WITHIN, discard(body)));
         }

@@ -20,7 +20,7 @@ pub(crate) struct DigestQuery {
     server: Option<String>,
 }
 
-/// Arguments with which `drophammer reinstall` is started on one machine.
+/// Arguments for `drophammer reinstall` on one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BootDigestResponse {
     /// URL at which the machine reaches this server.
@@ -75,7 +75,7 @@ pub(crate) async fn get_boot_digest(
     Ok(Json(BootDigestResponse { server, digest }))
 }
 
-/// Returns the URL that `/boot.json` puts on the command line of a machine that requests it from `server`.
+/// Returns the API URL on the kernel command line of a machine that requests `/boot.json` from `server`.
 fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let wrong = |why: &str| ApiError::bad_request(format!("server={server}: {why}"));
     let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;

@@ -1,5 +1,5 @@
-//! `drophammer serve --check`: reports all problems of a server's directory. It reads the directory with the same code as the server, and
-//! a copy of the database. The directory is not written, and a server may be running in it.
+//! `drophammer serve --check`: reports all problems of a server's directory. The check uses the same code as the
+//! server, and a copy of the database. It does not write to the directory, and a server may be running in it.
 
 use super::host_names::note_local_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
@@ -23,10 +23,10 @@ use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
-/// Timeout for the result of a `verify`, longer than a `verify` may take.
+/// Timeout for the result of a `verify`. It is longer than the time limit of `verify` itself.
 const VERIFY: Duration = Duration::from_secs(60);
 
-/// Maximum number of management controllers that are asked at the same time.
+/// Maximum number of management controllers that are checked at the same time.
 const CONTROLLERS: usize = 16;
 
 /// Result of the check.
@@ -113,8 +113,8 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Returns a note for each size and image for which not exactly one layout is selected. Allocations of this size with this image must name
-/// their layout.
+/// Returns a note for each pair of size and image that no layout or several layouts match. Allocations with this size
+/// and image must name their layout.
 fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     let known = &directory.known;
     let of_machines = directory.machines().filter_map(|machine| machine.size.as_deref());
@@ -129,7 +129,7 @@ fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));
     let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
     let definitions = OsDefinitions::new(dir.join("os"), verified);
-    // Images may be large: their digests are not computed, since it is enough that they can be read.
+    // The digests of images are not computed, since images may be large. The check only requires that they can be read.
     let mut loader = SiteLoader::new(dir, ImageDigests::cached_only(state.clone()), definitions, state);
     let mut seen = loader.rescan().unwrap_or_default();
     while loader.is_waiting() {
@@ -170,15 +170,16 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies the database and opens the copy. If the database cannot be copied, returns the reason as the outer error; the caller then
-    /// uses [`DatabaseCopy::open_empty`], which has the type of the inner result.
+    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. The
+    /// caller then uses [`DatabaseCopy::open_empty`].
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
         };
         if !database_file::is_new_database(&database).map_err(told)? {
-            // The id file is copied first: the server may commit more transactions, and a database older than its id file would be refused.
+            // The id file is copied first, because the server may commit transactions in between, and a database older
+            // than its id file would be refused.
             let beside = database_id::id_path(&database);
             match fs::copy(&beside, database_id::id_path(&copy)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -202,7 +203,7 @@ impl Drop for DatabaseCopy {
     }
 }
 
-/// Splits messages into lines, and returns each line once, in the order of the files.
+/// Splits messages into lines, removes duplicates, and sorts the lines by file.
 fn parse_problems(all: Vec<String>, dir: &Path) -> Vec<SiteProblem> {
     let lines = all.iter().flat_map(|said| said.lines()).filter(|line| !line.trim().is_empty());
     let problems: BTreeSet<SiteProblem> = lines.map(|line| parse_problem(line, dir)).collect();

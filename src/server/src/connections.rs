@@ -1,4 +1,5 @@
-//! HTTP connections: limits overall and per address, timeouts, and isolation of panics, which end only the request that caused them.
+//! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the request
+//! that caused it.
 
 use super::api_error::ApiError;
 use super::body_drain::DrainedBody;
@@ -31,7 +32,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-// The ramdisk's agent, which cannot continue after a panic, has a separate profile.
+// The ramdisk's agent has a separate build profile, since it cannot continue after a panic.
 #[cfg(panic = "abort")]
 compile_error!("the server must survive a request that panics: build it with a profile that unwinds");
 
@@ -84,7 +85,7 @@ impl ConnectionLimiter {
             Some(place) => Some(place),
             None => self.places.clone().acquire_owned().await.ok(),
         };
-        // Starts with a random listener, so that a flood at one of them does not starve the others.
+        // Polls a random listener first, so that a flood on one listener does not starve the others.
         let first = fastrand::usize(..fronts.len());
         let (front, accepted) = poll_fn(|context| {
             for front in fronts.iter().cycle().skip(first).take(fronts.len()) {
@@ -179,7 +180,8 @@ async fn serve_connection(
         let client = peers.find_origin(connected, request.headers()).address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
         let request = request.map(|body| Body::new(DrainedBody::new(body)));
-        // A panic leaves only the request's own state half-modified: shared state is in the database, or behind locks that ignore poisoning.
+        // A panic can leave only the state of this request inconsistent: shared state is in the database, or behind
+        // locks that ignore poisoning.
         let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let answer = async move {
             let response = match answer.await {

@@ -25,7 +25,7 @@ pub(crate) async fn receive_log(
     EventCaller(MachineCaller { id, boot, peer }): EventCaller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    // Any client can request a boot and get a token. Its messages must not displace those of the machine.
+    // Any client can request a boot and get a token, but its messages must not displace the machine's messages.
     if boot.address.is_none() {
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, "the boot with this token has not registered"));
     }

@@ -145,7 +145,7 @@ impl ControlServer {
                     Ok((stream, address)) => door.admit(stream, address, front, &running, place),
                     Err(error) => {
                         self.watch.log_problem(format!("accept a connection: {error}"));
-                        // Most likely, no file descriptor is free: an immediate retry would only spin.
+                        // The most likely cause is a lack of file descriptors. An immediate retry would be a busy loop.
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }
                 },

@@ -77,7 +77,7 @@ pub(crate) async fn create_machine_file(
     let macs = find_identifying_macs(&app, &directory, &id, &register).await?;
     let added = validate_new_machine(&directory, id, &asked, &register.hardware, macs).map_err(conflict_error)?;
     let text = render_machine_file(&added);
-    // Checked by the same code as every file of the operator.
+    // The new file is validated by the same code as files that the operator writes.
     operator_files::parse_machine(&text).map_err(|why| conflict_error(format!("the file would be invalid: {why}")))?;
     write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
@@ -123,11 +123,11 @@ fn validate_new_machine(
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }
 
-/// First words of the reason for omitting a MAC that the file of another machine lists.
+/// Start of the reason for omitting a MAC that the file of another machine lists.
 const OF_A_FILE: &str = "belongs to machine";
 
-/// Returns the MACs that identify the machine, and those that do not, with the reason. A USB NIC can move between machines, and the
-/// management controllers of some models all have the same MAC.
+/// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between
+/// machines, and the management controllers of some models all have the same MAC.
 async fn find_identifying_macs(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -173,7 +173,8 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
 
 /// Writes the file atomically. Fails if it exists.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
-    // Each request has its own temporary file: with a common name, one request could write to a file that another request has published.
+    // Each request uses a temporary file with a unique name. With a common name, one request could write to a file that
+    // another request has published.
     let mut file = tempfile::Builder::new()
         .prefix(&format!(".{name}."))
         .suffix(".new")

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tower_http::services::ServeFile;
 use tower_http::services::fs::ServeFileSystemResponseBody;
 
-/// `/images/PATH`: a file that an image in `images/` names, or its manifest or signature.
+/// `/images/PATH`: the file, manifest or signature of an image in `images/`.
 pub(crate) async fn serve_image(
     State(app): State<Arc<AppState>>,
     Path(served): Path<String>,

@@ -26,7 +26,7 @@ pub(crate) fn raise_fd_limit(watch: &StatusLog) -> usize {
 
 fn max_connections(limit: u64) -> usize {
     let places = limit.saturating_sub(RESERVE) / BY_CONNECTION;
-    // Far below the maximum of a semaphore, and more than the machines of any site need.
+    // The upper bound is far below the maximum of a semaphore, and sufficient for any site.
     usize::try_from(places.clamp(AT_LEAST, 1 << 20)).unwrap_or(1 << 20)
 }
 

@@ -1,5 +1,5 @@
-//! State of an allocation, with everything on which its installation depends: the layout that templates generate, the templates that the
-//! hardware does not support, and the approval in force.
+//! Complete state of an allocation, including the layout that templates generate, the templates that the hardware does
+//! not support, and the approval in force.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -25,8 +25,9 @@ pub(crate) async fn read_full_state(
     add_approval(app, &machine.id, &allocation.id, standing, known).await
 }
 
-/// Replaces the results of the machine's templates in the state by those for its registered hardware: the layout that they generate, and the
-/// templates that the hardware does not support. If the machine has not registered, there are none.
+/// Computes the results of the machine's templates for its registered hardware, and stores them in the state: the
+/// generated layout, and the templates that the hardware does not support. Without a registration, there are no
+/// results.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read, or the planner fails.

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Table of host names, hosts(5).
 const HOSTS: &str = "/etc/hosts";
 
-/// Names of this server in lower case; its certificate may cover further names.
+/// Names of this server in lower case. The certificate may cover further names.
 pub(crate) struct HostNames {
     names: Vec<String>,
     certificate: Option<ServerTls>,
@@ -53,11 +53,11 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
     match boot_values::validate_host(&name) {
         Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),
-        _ => Err("a host name is required, without scheme, port and path: install.rack".to_owned()),
+        _ => Err("a host name is required, without scheme, port and path, such as install.rack".to_owned()),
     }
 }
 
-/// Returns a note if the host of `--url` is a name in the table of hosts of this host, which machines do not read.
+/// Returns a note if the host of `--url` is a name in this server's hosts(5), which machines do not read.
 pub(crate) fn note_local_name(url: &str) -> Option<String> {
     find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url)
 }
@@ -86,7 +86,7 @@ fn canonicalize_name(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Returns the names that a line of hosts(5) lists together with the name `own`, such as the fully qualified one.
+/// Returns the names that hosts(5) lists on the same line as the name `own`, such as the fully qualified name.
 fn find_aliases(table: &str, own: &str) -> Vec<String> {
     let lines = table.lines().map(|line| line.split('#').next().unwrap_or_default());
     let names = lines.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>());

@@ -30,7 +30,7 @@ impl RamdiskBoot<'_> {
         format!("{}/boot/{}", self.files, self.initrd)
     }
 
-    /// Returns the kernel's command line. It is the same for iPXE and for kexec.
+    /// Returns the kernel's command line. iPXE and kexec use the same command line.
     pub(crate) fn kernel_arguments(&self) -> String {
         let RamdiskBoot { url, token, machine, .. } = self;
         let mut arguments = vec![
@@ -50,8 +50,9 @@ impl RamdiskBoot<'_> {
 /// Number of times that a script requests a file before it gives up.
 const DOWNLOADS: u32 = 4;
 
-/// Returns the end of a script whose download has failed: it repeats the script from the label `again`, up to [`DOWNLOADS`] times in total,
-/// and then continues after the label `stop`. iPXE's commands fail without `||` at the end of the line.
+/// Returns the end of a script for the case that a download has failed: the script is repeated from the label `again`,
+/// up to [`DOWNLOADS`] times in total, and then continues after the label `stop`. A failing command aborts the script,
+/// unless `||` follows it.
 fn retry_download(what: &str) -> String {
     format!(
         "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
@@ -61,12 +62,12 @@ fn retry_download(what: &str) -> String {
 
 /// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
 ///
-/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. With `keep_from_disk`, the script does not
-/// return to the firmware, because the system on the disk is incomplete, or belongs to another machine: it restarts the machine after half
-/// an hour, as the ramdisk does after a failure.
+/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. With `keep_from_disk`, the
+/// system on the disk is incomplete or belongs to another machine. The script then does not return to the firmware, but
+/// restarts the machine after half an hour, as the ramdisk does after a failure.
 pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
-    // Not part of the arguments of kexec, whose digest is the same in each boot.
+    // The time is not part of the arguments for kexec, because their digest must be the same in each boot.
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let retry = retry_download("the ramdisk");
     let end = match keep_from_disk {
@@ -84,9 +85,9 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String
     )
 }
 
-/// Returns a script that boots the installed system. With UEFI firmware, the script exits with an error: the firmware then continues with
-/// its next boot entry, whereas after a success it would show its menu (UEFI 2.10, 3.1.1). A BIOS may stop after an error as well as after
-/// a success, so the script boots the first disk explicitly.
+/// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
+/// firmware continues with its next boot entry. After a success, the firmware would show its menu (UEFI 2.10, 3.1.1). A
+/// BIOS may stop in both cases, so the script boots the first disk explicitly.
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -95,8 +96,9 @@ pub(crate) fn local_disk_script(machine: &str) -> String {
     )
 }
 
-/// Returns a script that waits and repeats the request, until the operator has corrected the machine's file or its migration has ended.
-/// The script never returns to the firmware, even on errors, because the firmware would then boot the disk.
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine file or the
+/// migration has ended. The script never returns to the firmware, even on errors, because the firmware would then boot
+/// the disk.
 pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     format!(
         "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
@@ -104,11 +106,11 @@ pub(crate) fn hold_script(url: &str, machine: &str) -> String {
     )
 }
 
-/// Returns the script for the TFTP server. `netX` is the NIC that was opened last, which is the one that has loaded the script: `dhcp` without a name would
-/// open other NICs, and continue on the first one with an answer.
+/// Returns the script for the TFTP server. `netX` is the NIC that iPXE opened last, and therefore the NIC that has
+/// loaded the script. `dhcp` without a name would open other NICs, and continue on the first NIC with a response.
 ///
-/// `--replace` ends this script, so that only a failed download is repeated, and not a script that exits. The server counts no attempt for
-/// a repeated request.
+/// `--replace` replaces this script by the boot script, so that a failed download is repeated, but not a boot script
+/// that exits. The server does not count a repeated request as another attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");
     format!(

@@ -3,19 +3,21 @@
 //! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start with `routes`.
 //! `control_server` starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
-//! * Operator's directory: the crate `site`; `site_reload` watches it and publishes snapshots, `full_install_state` and `approval_check`
-//!   combine them with the database, `deploy_templates` changes its templates, `check_site` checks everything.
+//! * Operator's directory: the crate `site` reads it. `site_reload` watches it and publishes snapshots,
+//!   `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates` changes
+//!   templates, and `check_site` checks everything.
 //! * State: the crate `store`.
 //! * Machines: `netboot` and `ipxe` boot them, `auth` and `source_port_check` authenticate them,
-//!   `machine_identification` and `arp` identify them, `api` is their API, `console_log` their console logs, `downloads` their downloads,
-//!   `migrations` migrates them, `out_of_band` runs
-//!   the steps over Redfish that precede an installation, `pxe` runs DHCP and TFTP.
-//! * Operators: `operator` is their API, `metal_api` that of metal-api, `web` the web page, `routes` the table of all endpoints and
-//!   `openapi` its description, `create_machine` creates machine files, `power` and `free_machine` switch machines, `plan_input` and
-//!   `boot_digest` serve commands, `status_log` prints the log.
-//! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check requests,
-//!   `request_context` gives them ids, `base_url` determines URLs, `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and
-//!   `anonymous_events` limit clients, `metrics` counts, `systemd_notify` reports to systemd.
+//!   `machine_identification` and `arp` identify them, and `migrations` migrates them. `api` is their API, `console_log`
+//!   stores their console logs, `downloads` serves their files, `out_of_band` runs the steps over Redfish that precede an
+//!   installation, and `pxe` runs DHCP and TFTP.
+//! * Operators: `operator` is their API, `metal_api` is metal-api's, and `web` is the web page. `routes` is the table of
+//!   all endpoints, and `openapi` describes it. `create_machine` creates machine files, `power` and `free_machine` switch
+//!   machines, `plan_input` and `boot_digest` serve commands, and `status_log` prints the log.
+//! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check
+//!   requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`, `request_turns`,
+//!   `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts, and `systemd_notify` reports
+//!   to systemd.
 
 mod anonymous_events;
 mod api;
@@ -97,7 +99,8 @@ use systemd_notify::ServiceManager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
-/// Note for a server that runs as root, which is acceptable for a bench. For a rack, the systemd unit runs the server as a separate user.
+/// Note for a server that runs as root, which is acceptable on a test bench. In a rack, the systemd unit should run the
+/// server as a separate user.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
 
@@ -153,7 +156,7 @@ impl AppState {
 
     /// Requests a reload of the directory, which wakes waiting machines and logs problems.
     fn request_reload(&self) {
-        // Fails only if the keeper's thread has exited, at shutdown.
+        // Sending fails only at shutdown, when the directory thread has exited.
         let _ = self.wake.send(ReloadEvent::State);
     }
 }
@@ -161,7 +164,7 @@ impl AppState {
 /// Runs `drophammer serve`: serves, checks the directory, or backs up or restores the database.
 ///
 /// # Errors
-/// As [`run_server`], or a file cannot be read or written.
+/// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
         return report_refusal(

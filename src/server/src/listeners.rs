@@ -179,7 +179,7 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     guard_router(router, app)
 }
 
-/// Adds the check of request heads. As a layer, it also applies to unknown paths.
+/// Adds the check of request heads. Since the check is a layer, it also applies to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router.layer(from_fn_with_state(app.clone(), request_guard::guard_request)).with_state(app.clone())
 }

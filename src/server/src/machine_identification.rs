@@ -1,5 +1,5 @@
-//! Identification of machines that boot and register. This module collects the data from files and registrations, and reports the results;
-//! [`model::machine_identity`] decides.
+//! Identification of machines that boot and register. This module collects the data from files and registrations, and
+//! reports the results. The decisions are made in [`model::machine_identity`].
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -26,7 +26,7 @@ pub(crate) async fn match_boot_request(
         by_mac.push(load_known_machine(app, machine).await?);
     }
     if let (Some(mac), None, [_]) = (&asking.mac, by_uuid, &by_mac[..]) {
-        // A NIC that another machine has registered with does not identify the one whose file lists it.
+        // If another machine has registered with this NIC, its MAC does not identify the machine whose file lists it.
         for id in app.state.find_machines_with_mac(mac).await? {
             let other = directory.find_machine(&id).filter(|other| by_mac.iter().all(|known| known.id != other.id));
             if let Some(other) = other {
@@ -51,8 +51,8 @@ async fn load_known_machine(app: &AppState, machine: &MachineSpec) -> Result<Kno
     })
 }
 
-/// Rejects a registration with this id if it comes from another machine. That machine must neither get the allocation of this id nor
-/// replace the registered data.
+/// Rejects a registration with this id if it comes from another machine. The other machine must not get the allocation
+/// of this id, or replace the registered data.
 ///
 /// # Errors
 /// Returns an error if the registration is from another machine.
@@ -84,7 +84,8 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns why the registration is from another machine, judging by its MACs. A MAC that several machines have identifies none of them.
+/// Returns the reason if the MACs show that the registration is from another machine. A MAC that several machines have
+/// is ignored.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -114,7 +115,7 @@ async fn explain_mac_contradiction(
     }))
 }
 
-/// Returns whether the file or the registration of another machine with a file has this MAC.
+/// Returns whether another machine with a file has this MAC, according to its file or its registration.
 async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own: &str) -> Result<bool, ApiError> {
     if directory.find_machines_by_mac(mac).any(|machine| machine.id != own) {
         return Ok(true);
@@ -150,8 +151,8 @@ pub(crate) async fn warn_of_two_machines(
     )))
 }
 
-/// Returns why the machine may be installed only on blank disks: the UUID in its last registration does not prove that it is the machine
-/// described by the file.
+/// Returns the reason if the machine may be installed only on blank disks, because the UUID in its last registration
+/// does not prove that it is the machine in the file.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

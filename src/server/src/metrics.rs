@@ -14,7 +14,8 @@ use std::time::Duration;
 use store::InstallState;
 use time::OffsetDateTime;
 
-/// Maximum number of different step names. They are received from machines, whose plans have fewer steps.
+/// Maximum number of different step names. Machines send the names, so they must be limited; actual plans have fewer
+/// steps.
 const MOST_STEPS: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
@@ -26,7 +27,7 @@ const OF_STORE: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 #[derive(Default)]
 pub(crate) struct Metrics {
     counts: Mutex<MetricCounts>,
-    /// Number of requests of machines that are waiting for their allocation.
+    /// Number of pending requests of machines that wait for their allocation.
     waiting: AtomicU64,
     phases: endpoints::CachedPhases,
     /// End of the validity of the server's certificates, in seconds since 1970.
@@ -57,7 +58,7 @@ impl Default for MetricCounts {
     }
 }
 
-/// Event in the life of a reinstall order.
+/// Event of a reinstall order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OrderEvent {
     Placed,
@@ -81,7 +82,7 @@ impl OrderEvent {
 #[derive(Clone)]
 struct DurationHistogram {
     bounds: &'static [f64],
-    /// Number of values for each upper bound, and as the last element the number of larger values.
+    /// Number of values in each bucket. The last element is the number of values above all bounds.
     within: Vec<u64>,
     sum: f64,
 }
@@ -115,7 +116,7 @@ impl Metrics {
         WaitingGuard(self.clone())
     }
 
-    /// Sets the end of the validity of the server's certificates, which are read only at the start.
+    /// Sets the end of the validity of the server's certificates. The certificates are read only at the start.
     pub(crate) fn set_certificates(&self, expiry: Vec<OffsetDateTime>) {
         self.certificates.get_or_init(|| expiry.into_iter().map(OffsetDateTime::unix_timestamp).collect());
     }
@@ -124,12 +125,12 @@ impl Metrics {
         *lock_mutex(&self.counts).orders.entry(what.name()).or_default() += 1;
     }
 
-    /// Records the duration of a database job, from request to result.
+    /// Records the duration of a database job, from its request to its result.
     pub(crate) fn observe_store_job(&self, took: Duration) {
         lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
-    /// Records a report. The caller ensures that it is not a repetition.
+    /// Counts a report. The caller must not pass a repeated report.
     pub(crate) fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };

@@ -1,5 +1,5 @@
-//! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. An attempt at an order is
-//! counted before its ramdisk is served.
+//! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
+//! for an order is counted as an attempt before the ramdisk is served.
 
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
@@ -177,7 +177,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     PLAIN
 }
 
-/// Machine that sends a boot request, as identified from its UUID and MAC.
+/// Machine that sends a boot request, identified by its UUID or MAC.
 struct BootRequest {
     id: String,
     /// MAC of the NIC from which the machine boots.
@@ -185,9 +185,9 @@ struct BootRequest {
     consoles: Vec<String>,
     network: Option<String>,
     files: FileAllocation,
-    /// Reason why the request is refused, if it is.
+    /// Reason why the request is refused; `None` if it is accepted.
     withheld: Option<String>,
-    /// Reason why the request may come from another machine, if it may.
+    /// Reason why the request may come from another machine; `None` if its identity is proven.
     unproven: Option<String>,
 }
 
@@ -231,7 +231,7 @@ async fn identify_requester(
     if *method == Method::HEAD {
         return Err(ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "HEAD is not allowed: like GET, it could count an attempt of the machine's order; use GET",
+            "HEAD is not allowed, because it could count an attempt for the machine's order, as GET does; use GET",
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -255,7 +255,8 @@ async fn identify_requester(
         }
     };
     let machine = directory.find_machine(&id);
-    // The allocation is used even while its image is being hashed: an installed machine stays installed.
+    // The allocation is taken from the file even while its image is being hashed, so that an installed machine is still
+    // treated as installed.
     let files = match machine.map(|machine| &machine.allocation) {
         Some(Some(allocation)) => FileAllocation::Allocated(allocation.id.to_string()),
         Some(None) => FileAllocation::Free,
@@ -289,7 +290,8 @@ fn describe_attempt(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Describes the boot of a machine that needs confirmation: its agent boots the installed system and reports the install marker.
+/// Describes the boot of a machine that needs confirmation. Its agent boots the installed system and reports the
+/// install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(
         "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",

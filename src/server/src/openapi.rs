@@ -31,7 +31,7 @@ pub fn openapi_document() -> &'static Value {
 
 fn build_document(all: &[&OperationDoc]) -> Value {
     let mut schemas = SchemaGenerators::new();
-    // Ironic puts a JSON text into the field.
+    // In Ironic's format, `error_message` is a string that contains JSON.
     let as_ironic =
         json!({"type": "object", "required": ["error_message"], "properties": {"error_message": {"type": "string"}}});
     let refusals = [("Refused", response_schema::<RefusalBody>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
@@ -104,8 +104,8 @@ fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) 
     operation
 }
 
-/// Generators for the schemas of responses and of requests. Two are needed, since a field can be optional in requests only, or in
-/// responses only.
+/// Generators for the schemas of responses and of requests. Two generators are needed, since a field can be optional
+/// only in requests, or only in responses.
 pub(crate) struct SchemaGenerators {
     answered: SchemaGenerator,
     asked: SchemaGenerator,
@@ -128,7 +128,7 @@ impl SchemaGenerators {
         }
         let mut all = Value::Object(all);
         remove_nonstandard_formats(&mut all);
-        // The layout of an allocation that is withheld is not known yet.
+        // In a withheld allocation, the layout may not be known yet.
         for name in ["Allocation", "MachineAllocation"] {
             if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
                 *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});

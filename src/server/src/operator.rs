@@ -1,4 +1,5 @@
-//! The operator's API: lists machines, adopts and renames them. `reinstalls` orders reinstalls, `confirmations` confirms machines.
+//! The operator's API: lists, adopts and renames machines. `reinstalls` orders reinstalls, and `confirmations` confirms
+//! machines.
 
 pub(crate) mod confirmations;
 mod machine_summary;
@@ -33,7 +34,8 @@ pub struct RenameRequest {
     pub id: String,
 }
 
-/// Proof that a request carries the operator's token. An extractor: a handler that takes it is called only for authorized requests.
+/// Proof that a request carries the operator's token. A handler with this extractor is called only for authorized
+/// requests.
 pub(crate) struct OperatorAuth;
 
 impl OperatorAuth {
@@ -81,7 +83,7 @@ pub(crate) async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>,
 
 pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
-    // A machine without an allocation may need confirmation too.
+    // Machines without an allocation may need confirmation too, so their state is read as well.
     let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
     let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
     let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
@@ -120,14 +122,14 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
         moving,
         attempts: ATTEMPTS,
         last_seen,
-        // An event stored by a newer version may have another format.
+        // An event that a newer version has stored may have another format.
         last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
         outcome: standing.outcome,
     })
 }
 
-/// `POST /v1/machine/{id}/adopt`: records that the allocation of the machine is installed, after the server has lost its record of the
-/// installation.
+/// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed, if the server has lost its record
+/// of the installation.
 pub(crate) async fn adopt_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -187,7 +189,7 @@ pub(crate) async fn rename_machine(
             let directory = app.directory();
             app.watch.log_note(format!("machine {old} was renamed to {new} by {peer}"));
             app.request_reload();
-            // The machine file may be changed later.
+            // The machine file may still contain the old id.
             let machine = directory.find_machine(&new);
             let named = MachineSummary { id: new.clone(), attempts: ATTEMPTS, ..MachineSummary::default() };
             Ok(Json(match machine {
@@ -199,8 +201,8 @@ pub(crate) async fn rename_machine(
     }
 }
 
-/// Parses the old id of a machine. Vendor defaults are accepted, unlike in a new id: earlier versions accepted them, and such a machine
-/// must be renamed.
+/// Parses the old id of a machine. Default UUIDs of vendors are accepted here, although they are rejected as new ids:
+/// earlier versions accepted them, and a machine with such an id must be renamed.
 fn parse_old_id(text: &str) -> Result<String, ApiError> {
     match Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),

@@ -153,7 +153,7 @@ pub struct ServerConfig {
     pub boot: Option<PathBuf>,
     /// Additional kernel arguments of the ramdisk.
     pub cmdline: String,
-    /// True if a machine without an approved plan gets nothing to install.
+    /// True if machines without an approved plan must wait.
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.
     pub json: bool,

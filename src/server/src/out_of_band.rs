@@ -1,8 +1,9 @@
 //! Steps that run over Redfish before a machine installs: BIOS attributes, power and boot device.
 //!
-//! A run starts when a machine requests its installation from the ramdisk, so that no running system is ever restarted. `admit` withholds
-//! the installation until every step is completed and verified, and the machine has booted again after the last restart. `decision` decides
-//! the next action of a run, `support` checks the Redfish service before anything changes, and `progress` describes runs.
+//! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
+//! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted
+//! again after the last restart. `decision` decides the next action of a run, `support` checks the Redfish service
+//! before the first change, and `progress` describes runs.
 
 mod decision;
 pub mod progress;
@@ -38,12 +39,13 @@ use tokio::task::JoinHandle;
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Maximum number of management controllers that are in use at the same time.
 const CONTROLLERS: usize = 16;
-/// Maximum number of actions of a run without a pause.
+/// Maximum number of consecutive actions of a run without a pause.
 const ACTIONS: usize = 16;
-/// Code of the refusal of steps that a Redfish service does not support.
+/// Error code for steps that a Redfish service does not support.
 const UNSUPPORTED: &str = "redfish-unsupported";
 
-/// Returns whether the boot may receive this installation. Otherwise, the run of its steps is started, if it has not started yet.
+/// Returns whether the boot may receive this installation. If not, starts the run of the installation's steps, unless
+/// it has started already.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -53,7 +55,8 @@ pub(crate) async fn admit(
     assigned: &ResolvedAllocation,
     standing: &InstallState,
 ) -> Result<bool, ApiError> {
-    // An installation that has started continues: its steps were completed before. An order that replaces a started one has not started.
+    // The steps of a started installation were completed before it started. An order that replaces a started one has
+    // not started itself.
     let is_started =
         boot.begun || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
     if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
@@ -79,7 +82,7 @@ fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBa
     }
 }
 
-/// Returns whether the boot may pass its point of no return: no step of its installation is unfinished.
+/// Returns whether the boot may pass its point of no return, because all steps of its installation are completed.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -90,7 +93,8 @@ pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bo
     }
 }
 
-/// Checks that the machine's Redfish service supports the steps of its templates. The controller is contacted only if there are any.
+/// Checks that the machine's Redfish service supports the steps of its templates. If no template has such steps, the
+/// controller is not contacted.
 ///
 /// # Errors
 /// The service does not support a step, or cannot be reached.
@@ -132,12 +136,12 @@ pub(crate) fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjec
     }
 }
 
-/// Returns the UUID that the controller reports, which differs from an invented id.
+/// Returns the UUID that the controller should report: `smbios_uuid` of the machine file or, without it, the id.
 fn firmware_uuid(machine: &MachineSpec) -> String {
     machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
 }
 
-/// Continues all unfinished runs, also those of an earlier server process. Returns when the server ends.
+/// Continues all unfinished runs, including runs of an earlier server process. Never returns.
 pub(crate) async fn continue_runs(app: Arc<AppState>) {
     let places = Arc::new(Semaphore::new(CONTROLLERS));
     let mut tasks: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
@@ -179,7 +183,7 @@ async fn continue_run(app: &AppState, id: &str) {
     }
 }
 
-/// Carries out one action of the run. Returns whether the next one can follow immediately.
+/// Carries out one action of the run. Returns whether the next action can follow immediately.
 async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot>) -> Result<bool, ApiError> {
     let directory = app.directory();
     match find_authority(app, &run).await? {
@@ -255,13 +259,13 @@ async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthori
     let wanted = to_request(&assigned, &standing);
     Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
         false => RunAuthority::Withdrawn,
-        // The machine's next request starts the run of the changed steps.
+        // When the machine sends its next request, a run of the changed steps starts.
         true if wanted.steps != run.steps => RunAuthority::Suspended,
         true => RunAuthority::InForce,
     })
 }
 
-/// Carries out the action: each change is recorded before its request is sent.
+/// Carries out the action. Changes are recorded before their requests are sent.
 async fn carry_out(
     app: &AppState,
     run: OutOfBandRun,
@@ -299,7 +303,7 @@ async fn carry_out(
         (RunAction::Change, Some(step)) if step.needs_bios() => {
             (run.with_phase(RunPhase::Changing), RunPhase::Restarting)
         }
-        // Both requests can be repeated, so that they need no record.
+        // Both requests can be repeated safely, so they are not recorded in advance.
         (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
     };
     if recorded != run && !app.state.replace_run(&run, Some(recorded.clone())).await? {
@@ -318,7 +322,7 @@ async fn carry_out(
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
-/// Sends the requests of an action, and reads their results back as far as they do not require a restart.
+/// Sends the requests of an action, and reads back the results that take effect without a restart.
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,
@@ -341,7 +345,7 @@ fn send_action(
     }
 }
 
-/// Records the failure of the current step. Nothing is installed.
+/// Records the failure of the current step, which prevents the installation.
 async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<bool, ApiError> {
     let failures = run.failures + 1;
     let message = progress::describe_failure(run, &why);
@@ -355,7 +359,7 @@ async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<boo
     Ok(false)
 }
 
-/// Stores the end of a step in the machine's events. The run does not depend on it.
+/// Stores the end of a step in the machine's events. The run continues even if this fails.
 async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
     let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
     if app.state.store_event(machine, &event).await.is_ok() {
@@ -371,7 +375,7 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     }
 }
 
-/// Returns the time since this time in RFC 3339. The clock may have been set back in between.
+/// Returns the time that has passed since a timestamp in RFC 3339; zero if the clock was set back in between.
 fn time_since(text: &str) -> Duration {
     let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)

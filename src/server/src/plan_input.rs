@@ -28,7 +28,7 @@ pub(crate) const WAITS: &str = "its image has no digest yet, its OS definition i
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanInput {
-    /// Document that the machine would receive, without secrets.
+    /// Response that the machine would receive, without secrets.
     pub machine: allocation::AssignedMachine,
     /// Reason why the machine would not receive an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,10 +36,11 @@ pub struct PlanInput {
     /// Differences between the machine file and the installed allocation, as in the list of machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so a reinstall applies all values of the machine file.
+    /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
+    /// file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
-    /// Inventory of the last registration, which a machine sends at the beginning of a boot into the ramdisk.
+    /// Inventory of the last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
 }
@@ -60,11 +61,12 @@ pub struct RegisteredInventory {
     /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
     pub time: String,
     pub seconds_ago: u64,
-    /// True if the machine has passed a point of no return since the registration, so the contents of its disks have changed.
+    /// True if the contents of the disks have changed, because the machine has passed a point of no return since the
+    /// registration.
     pub outdated: bool,
 }
 
-/// `GET /v1/machine/{id}/preview`.
+/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine.
 pub(crate) async fn get_preview(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -149,7 +151,7 @@ pub(crate) fn parse_registration(
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
     let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
-    // If the time of the registration is unknown, the installation is taken to be later.
+    // If the time of the registration is unknown, the installation is assumed to be later.
     let outdated = row.has_begun_since || (at.is_none() && is_installed);
     Ok(Some(RegisteredInventory { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
 }

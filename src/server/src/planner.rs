@@ -1,4 +1,4 @@
-//! Thread pool for planning. Everything that is computed from the inventory of a machine runs here, and not on the threads that serve
+//! Thread pool for planning. All computations with the inventory of a machine run here, not on the threads that serve
 //! requests. If planning one machine takes long, only that machine is delayed.
 //!
 //! | | |
@@ -36,11 +36,11 @@ const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
 
-/// Handle on the pool; cheap to clone. The threads exit when the last clone is dropped.
+/// Handle of the pool; cheap to clone. The threads exit when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,
-    /// Ends the threads when the last handle is dropped.
+    /// Stops the threads when the last handle is dropped.
     _owner: Arc<PoolOwner>,
 }
 
@@ -70,7 +70,7 @@ struct PlannerJob {
     work: PlannerWork,
 }
 
-/// Ends the threads when it is dropped.
+/// Stops the threads when it is dropped.
 struct PoolOwner(Arc<PoolState>);
 
 impl Drop for PoolOwner {
@@ -148,7 +148,8 @@ impl PlannerPool {
         }
     }
 
-    /// Returns whether at least one thread is idle, or has started its job recently. If not, the watchdog of systemd restarts the server.
+    /// Returns whether at least one thread is idle, or has started its job recently. Otherwise, systemd's watchdog
+    /// restarts the server.
     pub(crate) fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.elapsed_millis())
     }
@@ -158,7 +159,7 @@ impl AppState {
     /// Returns the inventory of the machine's last registration, if this version supports it.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be read, or if [`PlannerPool::run_job`] returns one.
+    /// Returns an error if the database cannot be read, or [`PlannerPool::run_job`] fails.
     pub(crate) async fn read_inventory(&self, machine: &str) -> Result<Option<Inventory>, ApiError> {
         let Some(registered) = self.state.find_registration(machine).await? else { return Ok(None) };
         self.planner.run_job(machine, move || registered.parse_inventory()).await
@@ -213,12 +214,13 @@ impl PoolState {
             drop(queue);
             if (job.is_awaited)() {
                 self.busy_since[thread].store(self.elapsed_millis(), Ordering::Relaxed);
-                // A request that panics must not end the server; its client gets 500 because the channel is dropped.
+                // A job that panics must not end the server. Its client gets status 500, because the channel is
+                // dropped.
                 drop(catch_unwind(AssertUnwindSafe(job.work)));
                 self.busy_since[thread].store(0, Ordering::Relaxed);
             }
             lock_mutex(&self.queue).running.remove(&machine);
-            // Another job of the machine may be waiting for this.
+            // Another job of this machine may be waiting for the end of this one.
             self.has_work.notify_one();
         }
     }

@@ -21,7 +21,7 @@ pub struct PowerRequest {
     pub action: PowerAction,
 }
 
-/// `POST /v1/machine/{id}/power`.
+/// `POST /v1/machine/{id}/power`: switches the machine, or sets its next boot device.
 pub(crate) async fn post_power(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -36,7 +36,7 @@ pub(crate) async fn post_power(
     Ok(Json(PowerRequest { action }))
 }
 
-/// Switches the machine through the management controller in its file.
+/// Performs the action through the management controller in the machine file.
 ///
 /// # Errors
 /// The file does not name a controller, or the controller fails.
@@ -53,7 +53,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
         .with_code("controller-missing")
     };
     let bmc = machine.bmc.clone().ok_or_else(none)?;
-    // The controller reports the UUID of the firmware, which differs from an invented id.
+    // The controller reports the UUID of the firmware. An id that the operator has chosen differs from it.
     let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
     let registered = app.state.find_registration(id).await?;
     let switch = move || switch_power(&bmc, action, &to_target(uuid, registered));

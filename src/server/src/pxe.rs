@@ -1,5 +1,5 @@
-//! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP; this module starts, supervises
-//! and stops it.
+//! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP. This module
+//! starts, supervises and stops dnsmasq.
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
 //! supervises it, `other_servers` detects other DHCP servers.
@@ -25,13 +25,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
 
-/// Capabilities that dnsmasq needs: for ports below 1024, for raw sockets with which it pings, and for entries in the neighbour table.
+/// Capabilities that dnsmasq needs: it binds ports below 1024, pings through raw sockets, and writes entries of the
+/// neighbour table.
 const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
 
 /// Directory in which Debian installs iPXE.
 const IPXE: &str = "/usr/lib/ipxe";
 
-/// Running dnsmasq. Dropping this stops it.
+/// Running dnsmasq process, which is stopped when this value is dropped.
 pub(crate) struct PxeServer {
     end: Option<mpsc::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
@@ -40,7 +41,7 @@ pub(crate) struct PxeServer {
 }
 
 impl PxeServer {
-    /// Starts dnsmasq for a server that listens on that port. Returns when dnsmasq serves.
+    /// Starts dnsmasq for a server that listens on `port`. Returns when dnsmasq is ready.
     ///
     /// # Errors
     /// dnsmasq cannot be started, or exits immediately.
@@ -57,7 +58,7 @@ impl PxeServer {
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
         let (keeper, watch) = (DnsmasqSupervisor::new(dnsmasq, home), watch.clone());
-        // dnsmasq is terminated with the thread that has started it, so the same thread supervises it.
+        // dnsmasq is terminated when the thread that has started it exits, so the same thread supervises it.
         let run = move || keeper.supervise(&watch, &ended, &say);
         let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
         let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);
@@ -90,7 +91,7 @@ fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
 /// Checks everything that can be checked before dnsmasq is started.
 ///
 /// # Errors
-/// All problems, one sentence each.
+/// Returns all problems, with one sentence for each.
 pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
     let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
     let ipxe = ipxe_directory(asked);
@@ -154,7 +155,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
     }
 }
 
-/// Returns the base URL of boot files. They contain no token, and are served over plain HTTP.
+/// Returns the base URL of boot files. Boot files do not contain a token, and are served over plain HTTP.
 fn boot_base_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
     match &options.url {
         Some(url) if options.tls.is_none() => url.trim_end_matches('/').to_owned(),

@@ -18,12 +18,12 @@ use tokio::sync::Semaphore;
 const BODIES_OF_ONE: u64 = 8 << 20;
 /// Maximum memory of all request bodies, in bytes.
 const BODIES_OF_ALL: u64 = 64 << 20;
-/// Size in bytes from which a body is large. Few large bodies are handled at the same time, since the result of parsing takes many times
-/// their size.
+/// Size in bytes from which a body is large. Only few large bodies are handled at the same time, since a parsed body
+/// occupies a multiple of its size.
 pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
-/// Minimum number of connections that each address may have, however few are possible in total.
+/// Number of connections that each address may have at least, even if the total limit is low.
 const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.
@@ -34,7 +34,8 @@ pub(crate) struct ConnectionInfo {
     pub over_tls: bool,
 }
 
-/// Client of a request: the remote address of the connection. If that is a proxy named with `--proxy`, the client that the proxy declares.
+/// Client of a request: the remote address of the connection. If that address is a proxy named with `--proxy`, this is
+/// the client that the proxy reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientAddress(pub IpAddr);
 
@@ -61,7 +62,8 @@ pub(crate) struct ClientOrigin {
 }
 
 impl ClientOrigin {
-    /// Returns the remote address of the connection or, if that is a proxy named with `--proxy`, the client that the proxy declares.
+    /// Returns the remote address of the connection or, if that is a proxy named with `--proxy`, the client that the
+    /// proxy reports.
     ///
     /// # Errors
     /// Returns an error if the request did not arrive over a connection.
@@ -111,7 +113,7 @@ pub(crate) struct QuotaShare {
 }
 
 impl ClientQuotas {
-    /// Creates quotas that limit each address to a quarter of all connections.
+    /// Creates quotas that limit each address to a quarter of all connections, but at least [`PLACES_AT_LEAST`].
     pub(crate) fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
@@ -119,8 +121,8 @@ impl ClientQuotas {
         ClientQuotas { taken: Arc::default(), turns: RequestTurns::default(), large_bodies, places, proxies }
     }
 
-    /// Returns the client of a request: the remote address of its connection or, if that is a proxy named with `--proxy`, the client for
-    /// which the proxy forwards.
+    /// Returns the client of a request: the remote address of its connection or, if that is a proxy named with
+    /// `--proxy`, the client that the proxy reports.
     pub(crate) fn find_origin(
         &self,
         ConnectionInfo { address, port, .. }: ConnectionInfo,
@@ -130,7 +132,7 @@ impl ClientQuotas {
             return ClientOrigin { address, port: Some(port) };
         }
         let mut values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-        // The client itself may have written all elements before the last one.
+        // Only the last element is from the proxy. The client itself may have written the others.
         let last = values.next_back().and_then(|value| value.rsplit(',').next());
         last.and_then(|element| ClientOrigin::parse_forwarded(element.trim()))
             .unwrap_or(ClientOrigin { address, port: None })
@@ -151,7 +153,7 @@ impl ClientQuotas {
         Some(QuotaShare { peers: self.clone(), address, connections: 1, body_bytes: 0 })
     }
 
-    /// Reserves memory for a body, or returns `None` if the address has reached its limit, or all addresses together have reached theirs.
+    /// Reserves memory for a body, or returns `None` if the limit of the address or the total limit is reached.
     pub(crate) fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();

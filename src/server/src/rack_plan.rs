@@ -1,5 +1,5 @@
-//! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a change. No server
-//! is needed: files and database are read directly, even while a server is running.
+//! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a
+//! change. Files and database are read directly, whether a server is running or not.
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
@@ -28,8 +28,8 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 /// Base URL in the predicted responses; never contacted.
 const URL: &str = "http://server";
 
-/// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no field is set, the
-/// files and open orders apply as they are.
+/// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
+/// field is set, the prediction is for the present files and open orders.
 #[derive(Debug, Clone, Default)]
 pub struct RackChange {
     /// Id of an image for all machines.
@@ -48,26 +48,26 @@ impl RackChange {
 
 /// Current content of a server's directory.
 pub struct RackSnapshot {
-    /// Directory to which approvals are written.
+    /// Server's directory, to which approvals are written.
     dir: PathBuf,
     directory: SiteSnapshot,
     state: ServerState,
-    /// Problems of the files. A machine whose file has a problem may be missing.
+    /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
     pub problems: Vec<String>,
     /// Remarks for the operator that are not problems.
     pub notes: Vec<String>,
     /// Duration of each machine's last installation, in seconds.
     took: HashMap<String, f64>,
-    /// Durations of the last installations of all machines of a size, in seconds, sorted.
+    /// Durations of the machines' last installations by size, in seconds, sorted.
     by_size: HashMap<String, Vec<f64>>,
 }
 
 /// Predicted response to a machine.
 #[derive(Debug, Clone)]
 pub enum MachineForecast {
-    /// Nothing would be done, for this reason.
+    /// The machine would not be installed or changed, for this reason.
     NoAction(String),
-    /// The machine would get nothing to install, for this reason.
+    /// The installation would be refused, for this reason.
     Refused(String),
     /// The response is not predictable yet, for this reason.
     Unknown(String),
@@ -82,9 +82,11 @@ pub struct PredictedMachine {
     pub size: Option<String>,
     pub outlook: MachineForecast,
     pub registered: Option<RegisteredInventory>,
-    /// Last completed installation, which an approval records; see [`InstallState::last_installation`].
+    /// Identifier of the last completed installation, which an approval records; see
+    /// [`InstallState::last_installation`].
     pub installed: String,
-    /// Expected duration in seconds: that of the machine's last installation or, if it is unknown, the median of all machines of its size.
+    /// Expected duration in seconds: the duration of the machine's last installation or, if it is unknown, the median
+    /// for its size.
     pub seconds: Option<f64>,
 }
 
@@ -97,7 +99,7 @@ struct InstallTimings {
 }
 
 impl RackSnapshot {
-    /// Opens the state of `dir`. If `new` is given, the operator's files are read from there.
+    /// Opens the state of `dir`. If `new` is given, the operator's files are read from that directory instead.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or no server has run in it.
@@ -138,7 +140,7 @@ impl RackSnapshot {
     /// Reads the durations of past installations.
     fn read_durations(&mut self) -> Result<()> {
         for (machine, report) in self.state.list_reports_blocking()? {
-            // A report of a newer version may have another format.
+            // A report that a newer version has stored may have another format.
             let Ok(InstallTimings { success: true, timings }) = serde_json::from_str(&report) else { continue };
             let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
             if seconds > 0.0 && seconds.is_finite() {
@@ -211,7 +213,8 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// If a migration determines the prediction, sets the prediction and returns true. The [`RackChange`] then does not affect the machine.
+    /// If the machine is part of a migration that determines its response, sets the prediction and returns true. The
+    /// [`RackChange`] then does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);
@@ -289,8 +292,8 @@ impl RackSnapshot {
         }
     }
 
-    /// Adds the order for the reinstall that the change requires of an installed machine. Returns the forecast instead if nothing would be
-    /// installed.
+    /// Adds an order to the state of an installed machine, if the change requires a reinstall. If the machine would not
+    /// be reinstalled, returns the forecast instead.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,

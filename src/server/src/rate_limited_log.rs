@@ -1,6 +1,7 @@
-//! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute. Each address has a
-//! quota, so that the lines of one address do not suppress those of another. When an address exceeds its quota, a line announces that its
-//! further lines are dropped; their number is printed after the minute.
+//! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute.
+//! Each address has a quota, so that lines caused by one address do not suppress lines caused by another. When an
+//! address exceeds its quota, a line announces that further lines are dropped. Their number is printed after the
+//! minute.
 
 use super::request_context;
 use super::status_log::StatusLog;
@@ -16,11 +17,11 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of lines per address and minute.
 const OF_ONE: u32 = 16;
-/// Maximum number of lines per minute that no address causes: those of the server itself and of dnsmasq.
+/// Maximum number of lines per minute that are not caused by an address, but by the server itself or dnsmasq.
 const OF_SERVER: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;
-/// Number of lines per minute that each address is granted, even if the limit [`OF_ALL`] is reached.
+/// Number of lines per minute that each address may cause even if the limit [`OF_ALL`] is reached.
 const AT_LEAST: u32 = 2;
 /// Maximum number of addresses counted per minute. Lines of further addresses are dropped.
 const ADDRESSES: usize = 4096;
@@ -34,7 +35,7 @@ pub(crate) struct RateLimitedLog {
     minute: Arc<Mutex<MinuteQuota>>,
 }
 
-/// Lines of the current minute, and their quotas.
+/// Counters of the lines in the current minute.
 struct MinuteQuota {
     began: Instant,
     /// Hashes of the lines that were printed in this minute.
@@ -57,7 +58,7 @@ struct LineCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LineVerdict {
     Print,
-    /// Print this announcement instead of the line, which is the first one to be dropped.
+    /// Drop the line, and print this announcement instead: the line is the first that is dropped.
     Announce(String),
     Drop,
 }

@@ -1,5 +1,5 @@
-//! Context of the request that is being handled: its id, its client, its turn, and the memory accounted to the client until the response
-//! is ready. The id is part of the response, and of every log line that the request causes.
+//! Context of the request that is being handled: its id, client and turn, and permits that are held until the response
+//! is ready. The id is included in the response, and in every log line that the request causes.
 
 use super::request_turns::RequestTurn;
 use axum::http::{HeaderMap, HeaderValue};
@@ -57,8 +57,8 @@ pub(crate) fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
-/// Yields the turn of the current request to other requests of its client, while it waits for something outside of the server. The caller
-/// must not hold a lock for which other requests wait: those requests may have taken all turns.
+/// Yields the turn of the current request to other requests of the client, while `work` waits for something outside of
+/// the server. The caller must not hold a lock, because the requests that wait for this lock may occupy all turns.
 pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest_during(work).await,

@@ -1,5 +1,5 @@
-//! Checks of a request's head that apply to every path, before anything else reads the request: the host that the request addresses, and
-//! the site for which a browser sends it. Also adds the headers that keep responses out of caches.
+//! Checks of request heads that apply to every path and precede all other processing: the addressed host, and the site
+//! from which a browser sends the request. Also adds the response headers that prevent caching.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -12,11 +12,11 @@ use common::format::truncate_bytes;
 use site::boot_values;
 use std::sync::Arc;
 
-/// Paths for probes of load balancers and Kubernetes. They may use any name for the server, since the responses contain nothing about
-/// machines.
+/// Paths for probes of load balancers and Kubernetes. Requests for these paths may use any name for the server, since
+/// the responses do not contain data about machines.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
-/// Paths whose GET changes the state: the response contains a new token, and an attempt at an order may be counted.
+/// Paths whose GET changes the state: a token is issued, and an attempt may be counted for an order.
 const STATE_CHANGING: [&str; 2] = ["/boot.ipxe", "/boot.json"];
 
 /// Path prefixes of files that clients may cache, by their ETag.
@@ -53,7 +53,8 @@ fn find_rejection(app: &AppState, request: &Request) -> Option<ApiError> {
 /// Returns an error if the host is not a name or an address of this server.
 fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     let named = request.headers().get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or_default());
-    // An absolute request target takes precedence over the header (RFC 9112, 3.2.2), and must pass as well.
+    // An absolute request target takes precedence over the Host header (RFC 9112, 3.2.2), so its host is checked as
+    // well.
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
         let why = "the Host header is missing; send one with a name or an address of this server";
@@ -79,8 +80,8 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns the reason why a GET from a browser is rejected, or `None` if it is not. Other methods need no check here: forms contain the
-/// token of their session, and API requests the operator's token.
+/// Returns the reason why a GET from a browser is rejected, or `None` if it is not. Requests with other methods are
+/// authorized by tokens: forms contain the form token of the session, and API requests the operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;

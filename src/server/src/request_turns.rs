@@ -1,5 +1,5 @@
-//! Limit of the number of requests of each address that are handled at the same time. Further requests of that address wait, in the order
-//! of their arrival; requests of other addresses do not.
+//! Limit on the number of requests of an address that are handled at the same time. Further requests of that address
+//! wait in the order of their arrival, without delaying requests of other addresses.
 //!
 //! While a request waits for something outside of the server (its own body, an allocation, a management controller), it releases its turn:
 //! see [`RequestTurn::rest_during`].
@@ -18,7 +18,7 @@ pub(crate) const OF_ONE_ADDRESS: usize = 8;
 pub(crate) struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
 
 struct AddressQueue {
-    /// Permits for turns, granted in the order of the requests.
+    /// Permits for turns, granted in the order in which requests arrive.
     turns: Arc<Semaphore>,
     /// Number of requests that are being handled or are waiting.
     requests: usize,
@@ -81,7 +81,7 @@ impl Drop for QueuePlace {
 }
 
 impl RequestTurn {
-    /// Releases the turn until the work is done, and then waits for another turn.
+    /// Releases the turn until the work is done, and then waits for a new turn.
     pub(crate) async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
         drop(lock_mutex(&self.permit).take());
         let done = work.await;

@@ -46,7 +46,7 @@ pub(crate) fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
     })
 }
 
-/// Endpoints for agents. Files loaded by firmware are not included, as they are not JSON.
+/// Returns the endpoints for agents. Files that firmware loads are not included, since they are not JSON.
 pub(crate) fn machine_routes() -> Vec<ApiRoute> {
     let running = get_route(
         "/boot.json",
@@ -60,24 +60,28 @@ pub(crate) fn machine_routes() -> Vec<ApiRoute> {
     with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
 }
 
-/// One machine. The handler depends on the callers that a listener serves.
+/// Returns the endpoint for one machine. Its handler depends on whether the listener serves agents or only operators.
 pub(crate) fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handler: H) -> ApiRoute {
-    get_route("/v1/machine/{id}", handler, "One machine: for itself with its allocation, or in metal-api's format")
-        .with_token(RequiredToken::MachineOrOperator)
-        .with_response(one_machine_schema)
+    get_route(
+        "/v1/machine/{id}",
+        handler,
+        "One machine: its allocation for the machine itself, and metal-api's format for operators",
+    )
+    .with_token(RequiredToken::MachineOrOperator)
+    .with_response(one_machine_schema)
 }
 
 fn one_machine_schema(schemas: &mut SchemaGenerators) -> Value {
     serde_json::json!({"anyOf": [response_schema::<AssignedMachine>(schemas), response_schema::<MachineResponse>(schemas)]})
 }
 
-/// All endpoints that [`super::openapi`] describes.
+/// Returns all endpoints that [`super::openapi`] describes.
 pub(crate) fn all_routes() -> Vec<ApiRoute> {
     let both = one_machine_route(machines::get_machine_for_caller);
     machine_routes().into_iter().chain([both]).chain(operator_routes()).collect()
 }
 
-/// Endpoints for agents before an installation.
+/// Returns the endpoints for agents before an installation.
 fn allocation_routes() -> Vec<ApiRoute> {
     vec![
         post_route("/v1/machine/register", api::register_boot, "Register a boot of the machine")
@@ -101,7 +105,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for agents during an installation or a migration.
+/// Returns the endpoints for agents during an installation or a migration.
 fn installation_routes() -> Vec<ApiRoute> {
     vec![
         post_route("/v1/machine/{id}/event", api::post_event, "Record an event")
@@ -130,7 +134,7 @@ fn installation_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for operators.
+/// Returns the endpoints for operators.
 pub(crate) fn operator_routes() -> Vec<ApiRoute> {
     let all = [
         layout_routes(),
@@ -147,7 +151,7 @@ pub(crate) fn operator_routes() -> Vec<ApiRoute> {
     all.into_iter().flatten().collect()
 }
 
-/// Endpoints for layouts, compatible with metal-api.
+/// Returns the endpoints for layouts, compatible with metal-api.
 fn layout_routes() -> Vec<ApiRoute> {
     let (layout, one_layout) = ("/v1/filesystemlayout", "/v1/filesystemlayout/{id}");
     vec![
@@ -171,7 +175,7 @@ fn layout_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for images, compatible with metal-api, and endpoints for their states.
+/// Returns the endpoints for images, compatible with metal-api, and for the states of images.
 fn image_routes() -> Vec<ApiRoute> {
     let (image, one_image, state) = ("/v1/image", "/v1/image/{id}", "/v1/image/{id}/{state}");
     let (hidden, blacklisted) = ("/v1/image/{id}/hidden", "/v1/image/{id}/blacklisted");
@@ -204,7 +208,7 @@ fn image_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for sizes, compatible with metal-api.
+/// Returns the endpoints for sizes, compatible with metal-api.
 fn size_routes() -> Vec<ApiRoute> {
     let (size, one_size) = ("/v1/size", "/v1/size/{id}");
     vec![
@@ -225,7 +229,7 @@ fn size_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for machines, their reinstalls and their records.
+/// Returns the endpoints for machines, their reinstalls and their records.
 fn machine_management_routes() -> Vec<ApiRoute> {
     let (machine, reinstall) = ("/v1/machine", "/v1/machine/{id}/reinstall");
     vec![
@@ -297,7 +301,7 @@ fn migration_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for the file of a machine, its power, its next boot, and its plan.
+/// Returns the endpoints for the file of a machine, its power, its next boot, and its plan.
 fn host_routes() -> Vec<ApiRoute> {
     vec![
         post_route(
@@ -341,7 +345,7 @@ fn volume_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Endpoints for deploy templates, as in Ironic and as in the Ironic specification that proposed them.
+/// Returns the endpoints for deploy templates, as in Ironic and as in the Ironic specification that proposed them.
 fn template_routes() -> Vec<ApiRoute> {
     let one =
         |method, path, summary| OperationDoc { refused: "RefusedAsIronic", ..OperationDoc::new(method, path, summary) };

@@ -26,9 +26,9 @@ pub(crate) struct SiteReloader {
     loader: SiteLoader,
     watch: StatusLog,
     publish: published::Sender<Arc<SiteSnapshot>>,
-    /// Current problems, all of which have been logged.
+    /// Current problems, which have been logged.
     said: BTreeSet<String>,
-    /// Current notes, all of which have been logged.
+    /// Current notes, which have been logged.
     noted: BTreeSet<String>,
 }
 
@@ -56,7 +56,7 @@ impl SiteReloader {
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
-            // Registrations of any client wake this thread: a single scan serves all pending ones.
+            // Any client can wake this thread by registering, so a single scan handles all pending messages.
             for wake in first.into_iter().chain(woken.try_iter()) {
                 match wake {
                     ReloadEvent::Digest(done) => self.loader.store_digest(done),

@@ -1,5 +1,6 @@
-//! Check that a request comes from a privileged process of the machine, by its source port. Only such a process can bind a port below
-//! 1024. Thus neither an unprivileged user of an installed system nor a server-side request forgery can register as the machine.
+//! Check that a request comes from a privileged process of the machine, by its source port. Only privileged processes
+//! can bind ports below 1024. This prevents unprivileged users of an installed system, and server-side request forgery,
+//! from registering as the machine.
 
 use super::api_error::ApiError;
 use super::host_environment::HostEnvironment;
@@ -18,7 +19,7 @@ pub(crate) const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 pub(crate) enum SourcePorts {
     /// Ports below this number.
     Below(u16),
-    /// All ports, as permitted by the operator, because NAT or a proxy hides the source ports of the machines.
+    /// All ports. The operator permits this if NAT or a proxy hides the source ports of the machines.
     Any,
 }
 

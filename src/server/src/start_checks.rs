@@ -12,7 +12,7 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems of the boot directory and of file permissions, which are checked only at the start.
+/// Returns problems of the boot directory and of file permissions. These are checked only at the start.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
@@ -45,9 +45,10 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     boot_values::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
-/// Refuses to start if the database was lost. Only the database records that a machine is in the middle of a reinstall and therefore has
-/// no install marker; without this record, all of its disks would be wiped. The operator's token is created after the database, so that a
-/// token without a database proves that the database was lost.
+/// Refuses to start if the database was lost. In the middle of a reinstall, a machine has no install marker, and only
+/// the database records that it is being reinstalled. Without this record, the machine would be taken for a new one,
+/// and all of its disks would be wiped. The operator's token is created after the database, so a token without a
+/// database proves that the database was lost.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();

@@ -1,4 +1,5 @@
-//! Log of the server. On a terminal, one redrawn line per machine; otherwise plain lines; with `--json` one JSON object per line.
+//! Log of the server: on a terminal, one redrawn line per machine; with `--json`, one JSON object per line; otherwise
+//! plain lines.
 //!
 //! A separate thread writes, so that a paused terminal or a full pipe never delays a machine.
 
@@ -54,7 +55,7 @@ pub(crate) struct AnsweredRequest {
     pub took: Duration,
 }
 
-/// Machine that a message is about, and the client address that caused the message.
+/// Machine that is the subject of a message, and the client address that caused the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineOrigin {
     machine: String,
@@ -83,14 +84,14 @@ pub(crate) struct StatusLog {
     pub live: LiveUpdates,
 }
 
-/// Handle on the writing thread. [`LogWriter::finish`] waits for its last line.
+/// Handle of the writing thread. [`LogWriter::finish`] waits for its last line.
 pub(crate) struct LogWriter {
     done: Receiver<()>,
 }
 
 impl StatusLog {
-    /// Starts the thread that writes to standard output. Must be called before other threads are started, because the local time zone can
-    /// be read only then.
+    /// Starts the thread that writes to standard output. Must be called before other threads are started, because the
+    /// local time zone cannot be read later.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -118,7 +119,7 @@ impl StatusLog {
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
-                // The output is closed, or this line cannot be drawn: the server must continue regardless.
+                // The server must continue even if the output is closed or the line cannot be drawn.
                 let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
             }
             show.end();
@@ -136,7 +137,7 @@ impl StatusLog {
         self.send_message(LogMessage::Listening(url));
     }
 
-    /// Logs a request and its response. Printed only with `--json`; the other formats print only the effects of requests.
+    /// Logs a request and its response with `--json`. The other formats print only the effects of requests.
     pub(crate) fn log_request(&self, answered: AnsweredRequest) {
         self.send_message(LogMessage::Answered(answered));
     }
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(answered, expected);
     }
 
-    /// A reader that has gone, or never reads, costs the machines nothing.
+    /// A reader of the output that has closed it, or never reads, does not delay machines.
     #[test]
     fn nobody_has_to_read() {
         struct Stuck(Receiver<()>);

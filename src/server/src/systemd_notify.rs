@@ -1,5 +1,6 @@
-//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all sources respond in time. If the
-//! database or the planner is stuck, systemd therefore restarts the server (`WatchdogSec=`).
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all sources
+//! respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts the server
+//! (`WatchdogSec=`).
 
 use super::planner::PlannerPool;
 use super::status_log::StatusLog;
@@ -57,7 +58,7 @@ impl HeartbeatSource {
     }
 }
 
-/// Connection to the service manager. If the server runs without one, all methods do nothing.
+/// Connection to the service manager. Without a service manager, all methods do nothing.
 #[derive(Default)]
 pub(crate) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -66,7 +67,7 @@ pub(crate) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Connects to the service manager according to the environment.
+    /// Connects to the service manager that the environment variables specify.
     ///
     /// # Errors
     /// Returns an error if the environment specifies a socket that cannot be used.
@@ -77,7 +78,7 @@ impl ServiceManager {
         ServiceManager::connect(&address, watchdog.map(Duration::from_micros))
     }
 
-    /// Connects to a path, or to an abstract address if it begins with `@`.
+    /// Connects to the socket at a path, or at an abstract address if `address` begins with `@`.
     fn connect(address: &OsStr, watchdog: Option<Duration>) -> Result<ServiceManager> {
         let what = || format!("{SOCKET} {}: cannot be used", address.display());
         let address = match address.as_bytes() {
@@ -86,7 +87,7 @@ impl ServiceManager {
         };
         let address = address.context(Phase::Serve, what)?;
         let socket = UnixDatagram::unbound().context(Phase::Serve, what)?;
-        // A service manager that reads nothing must not block the server.
+        // A service manager that does not read must not block the server.
         socket.set_nonblocking(true).context(Phase::Serve, what)?;
         Ok(ServiceManager { socket: Some((socket, address)), watchdog })
     }
@@ -101,7 +102,7 @@ impl ServiceManager {
 
     fn send_state(&self, state: &str) {
         if let Some((socket, address)) = &self.socket {
-            // The next heartbeat is sent anyway.
+            // A failure is ignored: the next heartbeat is sent anyway.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
@@ -132,7 +133,8 @@ impl ServiceManager {
     }
 }
 
-/// Queries the sources one after the other. Returns the first one that does not respond in time, or `None` if all do.
+/// Queries the sources one after the other. Returns the name of the first source that does not respond in time, or
+/// `None`.
 async fn find_silent_source(sources: &[HeartbeatSource], time: Duration) -> Option<&'static str> {
     let end = tokio::time::Instant::now() + time;
     for source in sources {

@@ -1,4 +1,4 @@
-//! A whole server on the loopback, asked over TCP.
+//! Tests of a complete server on the loopback interface, over TCP.
 
 mod adding;
 mod approved;
@@ -76,10 +76,10 @@ use tokio::task::JoinHandle;
 const ONE: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const TWO: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
 const STRANGER: &str = "4c4c4544-0051-3010-8052-b4c04f4dffff";
-/// Long enough for a busy machine; nothing here waits for it when all is well.
+/// Timeout, long enough for a busy host. Successful tests never wait this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the server has said so far.
+/// Log of the server so far.
 #[derive(Clone, Default)]
 pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
 
@@ -103,9 +103,9 @@ impl Heard {
 struct Running {
     dir: TempDir,
     address: SocketAddr,
-    /// Where the operator is answered, when not with the machines.
+    /// Address of the operator's listener, if it is separate.
     operators: Option<SocketAddr>,
-    /// Where calls are answered over TLS.
+    /// Address of the TLS listener.
     tls: Option<SocketAddr>,
     heard: Heard,
     end: oneshot::Sender<()>,
@@ -156,19 +156,19 @@ fn directory() -> TempDir {
     dir
 }
 
-/// What the agent says of a machine of that id.
+/// Returns the registration that an agent sends for the machine with this id.
 fn registration(id: &str) -> Value {
     json!({ "uuid": id, "hardware": { "memory": 1, "cpu_cores": 2, "disks": [], "nics": [] },
             "bios": { "vendor": "", "version": "", "date": "" } })
 }
 
-/// Of a boot script, or a kernel command line.
+/// Returns the token in a boot script or kernel command line.
 fn token_of(script: &str) -> String {
     let (_, rest) = script.split_once("drophammer.token=").unwrap_or_else(|| panic!("{script}"));
     rest.split(' ').next().unwrap().to_owned()
 }
 
-/// Kernel arguments of a boot script, except its time.
+/// Returns the kernel arguments in a boot script, without the time.
 fn kernel_arguments(script: &str) -> &str {
     let (_, rest) = script.split_once(" initrd=initrd drophammer.time=").unwrap_or_else(|| panic!("{script}"));
     let (time, rest) = rest.split_once(' ').unwrap();
@@ -203,7 +203,8 @@ fn options(dir: &Path) -> ServerConfig {
     }
 }
 
-/// Machines are silent as soon as they have contacted the server: each boot replaces the previous one. All source ports count as privileged.
+/// Environment in which boots count as silent immediately, so that each boot replaces the previous one, and in which
+/// all source ports count as privileged.
 fn silent() -> HostEnvironment {
     let (look_every, quiet) = (Duration::from_millis(20), Duration::ZERO);
     // The tests run unprivileged.
@@ -239,7 +240,7 @@ impl Running {
         Running { dir, address, operators, tls, heard, end, task, turns, state }
     }
 
-    /// Ends the server and gives the directory back.
+    /// Stops the server, and returns its directory.
     async fn stop(self) -> TempDir {
         drop((self.end, self.state));
         self.task.await.unwrap().unwrap();
@@ -293,7 +294,7 @@ impl Running {
         self.ask("GET", &format!("/boot.ipxe?{query}"), &[], "").await
     }
 
-    /// PXE-boots the machine, which registers, and gives its token.
+    /// Boots the machine over PXE and registers it. Returns its token.
     async fn token(&self, id: &str) -> String {
         let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
         let answer = self.register(id, &token).await;
@@ -305,7 +306,8 @@ impl Running {
         self.call(token, "POST", "/v1/machine/register", &registration(id)).await
     }
 
-    /// Waits until the machine is (not) allocated; the digest of its image comes a moment after the start.
+    /// Waits until the machine is allocated, which takes a moment, since the digest of the image must be computed
+    /// first.
     async fn allocated(&self, id: &str, token: &str) -> allocation::AssignedMachine {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}/wait?seconds=60"), &Value::Null).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -326,13 +328,13 @@ impl Running {
         }
     }
 
-    /// Announces a first installation, as an agent that sends no digest.
+    /// Requests the point of no return for a first installation, as an agent that does not send a digest.
     async fn begins_first(&self, id: &str, token: &str, allocation: &str) -> u16 {
         let begins = json!({ "allocationuuid": allocation, "order": "" });
         self.call(token, "POST", &format!("/v1/machine/{id}/point-of-no-return"), &begins).await.status
     }
 
-    /// Reports the end of a first installation. A success that is not a repetition begins before.
+    /// Reports the end of a first installation. Before a success, also requests the point of no return.
     async fn report(&self, id: &str, token: &str, allocation: &str, success: bool) {
         if success {
             self.begins_first(id, token, allocation).await;

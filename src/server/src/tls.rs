@@ -26,9 +26,9 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct ServerTls {
     acceptor: TlsAcceptor,
-    /// Certificates, the server's own first. Not empty.
+    /// Certificates; not empty. The first one is the server's own certificate.
     chain: Vec<CertificateDer<'static>>,
-    /// File of the certificates.
+    /// File that contains the certificates.
     file: PathBuf,
     pub handshake: Duration,
 }
@@ -103,7 +103,7 @@ impl ServerTls {
     }
 }
 
-/// Describes a failed handshake for the operator. Returns `None` if the client was only slow or has disconnected.
+/// Describes a failed handshake for the operator. Returns `None` if the client was too slow or has disconnected.
 pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
     match error.get_ref()?.downcast_ref()? {
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
@@ -115,7 +115,7 @@ pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
             "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
         )),
         rustls::Error::InvalidMessage(_) => {
-            Some("does not use https on the https port: its URL must begin with https://".to_owned())
+            Some("sends plain http to the https port: its URL must begin with https://".to_owned())
         }
         other => Some(format!("TLS handshake failed: {other}")),
     }

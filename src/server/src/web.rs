@@ -1,4 +1,5 @@
-//! The operator's web page: server-side HTML that works without JavaScript, for clients with the operator's token.
+//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
+//! token.
 //!
 //! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines` renders the list of
 //! machines, and `machine` the page of one machine, with its `disks`, its `history`, and `plan_preview` for its plan; `reinstall` orders
@@ -57,7 +58,7 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/page.svg", get(assets::get_icon))
 }
 
-/// Serves `/`: the page for browsers, and the versions of the API for OpenStack clients.
+/// Handles `GET /`: returns the page to browsers, and the API versions to OpenStack clients.
 async fn get_root(
     app: State<Arc<AppState>>,
     base: BaseUrls,

@@ -1,5 +1,6 @@
-//! Write timeout of connections. A connection is closed if its peer accepts no data for a time, so that a client that never reads cannot
-//! keep an image open forever. An agent whose disks stall for longer reconnects and resumes.
+//! Write timeout of connections. A connection is closed if its peer does not accept data for some time. Otherwise, a
+//! client that never reads could keep an image open forever. An agent whose disks stall for longer reconnects and
+//! resumes the download.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ pub(crate) const STALLED: Duration = Duration::from_secs(60);
 pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
     stalled: Duration,
-    /// Timer that runs while data waits to be sent.
+    /// Timer that runs while the peer does not accept data.
     end: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Endpoint for reports at the end of an installation, and its responses to reports that are refused or ignored.
+//! Endpoint for the final reports of installations, and the responses to reports that are refused or ignored.
 
 use super::DOCUMENT_BYTES;
 use super::request_body::read_machine_document;
@@ -59,7 +59,7 @@ pub(crate) async fn post_report(
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }
 
-/// Refuses a reported success that is not proven, so that the machine does not boot its disks, and warns the operator.
+/// Refuses a report of a success that is not proven, so that the machine does not boot its disks. Warns the operator.
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());

@@ -85,7 +85,7 @@ async fn check_still_wanted(
     if !out_of_band::is_admitted(app, boot).await? {
         return Ok(Err("the steps over Redfish of this installation are not completed".to_owned()));
     }
-    // A different allocation in the file replaces this one, whose installation must therefore not continue.
+    // A different allocation in the file replaces this one. The installation of this one must not continue.
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     match current {
         Some(current) if *current.id != allocation => {

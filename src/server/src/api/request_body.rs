@@ -1,4 +1,4 @@
-//! Request bodies: they are read within limits, and their texts are shortened and sanitized.
+//! Reads request bodies within size and time limits, and shortens and sanitizes the texts in them.
 
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, LARGE_BODY_BYTES};

@@ -1,4 +1,5 @@
-//! Secrets of an allocation. Each is sent only to the boot that installs, and only when that boot needs it.
+//! Secrets of an allocation. A secret is sent only to the boot that installs the allocation, and only when that boot
+//! needs it.
 
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;

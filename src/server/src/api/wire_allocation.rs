@@ -33,9 +33,10 @@ pub(crate) async fn find_assignment(
     Ok(assigned.map(|assigned| (assigned, standing)))
 }
 
-/// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation identifies the installed
-/// system, which the agent boots; its image has no URL, so the agent cannot install it. Secrets are sent separately by `api::secrets`.
-/// The parameters of an OS definition are an exception: its `verify` needs them before the plan is made.
+/// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
+/// identifies the installed system, which the agent boots. The image then has no URL, so the agent cannot install it.
+/// Secrets are sent separately by `api::secrets`. Only the parameters of an OS definition are included, because
+/// `verify` needs them before the plan is made.
 pub(crate) fn to_wire_allocation(
     assigned: &ResolvedAllocation,
     standing: InstallState,

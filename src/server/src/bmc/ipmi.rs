@@ -17,13 +17,13 @@ use uuid::Uuid;
 const ANSWER: Duration = Duration::from_secs(60);
 const OPERATOR: [&str; 2] = ["-L", "OPERATOR"];
 
-/// Controller that is addressed with ipmitool.
+/// Controller that is accessed with ipmitool.
 struct IpmiController<'a> {
     program: &'a OsStr,
     bmc: &'a Bmc,
     host: &'a str,
     port: String,
-    /// Whether the user has only the privilege level of an operator.
+    /// Whether the user has only IPMI's privilege level Operator.
     is_operator: Cell<bool>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) fn perform_action(
 }
 
 impl IpmiController<'_> {
-    /// Runs ipmitool with these arguments. ipmitool requests the privileges of an administrator by default; a user who lacks them is an
-    /// operator.
+    /// Runs ipmitool with these arguments. By default, ipmitool requests the privilege level Administrator. If the user
+    /// lacks it, the level Operator is requested.
     fn run(&self, words: &[&str]) -> Result<String> {
         let level: &[&str] = if self.is_operator.get() { &OPERATOR } else { &[] };
         let done = match self.run_at_level(level, words) {
@@ -134,7 +134,7 @@ fn is_privilege_error(error: &CommandError) -> bool {
     text.contains("privilege") || text.contains("invalid role")
 }
 
-/// Returns the GUID in the output of `ipmitool mc guid`, if it identifies a machine.
+/// Returns the GUID in the output of `ipmitool mc guid`; `None` if it is missing or a placeholder.
 fn reported_guid(text: &str) -> Option<Uuid> {
     let line = text.lines().find(|line| line.trim_start().starts_with("System GUID"))?;
     parse_usable_uuid(line.split_once(':')?.1)

@@ -23,7 +23,8 @@ pub(crate) struct RedfishMachine<'a> {
     path: String,
 }
 
-/// Performs the action, and reads the result back. Returns a warning if the result differs without preventing the purpose of the action.
+/// Performs the action, and reads the result back. Returns a warning if the result differs from the request in a
+/// harmless way.
 pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
     let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
     match action {
@@ -53,8 +54,8 @@ impl<'a> RedfishMachine<'a> {
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system. A single system must not report the UUID of another machine; of several systems, exactly
-    /// one must report the machine's UUID.
+    /// Finds the path of the machine's system. If the service has one system, it must not report the UUID of another
+    /// machine. If the service has several systems, exactly one must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let systems = self.fetch("/redfish/v1/Systems")?.document;
         let members = systems["Members"].as_array().into_iter().flatten();
@@ -89,12 +90,13 @@ impl RedfishClient<'_> {
         )))
     }
 
-    /// Returns the UUID of a system, if it identifies a machine.
+    /// Returns the UUID of a system; `None` if it is missing or a placeholder.
     fn read_uuid(&self, path: &str) -> Result<Option<Uuid>> {
         Ok(self.fetch(path)?.document["UUID"].as_str().and_then(parse_usable_uuid))
     }
 
-    /// Refuses a system that reports the UUID of another machine, as after an address was reassigned, swapped or mistyped.
+    /// Refuses a system that reports the UUID of another machine, for example because the controller's address was
+    /// reassigned, swapped or mistyped.
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
@@ -107,12 +109,12 @@ impl RedfishClient<'_> {
     }
 }
 
-/// Returns the path of the resource that contains the future values of this one.
+/// Returns the path of the settings resource, which contains the pending values of this resource.
 fn find_settings(resource: &Value) -> Option<&str> {
     resource["@Redfish.Settings"]["SettingsObject"]["@odata.id"].as_str()
 }
 
-/// Returns the body of a change with the apply time, if the settings resource requires one.
+/// Adds the apply time `OnReset` to the body of a change, if the settings resource supports it.
 fn with_apply_time(settings: &Value, mut body: Value) -> Value {
     let times = settings["SupportedApplyTimes"].as_array();
     if times.into_iter().flatten().any(|time| time.as_str() == Some("OnReset")) {

@@ -1,4 +1,4 @@
-//! Requests that panic, and readers that read nothing.
+//! Requests that panic, and clients that never read.
 
 use super::*;
 use axum::routing::get;
@@ -20,7 +20,7 @@ impl io::Write for Heard {
     }
 }
 
-/// A server with these calls, its address, and what it says.
+/// Starts a server with these routes. Returns its address and its log.
 async fn start(router: Router) -> (SocketAddr, Heard) {
     start_with(router, None).await
 }
@@ -73,7 +73,7 @@ async fn a_request_that_panics_is_answered_and_the_server_lives() {
     }
 }
 
-/// The rest of a body that no handler reads arrives after the response.
+/// The unread rest of a request body arrives after the response was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_on() {
     let (address, _) = start(Router::new().route("/well", get(|| async { "well" }))).await;
@@ -88,7 +88,7 @@ async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_o
         stream.write_all(body.as_bytes()).await.unwrap();
         assert!(ask(&mut stream, "/well").await.ends_with("well"), "{path}: on the same connection");
     }
-    // More than is discarded: the connection ends.
+    // A body above the limit for discarded bytes closes the connection.
     let head = format!("POST /nothing HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 64 << 20);
     stream.write_all(head.as_bytes()).await.unwrap();
     let piece = vec![b'x'; 1 << 20];
@@ -96,7 +96,7 @@ async fn a_request_whose_body_nobody_reads_is_answered_and_the_connection_goes_o
     tokio::time::timeout(Duration::from_secs(60), sent).await.unwrap();
 }
 
-/// More than all buffers on the way hold.
+/// The response is larger than all buffers between server and client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_reads_nothing_is_given_up_and_a_slow_one_is_not() {
     const BYTES: usize = 64 << 20;
@@ -145,7 +145,7 @@ async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
     let mut tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
     tls.handshake = Duration::from_millis(200);
     let (address, heard) = start_with(Router::new(), Some(tls)).await;
-    // More than the 64 that one address may have at the same time.
+    // More connections in total than the 64 that one address may have at the same time.
     for _ in 0..3 {
         let mut silent = Vec::new();
         for _ in 0..30 {

@@ -107,7 +107,7 @@ pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResu
     wait_until_published(app, |templates| templates.all().all(|other| other.path != stored.path)).await
 }
 
-/// Returns the template with its UUID, as the server writes it to a file.
+/// Returns the template with its UUID, which the operator's file may omit.
 fn with_uuid(stored: &StoredTemplate) -> DeployTemplate {
     DeployTemplate { uuid: Some(stored.uuid.clone()), ..stored.template.clone() }
 }
@@ -141,7 +141,8 @@ fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     kept
 }
 
-/// Refuses a change if the template's file differs from the version in force, so that an edit of the operator is not overwritten.
+/// Refuses a change if the template's file differs from the version in force, so that the operator's edit is not
+/// overwritten.
 fn check_unchanged(stored: &StoredTemplate) -> TemplateResult<()> {
     let now = std::fs::read_to_string(&stored.path).ok().and_then(|text| DeployTemplate::parse_file(&text).ok());
     match now.is_some_and(|now| now.equals_ignoring_locations(&stored.template)) {

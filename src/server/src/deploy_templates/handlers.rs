@@ -21,12 +21,13 @@ use serde_json::{Value, json};
 use site::deploy_templates::StoredTemplate;
 use std::sync::Arc;
 
-/// Maximum size of a template, in bytes. It may contain a layout; a large layout has some ten thousand bytes.
+/// Maximum size of a template, in bytes. A template may contain a layout, and a large layout has some ten thousand
+/// bytes.
 const TEMPLATE_BYTES: usize = 1 << 20;
 /// Header in which OpenStack clients send a token.
 const TOKEN: &str = "x-auth-token";
 
-/// Request without its body. Its body is read by the handler, after the token is checked.
+/// Request without its body. The handler reads the body after it has checked the token.
 pub(crate) struct TemplateRequest {
     method: Method,
     /// Segments of the path below the collection: at most a template and one of its fields.

@@ -1,5 +1,5 @@
-//! Responses in Ironic's format. The body of an error is a JSON object that contains JSON text. The fields in this text depend on whether a
-//! handler or the router refuses the request.
+//! Responses in Ironic's format. The body of an error is a JSON object with a string that contains JSON. The fields in
+//! this string depend on whether a handler or the router refuses the request.
 
 use crate::api_error::ApiError;
 use axum::Json;

@@ -9,7 +9,8 @@ use site::deploy_templates::StoredTemplate;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TemplateForm {
     Ironic,
-    /// Format of the proposal for deploy templates: without links and times, and with complete templates in lists.
+    /// Format of the Ironic specification that proposed deploy templates: without links and times, and with complete
+    /// templates in lists.
     Proposed,
 }
 
@@ -93,7 +94,8 @@ pub(crate) fn render_template(
     Value::Object(whole)
 }
 
-/// Returns the schema of a template in a response. A response has fewer fields if the request selects some.
+/// Returns the schema of a template in a response. A response contains only some of the fields if the request selects
+/// them.
 pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));

@@ -1,8 +1,8 @@
 use super::*;
 
-/// Interpreter of the commands of iPXE that the scripts use. Execution of an image ends a script.
+/// Interpreter for the iPXE commands in the scripts. The execution of an image ends a script.
 struct Interpreter<'a> {
-    /// Commands that were executed, without messages.
+    /// Executed commands, without `echo`.
     executed: Vec<String>,
     messages: Vec<String>,
     downloads: u32,
@@ -11,7 +11,7 @@ struct Interpreter<'a> {
     succeeds: &'a mut dyn FnMut(&str) -> bool,
 }
 
-/// Limit on the lines of a script, far above what a bounded one executes.
+/// Maximum number of executed lines, far above the number of any script that ends.
 const LINES: usize = 1000;
 
 impl Interpreter<'_> {
@@ -32,7 +32,8 @@ impl Interpreter<'_> {
         panic!("the script is not bounded: {script}")
     }
 
-    /// Executes the commands of a line. Returns the label to continue at; or, as error, the command that ends the script.
+    /// Executes the commands of a line. Returns the label at which the script continues. The error is the command that
+    /// ends the script.
     fn execute_line(&mut self, line: &str) -> Result<Option<String>, String> {
         let mut ok = true;
         for (number, alternative) in format!("{line} ").split("|| ").enumerate() {
@@ -87,7 +88,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// Executes a script, and returns the command that ends it, the other commands, and the messages.
+/// Executes a script. Returns the command that ends it, the other commands, and the messages.
 fn execute(
     script: &str,
     settings: &[(&str, &str)],

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::mem::discriminant;
 
-/// Creation time of an allocation that was not served to the machine yet: the zero time of metal-api.
+/// Creation time of an allocation that has not been served to the machine yet: the zero time of metal-api.
 const UNKNOWN_TIME: &str = "0001-01-01T00:00:00Z";
 const ROLES: [&str; 2] = ["machine", "firewall"];
 const PROTOCOLS: [&str; 2] = ["tcp", "udp"];

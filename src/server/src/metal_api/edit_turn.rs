@@ -1,4 +1,5 @@
-//! Changes requested by the operator. They are made one after the other, each based on the version in effect when its turn comes.
+//! Changes requested by the operator. Changes are made one at a time, and each is based on the version in effect when
+//! its turn starts.
 
 use crate::AppState;
 use crate::api::request_body::read_operator_document;
@@ -23,8 +24,8 @@ pub(crate) struct EditTurn {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// Exclusive right as [`EditTurn`], for a request with a document of at most `BYTES` bytes. The document is read before the turn starts,
-/// so that a slow sender does not block others.
+/// Like [`EditTurn`], but for requests with a document of at most `BYTES` bytes. The document is read before the turn
+/// starts, so that a slow sender does not block others.
 pub(crate) struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,

@@ -21,7 +21,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval at which the file is checked for concurrent edits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum length of an id that is used as a file name. Longer ids are replaced by a digest, since a file name has at most 255 bytes.
+/// Maximum length of an id that is used as a file name. Longer ids are replaced by a digest, since file names are
+/// limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// Object that a request changes.
@@ -61,7 +62,7 @@ pub(crate) fn hex_digest(bytes: &[u8]) -> String {
     encode_hex(Sha256::digest(bytes))
 }
 
-/// Returns whether the client's `If-Match` matches the version in effect. A request without it always matches.
+/// Returns whether the client's `If-Match` matches the version in effect. A request without `If-Match` always matches.
 pub(crate) fn matches_version(headers: &HeaderMap, tag: &str) -> bool {
     let Some(given) = headers.get(header::IF_MATCH).and_then(|given| given.to_str().ok()) else { return true };
     given
@@ -103,7 +104,7 @@ pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
     }
 }
 
-/// Replaces the content `old` by `new`. Returns false if the file no longer contains `old`.
+/// Replaces the content `old` of the file by `new`. Returns false if the content is no longer `old`.
 pub(crate) async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> {
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
@@ -111,7 +112,7 @@ pub(crate) async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
-/// Removes the file. Returns false if it no longer contains `old`.
+/// Removes the file. Returns false if its content is no longer `old`.
 pub(crate) async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());

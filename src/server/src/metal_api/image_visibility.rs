@@ -24,7 +24,8 @@ pub(crate) async fn get_states(State(app): State<Arc<AppState>>, _: OperatorAuth
     Json(app.directory().known.states.clone())
 }
 
-/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`: sets or clears a state. An image with this id need not exist yet.
+/// `PUT` and `DELETE /v1/image/{id}/hidden` and `/blacklisted`: sets or clears a state. The image does not need to
+/// exist yet.
 pub(crate) async fn set_image_state(
     method: Method,
     Path((id, state)): Path<(String, String)>,
@@ -94,7 +95,7 @@ fn parse_file(text: &str) -> ApiResult<Value> {
     operator_files::parse_unvalidated(text).map_err(ApiRefusal::internal_error)
 }
 
-/// Returns the new states as JSON, with names in the order of the old file; new names are last.
+/// Returns the new states as JSON. Names keep their order in the old file, and new names follow.
 fn preserve_order(old: &Value, new: &ImageStates) -> Value {
     let mut states = json!({});
     for (name, names) in [("hidden", &new.hidden), ("blacklisted", &new.blacklisted)] {

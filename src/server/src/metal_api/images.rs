@@ -38,7 +38,7 @@ const IMAGE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// Additional fields of responses, which are ignored in requests.
 const ANSWERED: [&str; 7] = ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
-/// Expiry of an image in responses, since images do not expire. metal-api's clients require a date.
+/// Expiry date of every image in responses. Images do not expire, but metal-api's clients require a date.
 pub(super) const EXPIRY: &str = "9999-12-31T00:00:00Z";
 
 /// An image in a response.
@@ -47,13 +47,14 @@ pub(crate) struct ImageResponse {
     id: String,
     name: String,
     description: String,
-    /// URL of the image. For an image in a file, the URL at which this server serves the file.
+    /// URL of the image. If the image is a file in the directory, this is the URL at which this server serves the file.
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mirrors: Vec<String>,
-    /// Digest of the image. For an image in a file, it is absent until the server has computed it.
+    /// Digest of the image. If the image is a file in the directory, the field is absent until the server has computed
+    /// the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +121,7 @@ pub(crate) async fn list_images(
     Ok(Json(all))
 }
 
-/// `GET /v1/image/{id}`.
+/// `GET /v1/image/{id}`: returns one image, even if hidden.
 pub(crate) async fn get_image(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -132,7 +133,7 @@ pub(crate) async fn get_image(
     Ok(tagged_response(StatusCode::OK, &directory, &base, image))
 }
 
-/// `PUT /v1/image`.
+/// `PUT /v1/image`: creates an image.
 pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
     let EditRequest { asked, turn: EditTurn { app, peer, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
@@ -167,7 +168,8 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     let what = EditedObject { kind: KIND, id: &id };
     let (path, before) = directory.images.get(&id).ok_or_else(|| what.not_found())?;
     let old = image_document(before);
-    // The client may send back a digest that the server has computed. If it were in the file, the server would no longer compute it.
+    // The client may send back a digest that the server has computed. It must not be written to the file, because the
+    // server would then no longer compute it.
     let computed = directory.known.images.get(&id).and_then(Option::as_ref).and_then(|image| image.digest.as_deref());
     if before.digest.is_none() && asked.get("digest").and_then(Value::as_str) == computed {
         asked.remove("digest");
@@ -197,7 +199,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     Ok(response)
 }
 
-/// `DELETE /v1/image/{id}`: deletes the description in `images/*.yaml`. The image file that it names is preserved.
+/// `DELETE /v1/image/{id}`: deletes the image's description in `images/*.yaml`, but not the image itself.
 pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
@@ -225,7 +227,7 @@ fn required_id(asked: &Map<String, Value>) -> ApiResult<&str> {
 fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map<String, Value>> {
     if let Some(other) = asked.get("expirationDate").filter(|date| !date.is_null() && !is_expiry(date)) {
         return Err(ApiRefusal::bad_request(format!(
-            "expirationDate {other} is not supported: images do not expire, which is {EXPIRY}"
+            "expirationDate {other} is not supported: images do not expire, so only {EXPIRY} is accepted"
         )));
     }
     asked.retain(|name, value| !value.is_null() && !ANSWERED.contains(&name.as_str()));
@@ -241,18 +243,18 @@ fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map
     Ok(asked)
 }
 
-/// Returns whether a date in a request is the one of the responses, in any spelling of RFC 3339.
+/// Returns whether a date in a request equals the expiry date in responses, in any spelling of RFC 3339.
 fn is_expiry(date: &Value) -> bool {
     let parse = |text: &str| OffsetDateTime::parse(text, &Rfc3339).ok();
     date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
 }
 
-/// Returns whether metal-stack's clients send this value for a field that is not given.
+/// Returns whether this is one of the values that metal-stack's clients send for unset fields.
 pub(super) fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Merges the given fields into the old ones. A field that is given with an empty value is removed.
+/// Merges the given fields into the old ones. A given field with an empty value is removed.
 fn merge_fields(old: &Value, asked: Map<String, Value>) -> Value {
     let mut new = old.as_object().cloned().unwrap_or_default();
     for (one, other) in [("url", "file"), ("file", "url")] {

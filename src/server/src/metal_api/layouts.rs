@@ -29,7 +29,7 @@ use std::path::Path as File;
 use std::sync::Arc;
 
 const KIND: &str = "filesystemlayout";
-/// Maximum size of a layout in bytes, as for a layout file.
+/// Maximum size of a layout in bytes, the same as for a layout file.
 const LAYOUT_BYTES: usize = 128 << 10;
 const ASKED_BYTES: usize = 4 << 10;
 
@@ -44,14 +44,14 @@ pub(crate) async fn list_layouts(State(app): State<Arc<AppState>>, _: OperatorAu
     Json(app.directory().known.layouts.values().map(layout_response).collect())
 }
 
-/// `GET /v1/filesystemlayout/{id}`.
+/// `GET /v1/filesystemlayout/{id}`: returns one layout.
 pub(crate) async fn get_layout(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
     let directory = app.directory();
     let layout = directory.known.layouts.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     Ok(tagged_response(StatusCode::OK, layout))
 }
 
-/// `PUT /v1/filesystemlayout`.
+/// `PUT /v1/filesystemlayout`: creates a layout.
 pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
     let EditRequest { asked: document, turn: EditTurn { app, peer, directory, .. } } = &change;
     let id = required_id(document)?;
@@ -69,7 +69,7 @@ pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     Ok(tagged_response(StatusCode::CREATED, &new))
 }
 
-/// `POST /v1/filesystemlayout`.
+/// `POST /v1/filesystemlayout`: replaces a layout.
 pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> ApiResult {
     let EditRequest { asked: document, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
     let id = required_id(document)?;
@@ -99,7 +99,7 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     Ok(response)
 }
 
-/// `DELETE /v1/filesystemlayout/{id}`.
+/// `DELETE /v1/filesystemlayout/{id}`: deletes a layout that is not in use.
 pub(crate) async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> ApiResult {
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
@@ -212,8 +212,8 @@ pub(super) fn fill_partition_types(layout: &mut Value) {
     }
 }
 
-/// Removes the default type from the partitions that have no type in the version in effect. A client that sends back a response, which
-/// contains the default type, does not change these partitions.
+/// Removes the default type from partitions without a type in the version in effect. Responses contain the default
+/// type, so a client that sends back a response would otherwise change these partitions.
 fn keep_implicit_types(new: &mut Layout, before: &Layout) {
     for disk in &mut new.disks {
         let unchanged = before.disks.iter().find(|old| old.device == disk.device);

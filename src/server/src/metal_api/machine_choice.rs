@@ -8,8 +8,8 @@ use plan::disk_capacity::find_capacity_problems;
 use serde_json::{Map, Value};
 use site::operator_files::{MachineSpec, suggest_name};
 
-/// Returns the requested machine, or a free one of the requested size that has registered. The layout must fit its disks, and it must not be
-/// part of a migration.
+/// Returns the requested machine, or a free one of the requested size that has registered. The layout must fit the
+/// machine's disks, and the machine must not be part of a migration.
 pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
     let directory = app.directory();
     let text = |name: &str| asked.get(name).and_then(Value::as_str);
@@ -51,8 +51,9 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
     Err(misfit.unwrap_or_else(|| ApiRefusal::unprocessable("no machine available")))
 }
 
-/// Checks that the machine has the requested networks, and that the requested layout, or the layout that the machine's size and the image select, fits the disks that the machine has
-/// registered. A layout that does not exist is reported with the other fields of the allocation.
+/// Checks that the machine has the requested networks, and that the layout fits its registered disks. Without a
+/// requested layout, the layout for the machine's size and the image is checked. A layout that does not exist is
+/// reported later, with the other fields of the allocation.
 async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
     let directory = app.directory();
     if let Some(machine) = directory.find_machine(id) {
@@ -76,7 +77,7 @@ async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>)
     Err(ApiRefusal::unprocessable(why).with_problems(misfits))
 }
 
-/// Returns the requested networks as the machine file describes them, in the order of the request.
+/// Returns the machine file's descriptions of the requested networks, in the order of the request.
 pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> ApiResult<Vec<Value>> {
     let ids = || machine.networks.iter().filter_map(|network| network["networkid"].as_str());
     let select = |(index, one): (usize, &Value)| {

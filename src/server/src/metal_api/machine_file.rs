@@ -1,4 +1,4 @@
-//! Requested changes of a machine file.
+//! Changes of machine files by API requests.
 
 use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
 use super::machines::{FIELDS, KIND};
@@ -13,8 +13,9 @@ use site::resolve::{SiteObjects, resolve_allocation};
 use std::path::Path as File;
 use store::InstallState;
 
-/// Changes the machine file, if the machine in it meets the condition `was`. Waits until the machine in the published snapshot meets
-/// `becomes`. In error messages, `rename` replaces the path of a field in the file by the name that the client knows.
+/// Changes the machine file, if its machine meets the condition `was`. Waits until the machine in the published
+/// snapshot meets the condition `becomes`. In error messages, `rename` replaces the path of a field in the file by the
+/// field's name in the request.
 pub(super) async fn rewrite_machine_file(
     app: &AppState,
     id: &str,
@@ -26,7 +27,7 @@ pub(super) async fn rewrite_machine_file(
     let what = EditedObject { kind: KIND, id };
     let directory = app.directory();
     let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
-    // A machine file contains secrets, so a conflict does not show its text.
+    // A machine file contains secrets, so the response to a conflict omits its text.
     let changed = || what.conflict(path, None, &Value::Null);
     let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
     let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
@@ -65,14 +66,14 @@ async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObj
         copy_definition(app, &machine.id, own);
     }
     if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
-        // The templates that the traits enable matter only for an installation.
+        // The templates that the traits enable apply only to an installation, which is completed.
         machine.traits.clear();
     }
     check_templates(app, &machine, known).await
 }
 
-/// Sets the definition and the image of an allocation that names the same OS definition as the one in effect. If that definition cannot be
-/// used, the allocation is checked without it, since the change may correct the parameters.
+/// Copies definition and image from the allocation in effect, if both allocations name the same OS definition. A
+/// definition that cannot be used is not copied, since the change may correct its parameters.
 fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     let directory = app.directory();
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());

@@ -1,5 +1,5 @@
-//! Machines in metal-api's format. metal-api's clients reject a response without one of the fields that they require: values that this
-//! server does not know are empty, and facts that cannot occur are false.
+//! Machines in metal-api's format. metal-api's clients reject responses that lack a required field. Fields whose value
+//! is unknown to this server are therefore empty, and flags for unsupported features are false.
 
 use super::allocation_response::AllocationResponse;
 use super::refusal::{ApiRefusal, ApiResult};
@@ -31,7 +31,7 @@ pub(crate) struct MachineResponse {
     description: String,
     tags: Vec<String>,
     size: Option<SizeResponse>,
-    /// Registered hardware; empty if the machine has not registered. The same applies to `bios`.
+    /// Registered hardware. Like `bios`, empty if the machine has not registered.
     hardware: MachineHardware,
     bios: RegisteredBios,
     /// Allocation without secrets.
@@ -41,12 +41,12 @@ pub(crate) struct MachineResponse {
     state: LockState,
     /// Empty, since this server does not control the LED of the chassis.
     ledstate: LedState,
-    /// Always `Unknown`: `events` has the time of the last event.
+    /// Always `Unknown`. The time of the last event is in `events`.
     liveliness: &'static str,
     events: MachineEvents,
 }
 
-/// A machine whose reinstall was ordered: the machine in metal-api's format, with the other fields of its summary.
+/// Response to an order of a reinstall: the machine in metal-api's format, extended by the other fields of its summary.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct ReinstallResponse(Map<String, Value>);
@@ -99,7 +99,7 @@ struct MachineHardware {
 struct MachineNic {
     mac: String,
     name: String,
-    /// The MAC address, as in metal-api if the NIC has no other identifier.
+    /// MAC address of the NIC. metal-api uses the MAC if a NIC has no other identifier.
     identifier: String,
     /// Always empty, since this server does not manage switches.
     neighbors: Vec<HardwareNic>,
@@ -125,7 +125,7 @@ struct MachineEvents {
     /// The last event.
     log: Vec<LoggedEvent>,
     last_event_time: Option<String>,
-    /// Always false, as crash loops are not detected. The same applies to `failed_machine_reclaim`.
+    /// Always false, since crash loops are not detected. `failed_machine_reclaim` is always false too.
     crash_loop: bool,
     failed_machine_reclaim: bool,
 }
@@ -186,7 +186,8 @@ pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseU
     })
 }
 
-/// Returns the last event of a machine in metal-api's format. An event stored by a newer version may have another format.
+/// Returns the last event of a machine in metal-api's format. An event that a newer version has stored may have another
+/// format, and is then omitted.
 fn machine_events(last_seen: Option<String>, last_event: Option<&str>) -> MachineEvents {
     let event: Option<ProgressEvent> = last_event.and_then(|event| serde_json::from_str(event).ok());
     let logged =

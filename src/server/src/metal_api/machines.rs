@@ -46,7 +46,7 @@ pub(crate) const FIELDS: [&str; 12] = [
     "networks",
     "allocation",
 ];
-/// Field that selects networks of the machine file.
+/// Field of an allocation request that selects networks from the machine file.
 const NETWORKS: &str = "networks";
 /// Fields by which machines can be searched.
 const SEARCHED: [&str; 12] = [
@@ -111,7 +111,8 @@ pub(crate) async fn list_machines(
     Ok(Json(all_machines(&app, &base).await?))
 }
 
-/// `GET /v1/machine/{id}`: the machine in metal-api's format for the operator, and its allocation for the machine itself.
+/// `GET /v1/machine/{id}`: returns the machine in metal-api's format to the operator, and its allocation to the machine
+/// itself.
 pub(crate) async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
     match OperatorAuth::is_authorized(&app, request.headers()) {
         true => show_machine.call(request, app).await,
@@ -151,7 +152,7 @@ pub(crate) async fn reinstall_machine(
     Ok(Json(ReinstallResponse::new(&machine, &summary)))
 }
 
-/// `POST /v1/machine/find`.
+/// `POST /v1/machine/find`: returns the machines that match all criteria.
 pub(crate) async fn find_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -160,7 +161,7 @@ pub(crate) async fn find_machines(
     body: Body,
 ) -> ApiResult<Json<Vec<MachineResponse>>> {
     let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
-    // metal-stack's Go client sends empty lists for the criteria that are not given.
+    // metal-stack's Go client sends empty lists for unset criteria.
     asked.retain(|_, value| !is_empty_value(value));
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
@@ -244,7 +245,7 @@ async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
 }
 
-/// Returns the field of an allocation request from which the field of a machine file is written; empty if the request lacks such a field.
+/// Returns the field of an allocation request that corresponds to a field of the machine file; empty if there is none.
 fn requested_field(path: &str) -> String {
     let field = path.strip_prefix("allocation.").unwrap_or_default();
     let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));

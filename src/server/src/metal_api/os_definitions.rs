@@ -20,7 +20,7 @@ pub struct OsDefinitionResponse {
     /// Version of the definition (`os_version`), if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_version: Option<String>,
-    /// Version of Ganeti's OS interface; absent if the definition cannot be used.
+    /// Version of Ganeti's OS interface that the definition uses; absent if the definition cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<u32>,
     /// Id of the image; absent if the definition creates the system itself.
@@ -29,7 +29,8 @@ pub struct OsDefinitionResponse {
     /// Variants; the first one is the default.
     pub variants: Vec<String>,
     pub parameters: Vec<OsParameterResponse>,
-    /// Names of the parameters that are set or removed for all machines, by definition or variant. Values may be secret, and are omitted.
+    /// Names of the parameters that are set or removed for all machines, by definition or variant. The values are
+    /// omitted, since they may be secret.
     pub preset: BTreeMap<String, Vec<String>>,
     pub hidden: bool,
     pub blacklisted: bool,
@@ -56,8 +57,8 @@ pub struct OsMachineResponse {
     pub name: String,
     /// Definition in the machine file, with its variant if the file names one.
     pub os: String,
-    /// Definition from which the machine was installed, with its variant. Absent if the machine is not installed, or its install marker
-    /// does not contain the definition.
+    /// Definition with which the machine was installed, with its variant. Absent if the machine is not installed, or
+    /// its install marker does not contain a definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed_os: Option<String>,
     /// Version of the definition (`os_version`) when the machine was installed.

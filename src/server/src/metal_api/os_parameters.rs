@@ -1,5 +1,5 @@
-//! Requests that change the stored parameters of OS definitions: those of a machine, and those for all machines. As with Ganeti's
-//! `--os-parameters`, `-KEY` deletes the stored value.
+//! Requests that change the stored parameters of OS definitions, for one machine or for all machines. As with Ganeti's
+//! `--os-parameters`, `-KEY` deletes a stored value.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
@@ -17,7 +17,7 @@ use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
-/// File with the parameters of definitions that no other file has.
+/// File to which parameters of a definition are written if no other file contains parameters of it.
 const DEFAULT_FILE: &str = "parameters.yaml";
 
 /// Requested changes of parameters.
@@ -31,13 +31,14 @@ pub struct OsParameterChanges {
 /// Stored parameters after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredOsParameters {
-    /// Definition, with its variant if one is named.
+    /// Definition, with its variant if the request or file names one.
     pub os: String,
-    /// Names of the parameters that are stored at this level. Values may be secret, and are omitted.
+    /// Names of the parameters that are stored for this machine, or for all machines. The values are omitted, since
+    /// they may be secret.
     pub parameters: Vec<String>,
 }
 
-/// `POST /v1/machine/{id}/os-parameters`.
+/// `POST /v1/machine/{id}/os-parameters`: changes the parameters in a machine file.
 pub(crate) async fn change_machine_parameters(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
@@ -75,7 +76,8 @@ pub(crate) async fn change_machine_parameters(
     Ok(Json(stored_response(os, &new)))
 }
 
-/// `POST /v1/os/{name}/parameters`: changes the parameters for all machines with a definition or a variant, which need not exist yet.
+/// `POST /v1/os/{name}/parameters`: changes the parameters of a definition or variant for all machines. The definition
+/// does not need to exist yet.
 pub(crate) async fn change_site_parameters(
     Path(name): Path<String>,
     EditRequest { asked, turn }: EditRequest<OsParameterChanges, CHANGE_BYTES>,
@@ -105,7 +107,7 @@ async fn write_site_parameters(
     let folder = app.dir.join("os");
     let path = directory.os_definitions.site_file(os).map_or_else(|| folder.join(DEFAULT_FILE), |path| path.to_owned());
     let name = os.to_string();
-    // The file may contain secrets, so a conflict does not show its text.
+    // The file may contain secrets, so the response to a conflict omits its text.
     let changed = || EditedObject { kind: "os", id: &name }.conflict(&path, None, &Value::Null);
     let text = edited_files::read_file(&path).await?;
     let old = operator_files::parse_unvalidated(text.as_deref().unwrap_or_default());
@@ -148,7 +150,7 @@ fn set_list(fields: &mut Map<String, Value>, name: &str, list: &[String]) {
     };
 }
 
-/// Runs the `verify` programs of definitions with their parameters.
+/// Runs the `verify` programs of the definitions with the selected parameters.
 async fn verify_selections(chosen: Vec<SelectedDefinition>) -> ApiResult<()> {
     let verify = move || chosen.iter().try_for_each(verify_now);
     let verdict = tokio::task::spawn_blocking(verify).await;

@@ -7,7 +7,7 @@ use site::resolve::layout_id;
 use site::snapshot::SiteSnapshot;
 use store::InstallState;
 
-/// Returns the ids of machines whose allocation is installed with this layout, or would be.
+/// Returns the ids of machines that are installed with this layout, or whose next installation would use it.
 pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {
@@ -21,7 +21,7 @@ pub(crate) async fn machines_with_layout(app: &AppState, directory: &SiteSnapsho
     Ok(users)
 }
 
-/// Returns the ids of machines that run this image, or would be installed with it.
+/// Returns the ids of machines that run this image, or whose next installation would use it.
 pub(crate) async fn machines_with_image(app: &AppState, directory: &SiteSnapshot, id: &str) -> ApiResult<Vec<String>> {
     let mut users = Vec::new();
     for machine in directory.machines() {

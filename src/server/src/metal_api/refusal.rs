@@ -76,7 +76,7 @@ impl ApiRefusal {
         ApiError::new(self.status, self.message)
     }
 
-    /// Adds details.
+    /// Adds the problems of the request's document.
     pub(crate) fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
         ApiRefusal { problems, ..self }
     }

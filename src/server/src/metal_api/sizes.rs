@@ -1,5 +1,5 @@
-//! `/v1/size`: sizes of machines, defined by constraints on their hardware. They are stored in `sizes/`, from which
-//! `drophammer machine add` selects the size of a machine.
+//! `/v1/size`: sizes of machines, defined by constraints on their hardware. Sizes are stored in `sizes/`. `drophammer
+//! machine add` selects the size of a machine among them.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::edited_files::{
@@ -57,14 +57,14 @@ pub(crate) async fn list_sizes(State(app): State<Arc<AppState>>, _: OperatorAuth
     Json(app.directory().known.sizes.values().map(size_response).collect())
 }
 
-/// `GET /v1/size/{id}`.
+/// `GET /v1/size/{id}`: returns one size.
 pub(crate) async fn get_size(State(app): State<Arc<AppState>>, Path(id): Path<String>, _: OperatorAuth) -> ApiResult {
     let directory = app.directory();
     let size = directory.known.sizes.get(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     Ok(tagged_response(StatusCode::OK, size))
 }
 
-/// `PUT /v1/size`.
+/// `PUT /v1/size`: creates a size.
 pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
     let (asked, EditTurn { app, peer, directory, .. }) = (given_fields(asked)?, &turn);
     let size = validate_size(Value::Object(asked), &directory.known.sizes)?;
@@ -182,7 +182,7 @@ pub(crate) async fn suggest_size(
     Ok(Json(json!(ConstraintKind::ALL.map(exactly))))
 }
 
-/// Returns the fields of a request that are not empty, without those that are ignored.
+/// Returns the fields of a request, without empty and ignored fields.
 fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> {
     let says = |value: &Value| !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty());
     asked.retain(|_, value| says(value) && value.as_array().is_none_or(|items| !items.is_empty()));

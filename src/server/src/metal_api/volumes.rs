@@ -39,12 +39,12 @@ pub struct VolumeResponse {
     pub state: volume_state::VolumeState,
     /// Reason for the state, and the next step.
     pub message: String,
-    /// Path by which Kubernetes mounts the volume; empty until the volume is prepared.
+    /// Device path from which Kubernetes mounts the volume; empty until the volume is prepared.
     pub path: String,
     pub size_bytes: Option<u64>,
 }
 
-/// Query parameters of a request to remove a volume: its state in Kubernetes, as reported by the person who sends the request.
+/// Query parameters of a request to remove a volume: the state of the volume in Kubernetes, as reported by the client.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct RemovalQuery {
     /// Phase of the volume's PersistentVolume, or `none` if it has no PersistentVolume.
@@ -64,7 +64,7 @@ enum NoBacking {
     None,
 }
 
-/// `GET /v1/volumes`.
+/// `GET /v1/volumes`: lists the volumes of all machines.
 pub(crate) async fn list_volumes(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
@@ -78,7 +78,7 @@ pub(crate) async fn list_volumes(
     Ok(Json(all))
 }
 
-/// `GET /v1/volumes/manifests`: PersistentVolumes for `kubectl apply -f`.
+/// `GET /v1/volumes/manifests`: returns PersistentVolumes for `kubectl apply -f`.
 pub(crate) async fn get_manifests(State(app): State<Arc<AppState>>, _: OperatorAuth) -> Result<String, ApiError> {
     let directory = app.directory();
     let mut prepared = Vec::new();
@@ -133,7 +133,7 @@ pub(crate) async fn remove_volume(
 ) -> ApiResult<Json<Vec<VolumeResponse>>> {
     let (id, EditTurn { app, peer, .. }) = (id.to_lowercase(), &turn);
     let own = allocation_id(&turn, &id)?;
-    // A volume without a path may have been prepared after the backup from which the database was restored.
+    // If the database was restored, a volume without a path may have been prepared after the backup.
     let unconfirmed = app.state.explain_unconfirmed(vec![id.clone()]).await.map_err(ApiError::from)?;
     if let Some(why) = unconfirmed {
         return Err(ApiRefusal::conflict(why));
@@ -171,7 +171,8 @@ pub(crate) async fn remove_volume(
     current_volumes(&turn, &id).await
 }
 
-/// Returns the volumes of a machine: those that its file lists, and those on its disks that the file no longer lists.
+/// Returns the volumes that the machine file lists, and the volumes on the machine's disks that the file no longer
+/// lists.
 pub(crate) async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<Vec<VolumeResponse>, ApiError> {
     let Some(allocation) = &machine.allocation else { return Ok(Vec::new()) };
     let standing = app.state.read_install_state(&machine.id, &allocation.id).await?;
@@ -179,7 +180,7 @@ pub(crate) async fn volumes_of(app: &AppState, machine: &MachineSpec) -> Result<
 }
 
 fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &InstallState) -> Vec<VolumeResponse> {
-    // The node has the installed hostname until a reinstall applies that of the file.
+    // The node keeps its installed hostname until a reinstall applies the hostname of the machine file.
     let allocation = &effective_allocation(allocation, standing).allocation;
     let listed = listed_volumes(allocation);
     let of_list = listed.iter().filter_map(|volume| {
@@ -212,7 +213,8 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
     of_list.chain(left).collect()
 }
 
-/// Returns the observed state of a volume, as input for its lifecycle. An installation of the machine is the job that prepares the volume.
+/// Returns the observed state of a volume, as input for its lifecycle. The job that prepares the volume is the
+/// installation of the machine.
 fn observe_volume(
     volume: &K8sVolume,
     allocation: &AllocationSpec,
@@ -234,7 +236,8 @@ fn observe_volume(
         _ => None,
     };
     let seen = ObservedVolume { state, ..seen };
-    // A volume that is marked for deletion keeps its previous state, as no installation will prepare it.
+    // No installation will prepare a volume that is marked for deletion, so its state is derived only from an earlier
+    // preparation.
     match volume.deleted {
         true => ObservedVolume {
             deleted: true,
@@ -257,7 +260,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => {
-            "was prepared with another mode (Filesystem or Block) than the volume has now".to_owned()
+            "was prepared with a different mode (Filesystem or Block) than the volume has now".to_owned()
         }
         (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
@@ -267,7 +270,8 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     }
 }
 
-/// Returns the volumes that the machine file lists. The list is valid, since a file with an invalid list never takes effect.
+/// Returns the volumes that the machine file lists. The list is known to be valid, since a file with an invalid list
+/// never takes effect.
 fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
     k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
@@ -279,7 +283,7 @@ fn allocation_id(turn: &EditTurn, id: &str) -> ApiResult<String> {
     allocation.ok_or_else(|| ApiRefusal::unprocessable(format!("machine {id} is not allocated")))
 }
 
-/// Refuses volumes of other nodes. Otherwise, the planner would refuse the installation.
+/// Refuses volumes of other nodes, for which the planner would refuse the installation.
 fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
@@ -297,8 +301,8 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     }
 }
 
-/// Replaces the listed resources of which the request has another version, and adds the other resources of the request. A list from the
-/// cluster contains all resources in their current versions.
+/// Replaces the listed resources that the request contains as well, and adds the other resources of the request. A list
+/// from the cluster contains all resources in their current versions.
 fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
     all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
     all.extend(new.iter().cloned());
@@ -344,7 +348,7 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
 }
 
-/// Returns the resources of a request. `kubectl get -o json` prints a list as a resource.
+/// Returns the resources of a request. `kubectl get -o json` prints several resources as one resource with `items`.
 fn list_resources(asked: Value) -> Vec<Value> {
     match asked {
         Value::Array(all) => all,

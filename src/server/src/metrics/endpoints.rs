@@ -15,14 +15,15 @@ use store::token::{self, METRICS_FILE};
 
 /// Minimum interval between two counts of machines by phase.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Number of machines counted per database query. It is limited, so that other queries can run in between.
+/// Maximum number of machines counted per database query, so that other queries can run in between.
 const AT_ONCE: usize = 200;
 
 /// Number of machines by phase, and the time when they were counted.
 #[derive(Default)]
 pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
-/// `GET /metrics`, authorized by the token in `metrics.token`, which is valid only for this endpoint, or by the operator's token.
+/// `GET /metrics`: authorized by the operator's token, or by the token in `metrics.token`, which is valid only for this
+/// endpoint.
 pub(crate) async fn get_metrics(
     State(app): State<Arc<AppState>>,
     headers: HeaderMap,
@@ -37,12 +38,12 @@ pub(crate) async fn get_metrics(
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus::format_metrics(metrics, &phases)))
 }
 
-/// `GET /livez`: whether the process responds.
+/// `GET /livez`: succeeds if the process responds.
 pub(crate) async fn get_livez() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: whether the database responds and the server is not shutting down.
+/// `GET /readyz`: succeeds if the database responds and the server is not shutting down.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
     let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-/// Formats all metrics. Labels are names defined here, or names of steps that were validated on receipt.
+/// Formats all metrics. Label values are constants of this program, or step names that were validated on receipt.
 pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
     let counts = lock_mutex(&metrics.counts).clone();
     let mut text = String::new();

@@ -1,6 +1,6 @@
-//! Update of the operator's files after a migration: the allocation is moved from the file of one machine to the file of the other. The
-//! database records the new owner first, and takes precedence until the files agree. If a crash or an edit interrupts the update, it is
-//! completed at the next scan.
+//! Update of the operator's files after a migration: the allocation is moved from one machine file to the other. The
+//! database records the new owner first, and takes precedence until the files agree with it. An update that a crash or
+//! an edit interrupts is completed at the next scan.
 
 use super::Migration;
 use crate::AppState;
@@ -22,7 +22,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
         directory.mark_unchanged();
         let behind = app.state.list_live_migrations().await.unwrap_or_default().into_iter().filter(|is| is.files);
         for is in behind {
-            // After a restore, the record may be outdated while the files are correct.
+            // After the database was restored, its record may be outdated and the files correct.
             let unconfirmed = app.state.explain_unconfirmed(vec![is.a.clone(), is.b.clone()]).await;
             if !matches!(unconfirmed, Ok(None)) {
                 continue;
@@ -30,7 +30,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
             let _turn = app.templates.lock_changes().await;
             match move_allocation(&app, &is).await {
                 Ok(()) => {
-                    // The error will recur in the next request, which reports it.
+                    // An error of the database recurs in the next request, which reports it.
                     let _ = app.state.record_files_updated(&is.id, is.state).await;
                     app.request_reload();
                 }
@@ -84,8 +84,8 @@ impl CurrentMachineFile {
     }
 }
 
-/// Moves the allocation to the file of the machine that owns it. The allocation is added to that file before it is removed from the other
-/// one, so that at any time at least one file contains it.
+/// Moves the allocation to the file of the machine that owns it. The allocation is added to the new file before it is
+/// removed from the old one, so that at least one file always contains it.
 async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     let (owner, other) = match is.state.owner_role() {
         MigrationSide::Send => (&is.a, &is.b),
@@ -114,7 +114,7 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     if let Some(from) = from {
         let edited = remove_allocation(&from).map_err(|why| said(&why))?;
         from.replace_text(app, &edited.text).await?;
-        // Comments that were moved with the allocation are not lost.
+        // Comments that were moved with the allocation are not reported as removed.
         let gone: Vec<String> = edited.gone.into_iter().filter(|comment| !now.contains(comment)).collect();
         edited_files::log_removed_comments(app, &from.path, &gone);
     }
@@ -129,7 +129,7 @@ fn add_allocation(to: &CurrentMachineFile, from: &CurrentMachineFile) -> Result<
     let is_right = |text: &str| {
         operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
     };
-    // As the operator wrote it, with its comments.
+    // Copies the operator's text with its comments, if possible.
     if let Some(block) = find_allocation_block(&from.text) {
         let end = if to.text.is_empty() || to.text.ends_with('\n') { "" } else { "\n" };
         let text = format!("{}{end}{block}", to.text);
@@ -162,7 +162,7 @@ fn edit_file(
         .map_err(ApiRefusal::into_message)
 }
 
-/// Returns the lines that contain the allocation, if they contain nothing else.
+/// Returns the lines of the allocation, if they do not contain anything else.
 fn find_allocation_block(text: &str) -> Option<&str> {
     let mut at = 0;
     let mut begin = None;

@@ -26,7 +26,7 @@ impl MachineMigration {
         MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
-    /// Describes the role in a few words. `name` is the name of the other machine.
+    /// Describes the role and the migration's state in a few words. `name` is the name of the other machine.
     pub fn describe(&self, name: &str) -> String {
         let way = match self.part {
             MigrationSide::Send => "migrates to",

@@ -33,7 +33,7 @@ use store::{AttemptStart, InstallState, MachineBoot, MoveHeard};
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
 const WORDS_BYTES: usize = 4 << 10;
-/// Maximum size of a request, in bytes. Escaping in JSON strings can double the length of its texts.
+/// Maximum size of a request, in bytes. Escaping in JSON can double the length of the texts.
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
 /// Effect of a migration on the response to a machine.
@@ -53,7 +53,7 @@ impl MigrationResponse {
     }
 }
 
-/// Handles `POST /v1/machine/{id}/moving`, with which a machine reports that it waits in its ramdisk for the migration.
+/// Handles `POST /v1/machine/{id}/moving`: a machine reports that it waits in its ramdisk for the migration.
 pub(crate) async fn register_endpoint(
     State(app): State<Arc<AppState>>,
     MachineCaller { id, boot, peer }: MachineCaller,
@@ -118,7 +118,8 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     ));
 }
 
-/// Stores the current problem of a machine, which is shown together with the migration. An empty text means that the problem is solved.
+/// Stores the problem that a machine reports, and shows it with the migration. An empty text means that the problem is
+/// solved.
 async fn store_problem(
     app: &AppState,
     is: &Migration,
@@ -151,13 +152,13 @@ fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// Describes a migration, for example as `of one to two (copying)`.
+/// Describes a migration, such as `of one to two (copying)`.
 pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> String {
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
-/// Returns the allocation that the machine receives in this boot now. If a migration affects the machine, it determines the allocation. An
-/// installation is withheld until its steps over Redfish are completed.
+/// Returns the allocation that the machine receives in this boot now. If the machine is part of a migration, the
+/// migration determines the allocation. An installation is withheld until its steps over Redfish are completed.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -176,7 +177,7 @@ pub(crate) async fn find_assignment(
     Ok(is_admitted.then_some(Assignment { assigned, standing, moving: None }))
 }
 
-/// Returns the allocation that the machine receives because of a migration, if one affects it.
+/// Returns the effect of a migration on the allocation that the machine receives.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -242,7 +243,7 @@ async fn find_target_approval(
     Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
 }
 
-/// Predicts the effect of a migration on a machine whose ramdisk has not contacted the server yet.
+/// Predicts how a migration will affect a machine whose ramdisk has not contacted the server yet.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -308,10 +309,11 @@ pub(crate) async fn start_copy(
     Ok(Some(Ok(())))
 }
 
-/// Checks, before anything is erased, that the source machine has contacted the server recently and has fetched the target's certificate.
+/// Checks that the source machine has contacted the server recently and has fetched the target's certificate. This
+/// check precedes any erasure.
 ///
 /// # Errors
-/// Returns an error if the condition is not met yet. The target repeats its request.
+/// Returns an error if one of these conditions is not met yet. The target then repeats its request.
 async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineBoot) -> Result<(), ApiError> {
     let is_own = |end: &&MigrationEndpoint| is.state == MigrationState::Planned && end.boot == boot.hash;
     let Some(receiver) = is.receiver.as_ref().filter(is_own) else { return Ok(()) };
@@ -332,8 +334,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
 /// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// Returns an error if the database cannot be read or written, or the reported success is not valid: the machine must not boot the data that
-/// it received.
+/// Returns an error if the database cannot be read or written, or if the reported success is not valid. The machine
+/// must then not boot the data that it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -360,7 +362,8 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs a warning if the source machine is silent when the target has received everything: the source is off, or its own system runs.
+/// Logs a warning if the source machine is silent when the target has received all data. The source is then off, or
+/// runs its own system.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {

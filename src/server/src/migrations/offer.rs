@@ -10,7 +10,7 @@ use site::resolve::{ResolvedAllocation, resolve_allocation};
 use site::snapshot::SiteSnapshot;
 use store::{FirstInstall, InstallState};
 
-/// Allocation as it is sent to a machine, with the migration if the machine is part of one.
+/// Allocation that is sent to a machine, with the migration if the machine is part of one.
 pub(crate) struct Assignment {
     pub assigned: ResolvedAllocation,
     pub standing: InstallState,
@@ -23,8 +23,8 @@ pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Op
     directory.find_machine(&is.a).filter(has_it)
 }
 
-/// Returns the allocation of the source machine, or `None` if it cannot be migrated: it must be installed, and no installation of it may
-/// be pending.
+/// Returns the allocation of the source machine, or `None` if it cannot be migrated. It must be installed, without a
+/// pending reinstall.
 pub(crate) fn resolve_installed(
     directory: &SiteSnapshot,
     is: &Migration,
@@ -71,8 +71,8 @@ fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> Migrati
     MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the state of the allocation for the target machine: that of a first installation. The attempt has no image, since a migration
-/// transfers the installed system.
+/// Returns the state of the allocation for the target machine, which is the state before a first installation. Its
+/// attempt has no image, since a migration transfers the installed system.
 fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
     let begun = is.begun.as_ref();
     let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
@@ -86,8 +86,8 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 }
 
 impl Assignment {
-    /// Returns the allocation as it is sent to an agent. Secrets are omitted for the source, which does not need them, and for a target that
-    /// has passed its point of no return, which already has them.
+    /// Converts the allocation for an agent. Secrets are omitted if the agent does not need them (source), or already
+    /// has them (target past its point of no return).
     pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
@@ -103,7 +103,7 @@ pub(crate) enum MigrationForecast {
     NotWritten(String),
     /// The effect is not predictable yet, for this reason.
     Unknown(String),
-    /// The target will plan with this response, once the source waits in its ramdisk.
+    /// The target will receive this response and plan with it, once the source waits in its ramdisk.
     Assigned(Box<Assignment>),
 }
 

@@ -1,5 +1,5 @@
-//! Requests of the operator about a migration: order, show, approve, cancel and finish. All objections to an order are reported together,
-//! before anything is stored.
+//! The operator's requests to order, show, approve, cancel and finish migrations. All objections to an order are
+//! reported together, before anything is stored.
 
 use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
@@ -32,15 +32,16 @@ use store::{InstallState, MigrationPlacement, MoveHeard, now};
 pub struct MigrationRequest {
     /// Id of the target machine.
     pub to: String,
-    /// Disk of the target for each disk name of the layout: its serial number, or its device name on the target.
+    /// Disk of the target for each disk name of the layout, by serial number or by device name on the target.
     #[serde(default)]
     pub disks: BTreeMap<String, String>,
-    /// Copy without the operator's approval of the certificates. Another machine can then impersonate one of the two.
+    /// True if data is copied without the operator's approval of the certificates. Another machine can then impersonate
+    /// source or target.
     #[serde(default)]
     pub allow_unapproved: bool,
 }
 
-/// Request body: certificates that the operator has compared with the consoles of the machines.
+/// Request body: certificates whose fingerprints the operator has compared with the consoles of the machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateApproval {
@@ -181,7 +182,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     Ok(Migration { allow_unapproved: asked.allow_unapproved, ..new_migration(a, b, &allocation.id, marker, disks) })
 }
 
-/// Returns the objections that follow from the server's record of the source's installation.
+/// Returns objections that are based on the server's record of the source's installation.
 fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !standing.succeeded {
@@ -201,7 +202,7 @@ fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &Inst
     problems
 }
 
-/// Selects the disks of the target for the installed layout, and adds all objections to the layout and the disks to `problems`.
+/// Selects the target's disks for the installed layout. Objections to the layout or the disks are added to `problems`.
 fn map_target_disks(
     layout: &Value,
     inventory: &Inventory,
@@ -266,7 +267,7 @@ fn new_migration(
     }
 }
 
-/// Returns an objection if the disk of the target is the same disk as one of the source.
+/// Returns an objection if the target's disk is the same physical disk as one of the source's disks.
 fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
     Some(format!(
@@ -291,8 +292,8 @@ pub(crate) struct CancelQuery {
     off: Option<String>,
 }
 
-/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, the parameter `off` must contain the target's id, by which
-/// the operator confirms that the target is switched off.
+/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, the operator must confirm that the
+/// target is switched off, with the target's id in the parameter `off`.
 pub(crate) async fn cancel_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use std::sync::Arc;
 use store::ConfirmOutcome;
 
-/// `POST /v1/machine/{id}/confirm`: confirms that the record of a machine is up to date.
+/// `POST /v1/machine/{id}/confirm`: confirms that the server's record of a machine is up to date.
 pub(crate) async fn confirm_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -28,7 +28,7 @@ pub(crate) async fn confirm_machine(
     Ok(Json(summarize_machine(&app, &machine).await?))
 }
 
-/// `POST /v1/machines/confirm`: confirms that the records of all machines are up to date.
+/// `POST /v1/machines/confirm`: confirms that the server's records of all machines are up to date.
 pub(crate) async fn confirm_all_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,

@@ -19,25 +19,28 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that the machine should run: from the order or, if no order is open, from the machine file.
+    /// Id of the image that the machine should run: the image of the open order or, without an order, of the machine
+    /// file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.
     pub layout: Option<String>,
     pub installed: bool,
-    /// True if the operator has recorded the machine as installed, and the machine has not confirmed that with a report yet.
+    /// True if the operator has recorded the machine as installed, and no report of the machine has confirmed this yet.
     #[serde(default)]
     pub adopted: bool,
-    /// True if the installation is known only from an adopted install marker. Image and layout are then claims of the disk.
+    /// True if the installation is known only from an adopted install marker. Image and layout are then unverified
+    /// contents of the disk.
     #[serde(default)]
     pub claimed: bool,
-    /// Install marker for whose adoption the machine waits, because this server has no record that the allocation is installed.
+    /// Install marker that the operator must adopt before the machine continues, because this server has no record of
+    /// the installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitingMarker>,
     /// True if the database was restored from a backup, and the record of this machine has not been confirmed since.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that the machine has reported while it needs confirmation, and of which the server has no record.
+    /// Installation that the server has no record of, and that the machine has reported while it needs confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
     /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
@@ -50,13 +53,14 @@ pub struct MachineSummary {
     /// reinstall without `apply_allocation`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so a reinstall applies all values of the machine file.
+    /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
+    /// file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
     /// Open migration of the machine, as source or target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MachineMigration>,
-    /// Progress of the steps that run over Redfish before the installation; absent if none is unfinished.
+    /// Progress of the steps that run over Redfish before the installation; absent if all steps are completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_band: Option<OutOfBandProgress>,
     /// Maximum number of attempts of an order.
@@ -67,7 +71,7 @@ pub struct MachineSummary {
     pub outcome: Option<ReinstallOutcome>,
 }
 
-/// Size or allocation in a response: its id, or metal-api's object in the response to an order.
+/// Size or allocation in a response: an id, or metal-api's object in responses to orders.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ObjectReference {
@@ -83,7 +87,7 @@ fn read_reference<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>
     }))
 }
 
-/// Content of an install marker that the server does not trust.
+/// Content of an install marker that the server has not verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WaitingMarker {
     /// Id of the image.

@@ -28,7 +28,7 @@ use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, Reinstall
 /// Maximum time that a request for a reinstall waits for the `verify` of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Fields of a request. Other fields are refused, since a misspelt option would be ignored otherwise.
+/// Fields of a request. Other fields are refused, so that a misspelt option is not ignored.
 const FIELDS: [&str; 9] = [
     "id",
     "imageid",
@@ -59,13 +59,13 @@ pub struct ReinstallRequest {
     /// Replace the installation on the disks even if it is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine file, instead of keeping the installed one.
+    /// Apply the allocation of the machine file instead of keeping the installed allocation.
     #[serde(default)]
     pub apply_allocation: bool,
-    /// Accepted as in metal-api, and ignored.
+    /// Accepted for compatibility with metal-api, but ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Accepted as in metal-api, and ignored.
+    /// Accepted for compatibility with metal-api, but ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
@@ -120,7 +120,7 @@ async fn check_over_redfish(
     out_of_band::check_controller(&effective, &app.directory().known).await
 }
 
-/// Reinstall whose checks have succeeded.
+/// Reinstall that has passed the checks.
 pub(crate) struct OrderableReinstall {
     pub machine: MachineSpec,
     /// Id of the machine's allocation.
@@ -178,7 +178,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     Ok(OrderableReinstall { machine, allocation, standing, words })
 }
 
-/// Returns the permissions that the operator gives for this reinstall only.
+/// Returns the operator's overrides, which apply to this reinstall only.
 fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
     let words = ReinstallOverrides {
         without_marker: asked.without_marker,
@@ -220,12 +220,12 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Returns whether a word identifies no disk: it is a placeholder both as a serial number and as a WWN.
+/// Returns whether a word is a placeholder both as a serial number and as a WWN, so that it cannot identify a disk.
 fn is_placeholder(word: &str) -> bool {
     is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
 
-/// `DELETE /v1/machine/{id}/reinstall`.
+/// `DELETE /v1/machine/{id}/reinstall`: cancels an order that has not started.
 pub(crate) async fn cancel_reinstall(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -257,7 +257,7 @@ fn describe_options(order: &ReinstallOrder) -> String {
     format!("{waived}{changed}{given_up}{replaced}{applied}")
 }
 
-/// Describes what the order changes or keeps of the allocation, for the log.
+/// Describes for the log which fields of the allocation the order changes, and which fields it keeps.
 fn describe_fields(listed: &MachineSummary) -> String {
     if listed.allocation_unrecorded {
         return format!("; {UNRECORDED}");
@@ -271,8 +271,8 @@ fn describe_fields(listed: &MachineSummary) -> String {
     format!("{applied}{kept}")
 }
 
-/// Returns the state in which a new order with these options is judged. The open order is ignored: it would be replaced, and its image may
-/// no longer exist.
+/// Returns the state for the checks of a new order with these options. The open order is removed, since the new order
+/// would replace it, and its image may no longer exist.
 fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
     InstallState {
         order: None,
@@ -282,7 +282,7 @@ fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> Instal
     }
 }
 
-/// Checks that a reinstall may erase at least one disk of the layout that it would use.
+/// Checks that a reinstall may erase at least one disk of its layout.
 pub(crate) fn is_reinstallable(
     machine: &MachineSpec,
     standing: InstallState,

@@ -8,20 +8,21 @@ use store::{OutOfBandRun, RunPhase};
 
 /// Time within which a machine must boot the ramdisk after a restart.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Time within which any other phase must end.
+/// Time within which all other phases must end.
 pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Time after the boot within which the service must report the new values. Some controllers update them only when the firmware has ended.
+/// Time after the boot within which the service must report the new values. Some controllers update the values only
+/// after the firmware has finished its initialization.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Maximum number of restarts that one step requests.
+/// Maximum number of restarts per step.
 const RESTARTS: u32 = 3;
 
-/// State of the machine, as far as decisions depend on it.
+/// State of the machine on which decisions depend.
 #[derive(Debug, Clone)]
 pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
-    /// Whether the machine runs its ramdisk, and has called recently.
+    /// Whether the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
-    /// Time since the request of the boot that followed the last restart; `None` if no such boot has registered.
+    /// Time since the machine requested its boot after the last restart; `None` if no such boot has registered.
     pub booted: Option<Duration>,
     /// Time since the phase began.
     pub phase_age: Duration,
@@ -31,7 +32,7 @@ pub(crate) struct RunObservation<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunAction {
     Wait,
-    /// Send the change of the step: its attributes, the reset of the BIOS, or the boot device.
+    /// Request the change of the step: BIOS attributes, a BIOS reset, or the boot device.
     Change,
     /// Switch the machine off.
     SwitchOff,
@@ -51,7 +52,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
         RunPhase::Done | RunPhase::Failed => return RunAction::Wait,
         RunPhase::Ready => start_step(step, seen.system),
         RunPhase::Changing => RunAction::Change,
-        // The restart may have been requested before the server ended.
+        // An earlier server process may have requested the restart already.
         RunPhase::Restarting if seen.booted.is_some() => verify_step(step, seen),
         RunPhase::Restarting => RunAction::Restart,
         RunPhase::Settling => await_change(step, seen),
@@ -68,7 +69,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
             let reason = if run.phase == RunPhase::Booting {
                 "has not booted the ramdisk after its restart; see its console and its boot order"
             } else {
-                "does not run the ramdisk, so that nothing may be changed; power-cycle it"
+                "has not run the ramdisk, which is required for changes; power-cycle it"
             };
             let minutes = timeout.as_secs() / 60;
             match seen.phase_age > timeout {
@@ -96,7 +97,7 @@ fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
     }
 }
 
-/// Returns whether all settings have their values, and no pending change will replace them at the next restart.
+/// Returns whether all settings are in force, and no pending change will replace their values at the next restart.
 fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
     settings.iter().all(|setting| {
         let has = |value: &serde_json::Value| is_same_value(value, &setting.value);
@@ -104,12 +105,12 @@ fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
     })
 }
 
-/// Decides about a step whose change needs no restart.
+/// Decides about a step whose change does not need a restart.
 fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let system = seen.system;
     match step {
         OutOfBandStep::PowerOff if system.power.as_deref() == Some("Off") => RunAction::Complete,
-        // The request succeeds only if the service reports the boot device.
+        // The request has already verified that the service reports the boot device.
         OutOfBandStep::SetBootDevice { .. } => RunAction::Complete,
         _ if seen.phase_age > SETTLE_TIMEOUT => {
             let power = system.power.as_deref().unwrap_or("unknown");

@@ -1,4 +1,4 @@
-//! Texts about runs, for the log and for operators.
+//! Descriptions of runs, for the log and for operators.
 
 use super::decision::RunAction;
 use crate::bmc::redfish::bios::{BiosState, SystemState};
@@ -7,7 +7,7 @@ use model::deploy_steps::{OutOfBandStep, is_same_value};
 use serde::{Deserialize, Serialize};
 use store::{OutOfBandRun, RunPhase};
 
-/// Code of a failed step.
+/// Error code of a failed step.
 pub(super) const STEP_FAILED: &str = "redfish-step-failed";
 
 /// Progress of the steps that run over Redfish before the installation of a machine.
@@ -15,7 +15,7 @@ pub(super) const STEP_FAILED: &str = "redfish-step-failed";
 pub struct OutOfBandProgress {
     /// True if a step has failed, so that nothing is installed.
     pub failed: bool,
-    /// Stable code of the failure; absent without one.
+    /// Stable error code of the failure; absent if no step has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Step that runs now or has failed, such as `bios.apply_configuration`; empty if all are completed.
@@ -24,7 +24,7 @@ pub struct OutOfBandProgress {
     pub completed: usize,
     /// Number of all steps.
     pub steps: usize,
-    /// Reason of the failure, or what the step waits for.
+    /// Reason for the failure, or event for which the step waits.
     pub message: String,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
         }
         (Some(OutOfBandStep::ResetBios), Some(bios)) => {
             let (known, differing) = count_differing(bios);
-            format!("reset and restarted; {differing} of {known} attributes with a known default differ from it")
+            format!("reset and restarted; {differing} of {known} attributes with a known default have another value")
         }
         _ if was_unchanged => "already done".to_owned(),
         _ => "done".to_owned(),
@@ -94,7 +94,7 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
     sanitize_line(&format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len()))
 }
 
-/// Returns the number of attributes whose default is known, and the number of those that have another value.
+/// Returns the number of attributes whose default is known, and how many of these differ from their default.
 fn count_differing(bios: &BiosState) -> (usize, usize) {
     let known = bios.registry.iter().filter_map(|(name, attribute)| {
         let default = attribute.default_value.as_ref().filter(|value| !value.is_null())?;
@@ -103,14 +103,14 @@ fn count_differing(bios: &BiosState) -> (usize, usize) {
     known.fold((0, 0), |(known, differing), is_default| (known + 1, differing + usize::from(!is_default)))
 }
 
-/// Describes the failure of the current step with its remedy.
+/// Describes the failure of the current step, and the remedy.
 pub(super) fn describe_failure(run: &OutOfBandRun, why: &str) -> String {
     let name = run.current_step().map(OutOfBandStep::name).unwrap_or_default();
-    // Reasons of checks begin with the name of the step.
+    // The reasons that checks report already begin with the name of the step.
     let why = why.strip_prefix(name).map_or(why, |rest| rest.trim_start_matches(": "));
     let remedy = match run.failures + 1 < store::ATTEMPTS {
         true => "the step is retried when the machine boots again, or when the template changes",
-        false => "correct the template, or order the installation anew",
+        false => "correct the template, or order the installation again",
     };
     format!("{name} failed: {why}; {remedy}")
 }

@@ -1,4 +1,4 @@
-//! Check whether a Redfish service can run steps, before the first of them changes anything. Pure.
+//! Checks whether a Redfish service can run steps, before the first step changes anything. Pure.
 
 use crate::bmc::redfish::bios::{BiosAttribute, BiosState, SystemState};
 use common::format::untrusted_text::sanitize_line;
@@ -17,7 +17,7 @@ pub(crate) fn find_unsupported(steps: &[OutOfBandStep], state: &SystemState) -> 
     let problems = steps.iter().flat_map(|step| match (step, &state.bios) {
         (OutOfBandStep::ApplyBios { .. }, Some(bios)) if !bios.is_settable() => {
             vec![format!(
-                "{}: the Redfish service has no settings resource, so that its BIOS attributes cannot be changed",
+                "{}: the Redfish service has no settings resource, so its BIOS attributes cannot be changed",
                 step.name()
             )]
         }
@@ -51,7 +51,7 @@ fn explain_unsupported(setting: &BiosSetting, bios: &BiosState) -> Option<String
         }
         (Some(current), _) if !is_same_type(current, value) => {
             return wrong(format!(
-                "the value must be {}, like the present {current}; found {value}",
+                "the value must be {}, like the current value {current}; found {value}",
                 type_name(current)
             ));
         }
@@ -78,7 +78,8 @@ fn explain_bad_value(attribute: &BiosAttribute, value: &Value) -> Option<String>
     })
 }
 
-/// Returns whether both values have the same type. The type of an unknown value, null, fits every type.
+/// Returns whether both values have the same type. Null, the value of an attribute that is not known, matches every
+/// type.
 fn is_same_type(one: &Value, other: &Value) -> bool {
     one.is_null() || std::mem::discriminant(one) == std::mem::discriminant(other)
 }

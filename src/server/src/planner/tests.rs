@@ -1,10 +1,10 @@
-//! Fairness, bounds and failures of the pool, by what waits for what, and not by how long it takes.
+//! Fairness, limits and failures of the pool. The tests check which jobs wait for which, not how long they take.
 
 use super::*;
 use common::sync::lock_mutex;
 use std::sync::mpsc;
 
-/// A job that runs until the returned sender is dropped, and one that says that it runs.
+/// Returns a job that runs until the returned sender is dropped, with a receiver that reports when the job has started.
 fn blocker() -> (mpsc::Sender<()>, oneshot::Receiver<()>, impl FnOnce() + Send + 'static) {
     let (end, ended) = mpsc::channel();
     let (begin, begun) = oneshot::channel();
@@ -87,7 +87,7 @@ async fn what_nobody_waits_for_is_not_computed() {
     settle(&planner, 1).await;
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
-    // The next job of the machine takes the place.
+    // The next job of the machine gets the free place in the queue.
     let next = spawn(&planner, "second", || {});
     settle(&planner, 1).await;
     drop(end);
@@ -105,7 +105,7 @@ async fn a_panic_fails_its_own_request_alone() {
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_503() {
     let planner = PlannerPool::with_threads(1, Duration::ZERO).unwrap();
-    // Neither ends before its client gives up, whether it has begun or not.
+    // The clients time out before their jobs end, whether the job has started or not.
     let [(first_end, _, first), (second_end, _, second)] = [blocker(), blocker()];
     assert_eq!(spawn(&planner, "a", first).await.unwrap(), 503);
     let (status, why) = planner.run_job("b", second).await.unwrap_err().parts();
@@ -113,7 +113,7 @@ async fn an_answer_that_takes_too_long_is_503() {
     drop((first_end, second_end));
 }
 
-/// Only a pool of which every thread computes for too long needs a restart.
+/// The pool is considered stuck only if all of its threads have been busy for too long.
 #[tokio::test]
 async fn one_idle_thread_is_enough_to_be_responsive() {
     let planner = PlannerPool::with_threads(2, DEADLINE).unwrap();

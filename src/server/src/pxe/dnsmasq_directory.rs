@@ -10,19 +10,19 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Maximum size of the file of leases, in bytes. A lease has about a hundred bytes.
+/// Maximum size of the lease file, in bytes. A lease has about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
 pub(crate) struct DnsmasqDirectory {
     path: PathBuf,
-    /// File in the server's directory that preserves the leases between starts.
+    /// File in the server's directory that preserves the leases between starts of the server.
     kept: PathBuf,
-    /// Modification time of the file of leases when it was last copied.
+    /// Modification time of the lease file when it was last copied.
     written: Option<SystemTime>,
 }
 
 impl DnsmasqDirectory {
-    /// Creates the directory with iPXE's binaries and the leases that the previous run preserved.
+    /// Creates the directory, and copies iPXE's binaries and the leases of the previous run into it.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -52,7 +52,7 @@ impl DnsmasqDirectory {
         Ok(home)
     }
 
-    /// Changes the owner of the path to the user that dnsmasq switches to when it is started by root.
+    /// Changes the owner of the path to the user that dnsmasq switches to if root has started it.
     fn change_owner(&self, path: &Path) -> Result<()> {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }
@@ -78,8 +78,8 @@ impl DnsmasqDirectory {
         Ok(path)
     }
 
-    /// Copies the leases as [`DnsmasqDirectory::keep_leases`], even if their modification time has not changed, because the clock may be
-    /// too coarse to show a change.
+    /// Copies the leases like [`DnsmasqDirectory::keep_leases`], but even if their modification time is unchanged,
+    /// because the clock may be too coarse to show the last change.
     pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()

@@ -1,4 +1,4 @@
-//! State of the NIC from which machines boot, and whether its UDP ports are free.
+//! State of the NIC from which machines boot, and check of its UDP ports.
 
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which an occupied port is tried again. A port may be occupied for a moment by a process that is being started, which
-/// holds the sockets of its parent until it executes its program.
+/// Time during which an occupied port is tried again. A child process inherits the sockets of its parent until it
+/// executes its program, and may thus occupy a port for a moment.
 const STARTING: Duration = Duration::from_secs(2);
 
 /// UDP port of TFTP.
@@ -62,7 +62,7 @@ impl PxeNic {
     /// Reads the MAC of the NIC.
     ///
     /// # Errors
-    /// The NIC does not exist any longer, or does not have a MAC.
+    /// The NIC no longer exists, or does not have a MAC.
     pub(super) fn read_mac(&self) -> io::Result<[u8; 6]> {
         let own = getifaddrs()?.filter(|one| one.interface_name == self.name);
         let mac = own.filter_map(|one| one.address?.as_link_addr()?.addr()).next();
@@ -77,9 +77,10 @@ impl PxeNic {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.netmask.to_bits())
     }
 
-    /// Checks that a UDP port of the NIC is free, by listening on it briefly. dnsmasq itself would share the port with another dnsmasq,
-    /// and each of the two would receive only some of the packets. As dnsmasq, this listens at the NIC's address for TFTP, so that a TFTP
-    /// server at another address of this host does not matter, and at all addresses otherwise, because DHCP clients send broadcasts.
+    /// Checks that a UDP port of the NIC is free, by binding it briefly. dnsmasq does not detect a conflict: it would
+    /// share the port with another dnsmasq, and each would receive only some of the packets. Like dnsmasq, this
+    /// function binds the TFTP port at the NIC's address only, and the other ports at all addresses, because DHCP
+    /// clients send broadcasts.
     ///
     /// # Errors
     /// Another process listens on the port.
@@ -91,7 +92,8 @@ impl PxeNic {
             bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, port))
         };
         let mut found = open();
-        // A process that is being started inherits all sockets until it executes its program, including the socket of the previous check.
+        // A child process holds inherited sockets until it executes its program, including the socket of a previous
+        // check.
         let until = Instant::now() + STARTING;
         while found == Err(Errno::EADDRINUSE) && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));

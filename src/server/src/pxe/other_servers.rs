@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 /// Number of requests, since packets may be lost.
 const REQUESTS: u32 = 2;
-/// Time for which the offers for a request are collected. Many servers ping an address before they offer it, which takes up to 3 seconds.
+/// Time during which offers are collected after each request. Many servers ping an address before they offer it, which
+/// takes up to 3 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 const CLIENT_PORT: u16 = 68;
 const SERVER_PORT: u16 = 67;
-/// Length of the fixed header of DHCP, with the magic cookie (RFC 2131).
+/// Length of the fixed DHCP header, including the magic cookie (RFC 2131).
 const HEADER: usize = 240;
 const COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
 
@@ -30,7 +31,8 @@ struct DhcpOffer {
     boot_file: String,
 }
 
-/// Returns a problem with the other DHCP servers of the network, if there is one. `assigns` is true if this server assigns addresses.
+/// Returns a problem with the other DHCP servers of the network, if any. `assigns` is true if this server assigns
+/// addresses.
 ///
 /// # Errors
 /// No request can be sent, for example because the DHCP client of this host occupies the port.
@@ -60,7 +62,7 @@ fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     Ok(offers.into_values().collect())
 }
 
-/// Builds the request of UEFI firmware on x86-64. The answer is requested as a broadcast.
+/// Builds the DHCPDISCOVER that UEFI firmware on x86-64 sends. It requests a broadcast response.
 fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
     let mut packet = vec![0; HEADER];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
@@ -79,7 +81,7 @@ fn build_discover(number: u32, mac: [u8; 6]) -> Vec<u8> {
     packet
 }
 
-/// Parses an offer for this request. Text is shortened to what a message may contain.
+/// Parses an offer for this request. The boot file name is shortened and sanitized for messages.
 fn parse_offer(packet: &[u8], number: u32) -> Option<DhcpOffer> {
     let is_it =
         packet.first() == Some(&2) && packet.get(4..8)? == number.to_be_bytes() && packet.get(236..HEADER)? == COOKIE;
@@ -125,7 +127,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
             list(&others)
         )),
         false if others.iter().all(|offer| offer.address.is_unspecified()) => Some(format!(
-            "no DHCP server on {name} offers an address, so that machines cannot boot: start a DHCP server there, or let this server \
+            "no DHCP server on {name} offers an address, so machines cannot boot: start a DHCP server there, or let this server \
              assign addresses with --range"
         )),
         false if !boots.is_empty() => Some(format!(
@@ -194,7 +196,7 @@ mod tests {
             packet[at] = byte;
             parse_offer(&packet, 7)
         };
-        // A request, another cookie, an acknowledgement, an option that is longer than the packet.
+        // Not parsed: a request, another cookie, an acknowledgement, and an option that is longer than the packet.
         assert_eq!([with(0, 1), with(236, 0), with(HEADER + 3, 5), with(HEADER + 5, 200)], [None, None, None, None]);
         for end in 0..HEADER + 4 {
             assert_eq!(parse_offer(&packet[..end], 7), None, "{end}");

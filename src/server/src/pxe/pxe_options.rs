@@ -12,12 +12,12 @@ pub struct PxeOptions {
     pub range: Option<AddressRange>,
     /// DHCP options for all clients.
     pub dhcp_options: Vec<DhcpOption>,
-    /// Directory with iPXE's binaries; by default the one in which Debian installs them.
+    /// Directory with iPXE's binaries. The default is the directory in which Debian installs them.
     pub ipxe: Option<PathBuf>,
 }
 
 impl PxeOptions {
-    /// Returns whether clients get an address, but no DNS server.
+    /// Returns whether clients get an address without a DNS server.
     pub(crate) fn assigns_without_dns(&self) -> bool {
         self.range.is_some() && !self.dhcp_options.iter().any(|option| option.is("6", "dns-server"))
     }

@@ -1,5 +1,5 @@
-//! Supervision of dnsmasq: this module starts it, forwards its log, restarts it if it dies or the NIC changes, and stops it when the
-//! server ends.
+//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it exits or the NIC changes, and stops it when
+//! the server ends.
 
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
@@ -15,13 +15,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time within which dnsmasq must report that it serves.
+/// Time within which dnsmasq must report that it has started.
 const START: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(2);
-/// Pause before a restart. It is doubled each time up to [`LONGEST_PAUSE`].
+/// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Interval at which other DHCP servers are looked for.
+/// Interval between two searches for other DHCP servers.
 const SEARCH_EVERY: Duration = Duration::from_secs(3600);
 
 /// Parameters with which dnsmasq is started.
@@ -48,7 +48,7 @@ impl DnsmasqCommand {
         DnsmasqCommand { program, card, range, dhcp_options, options: options.clone(), port, words }
     }
 
-    /// Starts dnsmasq, and waits until it serves.
+    /// Starts dnsmasq, and waits until it is ready.
     fn start_process(&self, card: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
         let (script, ipxe) = (script_url(&self.options, card, self.port), binary_url(&self.options, card, self.port));
         let (tftp, leases) = (home.tftp_directory(), home.leases_file());
@@ -83,7 +83,7 @@ impl DnsmasqCommand {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The output of dnsmasq is closed, so that dnsmasq can no longer report.
+                // dnsmasq has closed its output, so its start can no longer be observed.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -92,7 +92,7 @@ impl DnsmasqCommand {
     }
 }
 
-/// Removes the process id, as in `dnsmasq-dhcp[123]: …`, so that repeated messages are equal.
+/// Removes the process id from prefixes such as `dnsmasq-dhcp[123]: `, so that repeated messages are equal.
 fn remove_pid(line: &str) -> String {
     match (line.find('['), line.find("]: ")) {
         (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to + 1..]),
@@ -107,7 +107,7 @@ pub(crate) struct DnsmasqSupervisor {
     /// Time before which dnsmasq is not restarted.
     due: Instant,
     pause: Duration,
-    /// Problem that was reported last, so that it is not repeated.
+    /// Last reported problem, which is not reported again.
     said: Option<String>,
     /// Time of the last search for other DHCP servers.
     searched: Option<Instant>,
@@ -143,8 +143,8 @@ impl DnsmasqSupervisor {
         if let Some((running, _)) = self.running.take() {
             running.terminate(END);
         }
-        // Preserves assigned addresses across restarts. Even without the leases, most stay the same, since dnsmasq derives them from the
-        // MAC.
+        // The saved leases preserve the assigned addresses across restarts. Even without them, most addresses stay the
+        // same, since dnsmasq derives addresses from MACs.
         let _ = self.home.keep_last_leases();
     }
 
@@ -173,7 +173,7 @@ impl DnsmasqSupervisor {
                 self.schedule_restart(watch, &end.to_string());
             }
             Some(_) => {
-                // The running dnsmasq keeps using the NIC and the address with which it was started.
+                // dnsmasq does not follow changes of the NIC or its address, and must be restarted.
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
                 self.restart(watch, card);
             }
@@ -193,7 +193,7 @@ impl DnsmasqSupervisor {
     }
 
     fn schedule_restart(&mut self, watch: &StatusLog, why: &str) {
-        // dnsmasq was running for a while, so that this is a new problem.
+        // dnsmasq has run for a while since the last restart, so this is a new problem.
         if self.due.elapsed() > LONGEST_PAUSE {
             self.pause = PAUSE;
         }
@@ -203,7 +203,7 @@ impl DnsmasqSupervisor {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Looks for other DHCP servers once an hour while dnsmasq runs, in a thread of its own, which waits for their answers.
+    /// Searches for other DHCP servers once an hour while dnsmasq runs. A separate thread waits for their offers.
     fn search_other_servers(&mut self, watch: &StatusLog) {
         let Some((_, card)) =
             self.running.as_ref().filter(|_| self.searched.is_none_or(|at| at.elapsed() > SEARCH_EVERY))
@@ -215,14 +215,14 @@ impl DnsmasqSupervisor {
         let search = move || {
             match other_servers::find_problem(&card, assigns) {
                 Ok(found) => found.into_iter().for_each(|problem| watch.log_problem(problem)),
-                // For example because the DHCP client of this host occupies the port.
+                // The search can fail, for example because the DHCP client of this host occupies the port.
                 Err(error) => watch.log_note(format!("cannot look for other DHCP servers on {}: {error}", card.name)),
             }
         };
         let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
     }
 
-    /// Reports a problem, unless it is the one that was reported last.
+    /// Reports a problem, unless it equals the last reported problem.
     fn report_once(&mut self, watch: &StatusLog, what: String) {
         if self.said.as_ref() != Some(&what) {
             watch.log_problem(what.clone());

@@ -34,7 +34,7 @@ pub struct OperationDoc {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RequiredToken {
     Operator,
-    /// The token for metrics, or the operator's token.
+    /// Token for metrics, or the operator's token.
     Metrics,
     Machine,
     MachineOrOperator,
@@ -104,7 +104,7 @@ pub(super) fn delete_route<H: Handler<T, Arc<AppState>>, T: 'static>(
     new_route(("DELETE", MethodFilter::DELETE), path, handler, summary)
 }
 
-/// Builder methods, which change the operation that was added last.
+/// Builder methods, which change the last added operation.
 impl ApiRoute {
     fn map_last(mut self, change: impl FnOnce(OperationDoc) -> OperationDoc) -> ApiRoute {
         let last = self.described.pop().map(change);
@@ -136,7 +136,7 @@ impl ApiRoute {
         self.map_last(|described| OperationDoc { token, ..described })
     }
 
-    /// Sets the concrete path of the operation, for a route that dispatches on the path.
+    /// Sets the concrete path of the operation. Used for routes that dispatch on the path.
     pub(super) fn at_path(self, path: &'static str) -> ApiRoute {
         self.map_last(|described| OperationDoc { path, ..described })
     }

@@ -1,4 +1,5 @@
-//! Endpoints for OS definitions and their parameters. The states of definitions are set with the endpoints of images.
+//! Endpoints for OS definitions and their parameters. The endpoints for images also set the states (hidden,
+//! blacklisted) of definitions.
 
 use super::ApiRoute;
 use super::description::{get_route, post_route};

@@ -1,17 +1,19 @@
-//! Lines of machines on a terminal: one line for each of the most recently active machines, and one with the number of all other machines.
+//! Lines of machines on a terminal: one line for each of the most recently active machines, and one line with the
+//! number of other machines.
 
 use super::MachineOrigin;
 use common::format::terminal::escape_line;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 
-/// Maximum number of lines. The line of a further machine replaces that of the least recently active one.
+/// Maximum number of lines. The line of a further machine replaces the line of the least recently active machine.
 const LINES: usize = 40;
 
 pub(crate) struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
-    /// Number of changes so far. Each line records this number at its last change, so that the least recently changed line can be found.
+    /// Number of changes so far. Each line records the number of its last change, so that the least recently changed
+    /// line can be found.
     changes: u64,
     /// Number of machines whose lines were removed.
     hidden: u64,
@@ -28,7 +30,7 @@ impl MachineBars {
         MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
     }
 
-    /// Returns the line of a machine, and creates it if necessary.
+    /// Returns the line of a machine. Creates the line if necessary.
     pub(crate) fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
         if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
             self.hide_one();

@@ -1,4 +1,4 @@
-//! A machine that has registered becomes a file.
+//! Creation of files for machines that have registered.
 
 use super::*;
 use site::operator_files;
@@ -10,7 +10,7 @@ async fn add(server: &Running, id: &str, body: Value) -> Answer {
     server.call(operator.trim(), "POST", &format!("/v1/machine/{id}/file"), &body).await
 }
 
-/// As a machine without a file does.
+/// Boots and registers a machine without a file.
 async fn registered(server: &Running, mac: &str) {
     let token = token_of(&server.boot(&format!("uuid={NEW}")).await.text());
     let mut body = registration(NEW);
@@ -46,7 +46,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
         let answer = add(&server, NEW, body.clone()).await;
         assert!(answer.status == 409 && answer.text().contains(expected), "{body}: {}", answer.text());
     }
-    // Somebody's file of that name, about another machine.
+    // A file with that name exists already, for another machine.
     server.write("machines/taken.yaml", &format!("id: {STRANGER}\n"));
     let answer = add(&server, NEW, json!({ "name": "taken" })).await;
     assert!(answer.status == 409 && answer.text().contains("machines/taken.yaml already exists"), "{}", answer.text());
@@ -64,7 +64,7 @@ async fn a_machine_that_has_registered_becomes_a_file_with_its_size() {
     assert!(left.into_iter().all(|name| !name.to_string_lossy().ends_with(".new")));
     server.heard("created machines/new.yaml for machine").await;
 
-    // It is known at the next look.
+    // The machine is known after the next scan of the directory.
     let operator = std::fs::read_to_string(server.dir.path().join("operator.token")).unwrap();
     let began = std::time::Instant::now();
     loop {

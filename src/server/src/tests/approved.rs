@@ -1,4 +1,4 @@
-//! Plans that are approved on a desk, and machines that carry out these or none.
+//! Plans that are approved with `drophammer rack plan`, and machines that carry out only approved plans.
 
 use super::preview::inventory;
 use super::reinstall::{success, with_images};
@@ -9,7 +9,7 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;
 
-/// `drophammer rack plan`, with a server in the directory or without.
+/// Runs `drophammer rack plan`, which works with or without a running server.
 pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Value, CommandOutcome)> {
     let mut options = PlanOptions { dir: dir.to_owned(), json: true, ..PlanOptions::default() };
     change(&mut options);
@@ -17,12 +17,12 @@ pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> R
     Ok((serde_json::from_str(&text).unwrap(), exit))
 }
 
-/// The row of the machine.
+/// Returns the row of the machine in the output.
 pub(super) fn row<'a>(printed: &'a Value, id: &str) -> &'a Value {
     printed["machines"].as_array().unwrap().iter().find(|row| row["id"] == id).unwrap()
 }
 
-/// What the agent makes of its allocation, on these disks.
+/// Returns the plan that the agent makes for its allocation and these disks.
 fn agent(
     machine: &allocation::AssignedMachine,
     inventory: &model::inventory::Inventory,
@@ -32,7 +32,7 @@ fn agent(
     request_from_allocation::clear_begun_if_intact(ONE, &mut allocation, &layout, inventory);
     let mut request = request_from_allocation::build_request(machine, ONE, &allocation, &[]);
     if let Some(claim) = &mut request.claim {
-        // These inventories tell nothing of the inside of filesystems.
+        // The contents of filesystems are not part of these inventories.
         claim.waiver = claim.waiver.or(allocation.reinstall.then_some(plan::MarkerWaiver::Unseen));
     }
     plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4)
@@ -52,7 +52,7 @@ pub(super) fn compared(plan: &Plan) -> Option<String> {
 }
 
 impl Running {
-    /// Asks to destroy, as an agent that has compared its plan with that approval.
+    /// Requests the point of no return, as an agent that has compared its plan with this approval.
     pub(super) async fn begins(&self, token: &str, order: &str, approved: Option<&str>) -> Answer {
         let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
         let mut body = json!({ "allocationuuid": "a1", "order": order, "disks": disks });
@@ -62,7 +62,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await
     }
 
-    /// Until it is given this approval, or none.
+    /// Waits until the machine's allocation contains this approval, or none.
     async fn given(&self, token: &str, approved: Option<&str>) -> allocation::AssignedMachine {
         let began = std::time::Instant::now();
         loop {
@@ -108,7 +108,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_eq!(row(&printed, ONE)["approved"], true);
     assert!(std::fs::read_to_string(dir.join(format!("approved/{ONE}.yaml"))).unwrap().contains(&sha256));
 
-    // The agent finds what was approved, or says what differs.
+    // The agent confirms that its plan is the approved one, or reports the differences.
     let machine = server.given(&token, Some(&sha256)).await;
     let plan = agent(&machine, &inventory()).unwrap();
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
@@ -119,7 +119,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert!(refusal.contains("disk serial SWAPPED: approved not written, found wiped"), "{refusal}");
     assert!(refusal.contains(&format!("disk serial {was}: approved wiped, found not written")), "{refusal}");
 
-    // Who has compared nothing, or something else, destroys nothing.
+    // An agent that has not compared its plan, or compared it with another approval, may not erase anything.
     for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins(&token, "", approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
@@ -128,7 +128,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     server.report(ONE, &token, "a1", true).await;
 
-    // It is spent: the next order needs its own, which is foreseen.
+    // The approval is used up: the next order needs another one, and `rack plan` already predicts its plan.
     let order = server.order("debian-13").await;
     let token = server.registered(ONE).await;
     server.given(&token, None).await;
@@ -143,7 +143,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_ne!(second, sha256);
     let machine = server.given(&token, Some(&second)).await;
     assert_eq!(compared(&agent(&machine, &inventory()).unwrap()).as_deref(), Some(second.as_str()));
-    // Another order is not what was approved.
+    // The approval does not apply to another order.
     let another = server.order("debian-12").await;
     let machine = server.given(&token, Some(&second)).await;
     let refusal = agent(&machine, &inventory()).unwrap_err().to_string();
@@ -181,10 +181,10 @@ async fn what_an_image_would_do_is_foreseen_while_the_machine_runs() {
     assert_eq!((&one["disks"][0]["device"], &one["disks"][0]["verdict"]), (&json!("/dev/sda"), &json!("wipe")));
     assert_eq!(one["lost_bytes"], one["disks"][0]["size_bytes"]);
     assert_eq!(printed["summary"]["disks"], 1);
-    // The machine that has no allocation gets none by an image.
+    // A machine without an allocation does not get one when an image is given.
     assert_eq!(row(&printed, TWO)["outcome"], "nothing");
 
-    // What is approved so is what the agent finds, when it is ordered.
+    // A plan that was approved before the order matches the agent's plan once the reinstall is ordered.
     let (printed, _) = rack(&dir, |options| {
         *options = PlanOptions { image: Some("debian-13".to_owned()), approve: true, ..options.clone() }
     })
@@ -227,7 +227,7 @@ async fn other_files_are_tried_before_they_are_there() {
     let one = row(&printed, ONE);
     assert_eq!((exit, &one["outcome"]), (CommandOutcome::Refused, &json!("refused")), "{one}");
     assert!(one["reasons"][0].as_str().unwrap().contains("device:/dev/nvme7n1 does not exist"), "{one}");
-    // A file that is wrong hides a machine: that is no good plan.
+    // An invalid file hides a machine, so the whole plan is refused.
     std::fs::write(new.path().join("layouts/default.yaml"), LAYOUT).unwrap();
     std::fs::write(new.path().join("machines/two.yaml"), "id: [\n").unwrap();
     let (printed, exit) = rack(dir.path(), with).await.unwrap();
@@ -291,6 +291,6 @@ async fn with_approved_only_nothing_else_is_installed() {
     server.given(&token, Some(&sha256)).await;
     assert_eq!(server.begins(&token, "", Some(&sha256)).await.status, 200);
     server.report(ONE, &token, "a1", true).await;
-    // What is installed is none of its business.
+    // Approvals do not affect installed machines.
     assert!(server.boots_disk().await);
 }

@@ -1,11 +1,11 @@
-//! Whoever can send a packet on the boot network: what it gets, and what it cannot end.
+//! Attackers on the boot network: what they receive, and what they cannot interrupt.
 
 use super::reinstall::{failure, with_images};
 use super::released::with_secrets;
 use super::*;
 use std::time::Instant;
 
-/// The whole of 127.0.0.0/8 is here, so several addresses can ask.
+/// All of 127.0.0.0/8 is local, so requests can come from several addresses.
 impl Running {
     pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -49,7 +49,7 @@ impl Running {
 pub(super) const MACHINE: &str = "127.0.0.2";
 pub(super) const ATTACKER: &str = "127.0.0.66";
 
-/// Machines are heard as long as in earnest.
+/// Starts a server on which boots count as active for the real duration.
 pub(super) async fn in_earnest(dir: TempDir) -> Running {
     let (options, around) = (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
     Running::start_with(dir, &options, &around, 10_000).await
@@ -70,7 +70,7 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     server
         .heard(&format!("one: a boot at {ATTACKER} cannot register yet: the boot at {MACHINE} is still active"))
         .await;
-    // Also with the machine's own token.
+    // The machine's own token is refused from another address.
     assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
     server
@@ -81,13 +81,13 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
     assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
 
-    // Also a boot at the machine's own address waits, until the machine has missed a call.
+    // A second boot at the machine's own address must wait as well, until the first one is silent.
     let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(MACHINE, ONE, &next).await, 503);
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
     assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 401);
 
-    // A boot that has become silent is replaced when the next one registers.
+    // When the next boot registers, it replaces a silent boot.
     let server = Running::start_in(server.stop().await).await;
     assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
     assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 401);
@@ -139,8 +139,8 @@ async fn requests_for_boots_use_up_no_order() {
     }
 }
 
-/// A boot that is requested while another boot is active counts when it registers, after the other one has become
-/// silent.
+/// A boot that is requested while another boot is active is counted as an attempt only when it registers, after the
+/// other boot has become silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_registers() {
     let server = in_earnest(with_images()).await;
@@ -151,7 +151,7 @@ async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_reg
         [("127.0.0.3", json!(1)), (MACHINE, json!(2)), (ATTACKER, json!(3)), (MACHINE, Value::Null)]
     {
         let token = token_of(&server.boot_from(address, ONE).await.text());
-        // Here each boot is silent immediately.
+        // On this server, each boot is silent immediately.
         let silent = Running::start_in(server.stop().await).await;
         assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
         assert_eq!(silent.listed().await["order"]["attempts"], attempts);
@@ -179,12 +179,12 @@ async fn whose_card_is_none_of_the_machines_gets_nothing() {
     let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 409);
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
-    // Behind a router nothing is known of the card, and a machine without MACs in its file may have any.
+    // Behind a router, the MAC of the NIC is unknown. A machine whose file does not list MACs may have any MAC.
     assert!(server.boot_from("127.0.0.9", ONE).await.text().contains("drophammer.token="));
     assert!(server.boot_from(ATTACKER, STRANGER).await.text().contains("drophammer.token="));
 }
 
-/// A head alone is enough to be refused: nothing of the body is read, and none is waited for.
+/// Unauthorized requests are refused after their head. The server does not read or wait for the body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_call_is_told_before_the_body() {
     let server = Running::start().await;
@@ -203,7 +203,7 @@ async fn who_may_not_call_is_told_before_the_body() {
         let mut answer = [0; 12];
         tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
         assert_eq!(&answer, b"HTTP/1.1 401", "{path}");
-        // Who may is told before the body too, when it is larger than the call needs.
+        // Authorized requests with too large a body are refused before the body as well.
         let token =
             if path.ends_with("reinstall") || path.ends_with("rename") { server.operator() } else { token.clone() };
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_few_bodies_of_one_address_fill_its_share() {
     let (began, mut opened) = (Instant::now(), Instant::now());
     while server.call(&token, "POST", &path, &event).await.status != 429 {
         assert!(began.elapsed() < PATIENCE);
-        // On a host so busy, a body that does not move may have been given up before the call was looked at.
+        // On a very busy host, the stalled bodies may have timed out before the request was handled.
         if opened.elapsed() > Duration::from_secs(5) {
             (open, opened) = (bodies().await, Instant::now());
         }
@@ -282,7 +282,7 @@ async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
         let id = format!("4c4c4544-0051-3010-8052-b4c05{number:07x}");
         assert_eq!(server.boot_from(ATTACKER, &id).await.status, 200);
     }
-    // Whoever is heard stays.
+    // Active boots are not removed.
     for (id, token) in [(STRANGER, &heard), (ONE, &known)] {
         assert_eq!(server.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.status, 200, "{id}");
     }
@@ -344,11 +344,11 @@ async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
         (200, &json!(true), &json!(false))
     );
     server.heard("one: 127.0.0.1 recorded allocation a1 as installed").await;
-    // Nothing can be installed, by the boot that was under way neither.
+    // Nothing can be installed now, not even by the boot that was already running.
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!((given.succeeded, given.image.url.as_str(), given.user_data.as_str()), (true, "", ""));
     assert_eq!(server.begin(&token, "").await, 409);
-    // The machine says so itself, and is known again.
+    // The machine's own report confirms the record.
     let token = server.token(ONE).await;
     let marker = json!({ "machine": ONE, "allocation": "a1", "image": "debian-12", "layout": "default" });
     server

@@ -1,4 +1,4 @@
-//! First installations that pass their point of no return.
+//! First installations that have passed their point of no return.
 
 use super::reinstall::{failure, with_images};
 use super::*;
@@ -42,7 +42,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     }
     server.heard("one starts its installation: the disks of its layout are erased").await;
 
-    // Its power is cut.
+    // The machine loses power.
     let server = server.restarted().await;
     let token = server.token(ONE).await;
     assert_eq!(server.begun_on(&token).await, ["A"]);
@@ -50,7 +50,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     assert_eq!(other.status, 409);
     let text = other.text();
     assert!(text.contains(r#"serial \"A\""#) && text.contains(r#"serial \"B\""#), "{text}");
-    // That this boot has touched nothing says nothing about the one before.
+    // A report that this boot has not written any disk does not apply to the previous boot.
     server.report_of(&token, failure("", true)).await;
     assert_eq!(server.begun_on(&token).await, ["A"]);
     assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
@@ -108,7 +108,7 @@ async fn a_wrong_layout_of_an_installation_that_was_cut_off_is_left_behind_with_
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);
 
-    // Its power is cut. The corrected file alone changes nothing, and there is nothing that could be ordered.
+    // The machine loses power. Correcting the file is not sufficient, and a reinstall cannot be ordered.
     server.write("layouts/default.yaml", &LAYOUT.replace("root", "other"));
     let server = server.restarted().await;
     let given = async |token: &str| {
@@ -131,7 +131,7 @@ async fn a_wrong_layout_of_an_installation_that_was_cut_off_is_left_behind_with_
     assert_eq!(server.begin_first(&token, "a2", disks("B")).await.status, 200);
 }
 
-/// The report of the first installation is lost, and the layout's file is edited before the machine comes again.
+/// The report of the first installation is lost, and the layout file is edited before the machine boots again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edited_file_does_not_become_the_layout_of_an_installation_that_has_begun() {
     let server = Running::start_in(with_images()).await;

@@ -1,4 +1,4 @@
-//! What machines load: scripts and files.
+//! Scripts and files that machines load.
 
 use super::*;
 
@@ -135,7 +135,7 @@ async fn files_with_range_and_etag() {
         assert_eq!(answer.json()["statuscode"], 404, "{path}");
     }
 
-    // A new version has another ETag and, a moment later, another digest.
+    // A new version of the file gets another ETag and, a moment later, another digest.
     let token = server.token(ONE).await;
     let first = server.allocated(ONE, &token).await.allocation.unwrap().image.digest;
     server.write("images/deb/debian 12.tar.zst", "0123456789abc");
@@ -196,7 +196,7 @@ async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
     assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");
     let other = server.boot(&format!("uuid={TWO}")).await.text();
     assert!(other.contains("/boot/initrd ||"), "{other}");
-    // The machine is told its key; nobody else is.
+    // Only the machine itself receives its key.
     let token = server.token(ONE).await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(given.disk_key.is_empty() && !given.disk_key_withheld);

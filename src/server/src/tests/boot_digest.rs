@@ -1,4 +1,4 @@
-//! The digest that an operator passes to `drophammer reinstall`, against what a machine gets.
+//! The digest that an operator passes to `drophammer reinstall`, compared with the files that a machine receives.
 
 use super::*;
 use control::boot_digest::BootDigest;
@@ -8,7 +8,7 @@ impl Running {
         self.v1("GET", &format!("/v1/machine/{ONE}/boot-digest{query}"), &Value::Null).await
     }
 
-    /// The digest of what the machine boots now, computed as on the machine.
+    /// Returns the digest of the files and arguments that the machine boots now, computed as on the machine.
     async fn served(&self) -> String {
         let script = self.boot(&format!("uuid={ONE}")).await.text();
         let (kernel, initrd) =
@@ -23,7 +23,7 @@ async fn the_operators_digest_is_that_of_each_boot() {
     let server = Running::start().await;
     let at = format!("?server=http://{}/", server.address);
     let known = server.boot_digest(&at).await.json()["digest"].as_str().unwrap().to_owned();
-    // Two boots, with two tokens.
+    // Two boots with different tokens have the same digest.
     assert_eq!((server.served().await, server.served().await), (known.clone(), known.clone()));
     for (file, content) in [("initrd", "another ramdisk"), ("vmlinuz", "another kernel")] {
         let before = server.boot_digest(&at).await.json();

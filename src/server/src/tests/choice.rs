@@ -1,4 +1,4 @@
-//! Allocations that leave the choice of the layout to the machine's size and image.
+//! Allocations without a layout: the machine's size and image select it.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn layout(id: &str, constraint: &str) -> String {
         + &format!("constraints: {{sizes: [c1], images: {{debian: {constraint:?}}}}}\n")
 }
 
-/// The machine file of [`machine_file`] without a layout.
+/// Returns the file of [`machine_file`] without its layout.
 fn without_layout(allocation: &str, image: &str) -> String {
     let named = machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     named.replace("  filesystemlayout: default\n", "").replace("debian-12", image)
@@ -18,7 +18,7 @@ async fn layout_of(server: &Running, token: &str) -> Option<String> {
     answer["allocation"]["filesystemlayout"]["id"].as_str().map(str::to_owned)
 }
 
-/// Until the machine's allocation has this layout, or none.
+/// Waits until the machine's allocation has this layout, or none.
 async fn until_layout(server: &Running, token: &str, expected: Option<&str>) {
     for _ in 0..500 {
         if layout_of(server, token).await.as_deref() == expected {
@@ -50,7 +50,8 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
     server.report(ONE, &token, "a1", true).await;
 
-    // Another image of the same allocation does not choose again, also when it is ordered, and after a restart.
+    // Another image in the same allocation does not select another layout, even if it is ordered, or the server is
+    // restarted.
     server.write("machines/one.yaml", &without_layout("a1", "debian-13"));
     server.heard("the file specifies debian-13, but the machine runs debian-12").await;
     server.order("debian-13").await;
@@ -61,7 +62,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     server.allocated(ONE, &token).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));
 
-    // A new allocation chooses anew, and what is not installed yet too.
+    // The layout is selected again for a new allocation, and as long as the allocation is not installed.
     server.write("machines/one.yaml", &without_layout("a2", "debian-12"));
     server.write("layouts/old.yaml", &layout("older", "< 13"));
     until_layout(&server, &token, Some("older")).await;
@@ -86,13 +87,13 @@ async fn layouts_that_collide_are_named_and_withhold_what_is_ambiguous() {
     server.heard("one.yaml:8:10: 2 layouts match size:c1 and image:debian-13: change their constraints").await;
     until_layout(&server, &token, None).await;
 
-    // What is not ambiguous is served all the same, and what is named too.
+    // Allocations with an unambiguous selection or a named layout are still served.
     server.write("machines/one.yaml", &without_layout("a2", "debian-14"));
     until_layout(&server, &token, Some("b")).await;
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a3", "").replace("-12", "-13"));
     until_layout(&server, &token, Some("default")).await;
 
-    // A set without collisions is good again.
+    // Without collisions, the files are valid again.
     server.write("machines/one.yaml", &without_layout("a4", "debian-13"));
     server.write("layouts/b.yaml", &layout("b", "> 13"));
     until_layout(&server, &token, Some("a")).await;

@@ -1,4 +1,4 @@
-//! Calls that are none, waiting machines, the end, and options.
+//! Malformed requests, waiting machines, shutdown, and options.
 
 use super::*;
 use crate::start_checks::check_options;
@@ -34,7 +34,7 @@ async fn what_is_not_a_call_gets_an_error_and_nothing_else() {
         assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
         assert_eq!(answer.json()["statuscode"], expected, "{method} {path}");
     }
-    // Not HTTP at all: an answer or a closed connection, and the server goes on.
+    // Data that is not HTTP: the server responds or closes the connection, and continues to serve.
     for garbage in ["\r\n\r\n", "GET\r\n\r\n", "\u{0}\u{1}\u{2}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage.as_bytes()).await.unwrap();
@@ -53,7 +53,7 @@ async fn the_end_answers_those_who_wait() {
     let request =
         format!("GET /v1/machine/{TWO}/wait?seconds=300 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    // Another call on a later connection is answered after the wait has been accepted.
+    // The response to a request on a later connection shows that the waiting request was accepted.
     server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await;
     server.stop().await;
     let mut answer = Vec::new();
@@ -61,7 +61,7 @@ async fn the_end_answers_those_who_wait() {
     assert!(answer.starts_with(b"HTTP/1.1 204"), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// A thousand waiting machines: one change wakes all of them, and they never were threads.
+/// A thousand waiting machines do not need threads, and one change wakes all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_machines_wait() {
     const MACHINES: usize = 1000;
@@ -79,9 +79,9 @@ async fn a_thousand_machines_wait() {
         stream.write_all(request.as_bytes()).await.unwrap();
         streams.push(stream);
     }
-    // Served while they wait.
+    // Other requests are served while the machines wait.
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
-    // Other tests of this process have threads too, so this is an upper bound and not a difference of zero.
+    // Other tests in this process start threads too, so the difference is not zero, but has an upper bound.
     let more = threads().saturating_sub(threads_before);
     assert!(more < 100, "{more} more threads for {MACHINES} waiting machines");
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", "b1", ""));
@@ -92,7 +92,8 @@ async fn a_thousand_machines_wait() {
     }
 }
 
-/// Whoever opens connections and says nothing does not take the descriptors for our own files.
+/// Clients that open connections without sending anything cannot exhaust the file descriptors for the server's own
+/// files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_connections_are_taken_than_there_are_places() {
     let dir = directory();

@@ -1,4 +1,4 @@
-//! Cost of anonymous clients: durable transactions, turns of others, stored and printed bytes, memory.
+//! Cost of unauthenticated clients: durable transactions, delays of other clients, stored and logged bytes, and memory.
 
 use super::*;
 
@@ -6,20 +6,20 @@ const FLOOD: &str = "127.0.0.2";
 const MACHINE: &str = "127.0.0.3";
 
 impl Running {
-    /// Opens a keep-alive connection from that address.
+    /// Opens a keep-alive connection from this address.
     async fn keep_alive_from(&self, address: &str) -> TcpStream {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
         socket.connect(self.address).await.unwrap()
     }
 
-    /// Transactions that have been synced to the disk since the database was created.
+    /// Returns the number of transactions that were synced to the disk since the database was created.
     fn durable_transactions(&self) -> i64 {
         let database = rusqlite::Connection::open(self.dir.path().join("drophammer.sqlite")).unwrap();
         database.query_row("SELECT transactions FROM identity", [], |row| row.get(0)).unwrap()
     }
 
-    /// Returns the addresses of answered requests in the order of their answers.
+    /// Returns the client addresses of the answered requests, in the order of the responses.
     fn answered(&self) -> Vec<String> {
         let lines = self.heard.text();
         let lines = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -63,7 +63,7 @@ async fn a_boot_and_its_token_survive_a_restart_of_the_server() {
     assert_eq!(server.register(ONE, &token).await.status, 200);
 }
 
-/// An event names a stage of the plan, whose name is short.
+/// The stage in an event is shortened like the other texts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_text_of_an_event_is_bounded() {
     let server = Running::start().await;
@@ -109,8 +109,8 @@ async fn alarms_of_one_address_do_not_suppress_those_of_another() {
     assert!(lines.contains("52:54:00:aa:ff:ff"), "the alarm about {MACHINE} is not printed");
 }
 
-/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Alone in its process, as its memory is
-/// measured.
+/// Peak memory of a server that receives eight bodies of 4 MB at the same time. Runs in its own process, whose memory
+/// is measured.
 #[test]
 fn eight_large_bodies_fit_into_bounded_memory() {
     let name = "tests::costs::alone_eight_large_bodies";
@@ -158,12 +158,12 @@ async fn alone_eight_large_bodies() {
     }
     let peak = peak_kib() >> 10;
     println!("peak of eight bodies: {peak} MiB, answers {answers:?}");
-    // All of it is parsed before the limits of a registration refuse it.
+    // The bodies are parsed completely before they are refused because of the limits of registrations.
     assert_eq!(answers, [422; 8]);
     assert!(peak < 300, "{peak} MiB");
 }
 
-/// The database is blocked until all requests have arrived, so that their order is known.
+/// The database is blocked until all requests have arrived, so that the order of the requests is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
     const CONNECTIONS: usize = 400;
@@ -195,7 +195,7 @@ async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
     }
 }
 
-/// Requests that wait for an allocation hold no turn: all machines of a rack may be behind one address.
+/// Requests that wait for an allocation do not occupy turns, since all machines of a rack may share one address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
     let server = Running::start().await;
@@ -214,7 +214,7 @@ async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
 }
 
-/// A report of a machine that has registered for an allocation of its own is still printed in full.
+/// Reports of registered machines about their own allocation are logged completely.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_of_registered_boots_are_printed_in_full() {
     let server = Running::start().await;
@@ -247,11 +247,11 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     let count = |machine: &str| -> u32 {
         database.query_row("SELECT count(*) FROM events WHERE machine = ?1", [machine], |row| row.get(0)).unwrap()
     };
-    // A minute may end meanwhile.
+    // A new minute may begin during the test.
     assert!(count(TWO) <= most + 50 && count(ONE) >= most + 50, "{} {}", count(TWO), count(ONE));
 }
 
-/// There is room for 256 of them, so what they register must be bounded too.
+/// The server stores up to 256 unknown machines, so the size of their registrations must be limited too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_without_a_file_registers_with_less_than_one_with_a_file() {
     let server = Running::start().await;

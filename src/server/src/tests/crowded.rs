@@ -1,4 +1,4 @@
-//! Machines that register very many devices: refused by the limit that they exceed, or planned without delaying others.
+//! Machines that register very many devices: they are refused because of a limit, or planned without delaying others.
 
 use super::page::Browser;
 use super::*;

@@ -1,4 +1,4 @@
-//! The database as a file: whole, the right one, and there.
+//! Checks of the database file: it must exist, be intact, and belong to the directory.
 
 use super::reinstall::with_images;
 use super::*;
@@ -8,7 +8,7 @@ use store::backup::{back_up_database, restore_database};
 
 const FILES: [&str; 2] = ["drophammer.sqlite", "drophammer.id"];
 
-/// Another directory with the same files, and only [`FILES`] of the database.
+/// Creates another directory with the same files. Only [`FILES`] and the operator's token are copied from `dir`.
 fn copied(dir: &Path) -> TempDir {
     let copy = with_images();
     for name in FILES.into_iter().chain(["operator.token"]) {
@@ -53,7 +53,7 @@ async fn a_database_that_is_taken_away_stops_the_server() {
         lose(server.dir.path());
         let body = json!({ "id": ONE, "imageid": "debian-13" });
         let path = format!("/v1/machine/{ONE}/reinstall");
-        // The server may be gone before it answers.
+        // The server may exit before it responds.
         let answer = async {
             let mut stream = TcpStream::connect(server.address).await.ok()?;
             let body = body.to_string();
@@ -77,7 +77,7 @@ async fn a_database_that_is_taken_away_stops_the_server() {
     }
 }
 
-/// What a start says, with the files of `dir`.
+/// Checks that a server does not start in `dir`, and that the error contains these words.
 async fn refused(dir: &TempDir, words: &str) {
     let error = bind(dir, &Heard::default()).await.err().unwrap_or_else(|| panic!("it starts: {words}")).to_string();
     assert!(error.contains(words) && error.contains("drophammer serve restore"), "{error}");
@@ -108,7 +108,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
     fs::remove_file(lost.path().join(FILES[1])).unwrap();
     refused(&lost, "next to it is missing").await;
 
-    // 4 KB without a table are no database either.
+    // A file of 4 KB without tables is treated as an empty database.
     let empty = put(&other, &[]);
     fs::remove_file(empty.path().join(FILES[0])).unwrap();
     let connection = rusqlite::Connection::open(empty.path().join(FILES[0])).unwrap();
@@ -117,7 +117,7 @@ async fn a_database_that_does_not_belong_here_is_refused() {
     assert!(fs::metadata(empty.path().join(FILES[0])).unwrap().len() > 0);
     refused(&empty, "drophammer.sqlite is missing or empty").await;
 
-    // Damage in the middle, which no query of the start has to meet.
+    // Damage in the middle of the file, which the queries at the start need not touch.
     let damaged = put(&other, &[]);
     let file = fs::File::options().write(true).open(damaged.path().join(FILES[0])).unwrap();
     let pages = file.metadata().unwrap().len() / 4096;
@@ -164,7 +164,8 @@ async fn a_backup_is_made_while_the_server_runs_and_put_back_when_it_is_not_too_
     assert_eq!(other.listed().await["order"]["id"], order.as_str());
     let other = other.stop().await;
     let third = Running::start_in(with_images()).await;
-    // A boot alone is nothing that a backup of another server could replace wrongly; an allocation that was given out is.
+    // A restore over a database that records only boots is harmless. A database that has served an allocation must not
+    // be replaced by the backup of another server.
     let token = third.token(ONE).await;
     third.allocated(ONE, &token).await;
     let third = third.stop().await;

@@ -1,4 +1,4 @@
-//! A machine with an OS definition: handed out when its verify says yes, and not before.
+//! A machine with an OS definition: its allocation is served only after `verify` has succeeded.
 
 use super::*;
 use std::fs;
@@ -34,7 +34,7 @@ async fn its_image_and_its_parameters_are_handed_out() {
     assert_eq!(definition.parameters["track"], "testing");
     assert!(definition.files["verify"].executable);
 
-    // A plan on a desk shows what is asked, and no values.
+    // The inputs for `drophammer plan` contain the names of the parameters, but not their values.
     let path = format!("/v1/machine/{ONE}/preview");
     let preview = server.call(&server.operator(), "GET", &path, &Value::Null).await.json();
     let shown = &preview["machine"]["allocation"]["definition"];
@@ -54,7 +54,7 @@ async fn a_no_is_heard_at_the_desk_and_the_machine_waits() {
     let token = server.token(ONE).await;
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
     assert_eq!(server.call(&token, "GET", &wait, &Value::Null).await.status, 204);
-    // Another verify says yes.
+    // A different `verify` accepts the parameters.
     write(server.dir.path(), "verify", "#!/bin/sh\n");
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.definition.unwrap().parameters["track"], "sid");
@@ -83,7 +83,7 @@ async fn what_makes_its_system_itself_is_handed_out_without_an_image() {
     assert_eq!((given.image.id.as_str(), given.image.url.as_str()), ("web", ""));
     assert_eq!(given.definition.unwrap().required_programs().unwrap(), ["/bin/sh", "sfdisk"]);
 
-    // An order names what it makes, and no image.
+    // The order must name the definition instead of an image.
     server.installed().await;
     let order = |image: &str| json!({"id": ONE, "imageid": image});
     let path = format!("/v1/machine/{ONE}/reinstall");

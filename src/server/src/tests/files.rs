@@ -1,4 +1,4 @@
-//! The operator's files, good and bad.
+//! Valid and invalid files of the operator.
 
 use super::*;
 

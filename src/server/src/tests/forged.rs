@@ -1,4 +1,4 @@
-//! Success that is claimed and not proven: forged install markers, and reports of attempts that never began.
+//! Unproven claims of success: forged install markers, and reports of attempts that never started.
 
 use super::reinstall::with_images;
 use super::*;
@@ -16,13 +16,13 @@ fn blank_machine() -> Inventory {
     Inventory { disks: vec![serde_json::from_value(disk).unwrap()], ..Inventory::default() }
 }
 
-/// The plan of an honest agent.
+/// Returns the plan of an honest agent.
 fn agent(given: &Allocation, inventory: &Inventory) -> Result<Plan, Box<PlanRefusal>> {
     let request = request_from_allocation::build_request(&allocation::AssignedMachine::default(), ONE, given, &[]);
     plan::make_plan(&given.parse_layout().unwrap().layout, inventory, request, &mut Uuid::new_v4)
 }
 
-/// Announcement and marker of a plan, as a session sends and writes them.
+/// Returns the request for the point of no return that a session sends for this plan, and the marker that it writes.
 fn attempt(plan: &Plan) -> (Value, InstallMarker) {
     let (mut notice, mut marker) = (Value::Null, None);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
@@ -45,7 +45,7 @@ fn attempt(plan: &Plan) -> (Value, InstallMarker) {
     (notice, InstallMarker { time: "2026-11-01T00:00:00Z".to_owned(), ..marker.unwrap() })
 }
 
-/// The machine after a plan, with this marker on its root filesystem.
+/// Returns the machine's inventory after the plan, with this marker on its root filesystem.
 fn installed(plan: &Plan, before: &Inventory, marker: &InstallMarker) -> Inventory {
     with_marker(&simulator::after(plan, before.clone()), marker)
 }
@@ -96,7 +96,7 @@ impl Running {
     }
 }
 
-/// The attack from end to end: root of the old system writes the id of the order into its own marker, and boots over PXE.
+/// The complete attack: root of the old system writes the id of the order into the install marker, and boots over PXE.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let server = Running::start_in(with_images()).await;
@@ -109,7 +109,7 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let (token, given) = server.boots().await;
     let plan = agent(&given, &forged_system).unwrap();
     assert!(plan.already.is_none() && plan.disks[0].verdict == DiskVerdict::Wipe, "the order is carried out: {plan}");
-    // An agent that believes the marker, or the old system itself, reports without having begun.
+    // An agent that trusts the marker, or the old system itself, reports a success without having started.
     for marker in [Some(&forged), None] {
         server.refuses(&token, &success("a1", &order, marker), "success-not-begun").await;
     }
@@ -117,7 +117,7 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     assert_eq!((&listed["image"], &listed["order"]["id"]), (&json!("debian-12"), &json!(order)), "nothing is recorded");
     assert_eq!(listed["outcome"], Value::Null);
 
-    // The honest attempt begins. Its secret is new, so the forged marker does not become right.
+    // The honest attempt starts. Its secret is new, so the forged marker does not become valid.
     let (notice, marker) = attempt(&plan);
     for _ in 0..2 {
         server.acknowledges(&token, "point-of-no-return", &notice).await;
@@ -129,7 +129,8 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     let no_tables = InstallMarker { disks: Vec::new(), ..marker.clone() };
     server.refuses(&token, &success("a1", &order, Some(&no_tables)), "success-other-marker").await;
 
-    // Its power is cut between marker and report. The next boot tells its own marker from the forged one, also after a restart.
+    // The machine loses power between marker and report. The next boot distinguishes its own marker from the forged
+    // one, even after a restart of the server.
     let complete = installed(&plan, &forged_system, &marker);
     let server = server.restarted().await;
     let (token, given) = server.boots().await;
@@ -149,7 +150,8 @@ async fn a_reinstall_is_not_faked_by_the_id_of_its_order_in_the_old_marker() {
     assert_eq!(server.listed().await["outcome"]["success"], true);
 }
 
-/// A later attempt replaces the record of the one before: an earlier marker, which root may have read, proves nothing.
+/// A later attempt replaces the record of the previous one. An earlier marker, which root may have read, proves
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_last_attempt_that_has_begun_is_declared() {
     let server = Running::start_in(with_images()).await;
@@ -171,7 +173,7 @@ async fn only_the_last_attempt_that_has_begun_is_declared() {
     server.acknowledges(&token, "report", &success("a1", &order, Some(&attempts[1].1))).await;
 }
 
-/// An attempt without a digest, of an earlier agent, is completed by its own boot and by no other.
+/// An attempt without a digest, from an agent of an earlier version, can be completed only by its own boot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_without_a_digest_is_completed_by_its_own_boot_alone() {
     let server = Running::start_in(with_images()).await;
@@ -187,7 +189,7 @@ async fn an_attempt_without_a_digest_is_completed_by_its_own_boot_alone() {
     server.acknowledges(&later, "report", &success("a1", &order, None)).await;
 }
 
-/// The machine is given to the next tenant while the system of the previous one still runs.
+/// The machine is allocated to the next tenant while the system of the previous tenant still runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation() {
     let server = Running::start_in(with_images()).await;
@@ -200,7 +202,7 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     for marker in [None, Some(&forged)] {
         server.refuses(&token, &success("a2", "", marker), "success-not-begun").await;
     }
-    // The honest agent neither boots nor erases a marker of this very allocation that is not proven.
+    // If a marker of this allocation is not proven, an honest agent does not boot that system, and does not erase it.
     let refused = agent(&given, &with_marker(&old_system, &forged)).unwrap_err().to_string();
     assert!(refused.contains("neither booted nor erased") && refused.contains("machine adopt"), "{refused}");
     let plan = agent(&given, &old_system).unwrap();
@@ -208,7 +210,7 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     server.acknowledges(&token, "point-of-no-return", &notice).await;
     server.refuses(&token, &success("a2", "", Some(&forged)), "success-other-marker").await;
     assert_eq!(server.listed().await["installed"], false);
-    // Between marker and report; the same boot or the next one.
+    // After a loss of power between marker and report, the next boot accepts its own marker.
     let (token, given) = server.boots().await;
     assert!(agent(&given, &installed(&plan, &old_system, &marker)).unwrap().already.is_some());
     assert!(agent(&given, &installed(&plan, &old_system, &forged)).is_err());
@@ -216,7 +218,7 @@ async fn the_system_of_the_previous_tenant_does_not_become_the_next_allocation()
     assert_eq!(server.listed().await["installed"], true);
 }
 
-/// A boot over PXE without an order: acknowledged, so that the machine boots its disk, and recorded nowhere.
+/// A success of a boot over PXE without an order is acknowledged, so that the machine boots its disk, but not recorded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_accidental_boot_of_an_installed_machine_is_acknowledged_and_changes_nothing() {
     let server = Running::start_in(with_images()).await;
@@ -235,7 +237,7 @@ async fn an_accidental_boot_of_an_installed_machine_is_acknowledged_and_changes_
     server.refuses(&token, &success("a1", &order, Some(&marker)), "success-order-not-open").await;
 }
 
-/// The operator has compared one marker; the machine shows another one.
+/// The operator has compared one marker, but the machine reports another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     let server = Running::start_in(with_images()).await;
@@ -249,7 +251,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     assert!(given.succeeded);
     let other = InstallMarker { image: "debian-11".to_owned(), ..shown.clone() };
     server.refuses(&token, &success("a1", "", Some(&other)), "success-not-adopted").await;
-    // The other marker waits for the operator's word in its turn.
+    // The other marker must be adopted by the operator as well.
     let listed = server.listed().await;
     assert_eq!((&listed["adopted"], &listed["waits"]["image"]), (&json!(false), &json!("debian-11")), "{listed}");
     assert_eq!(server.machine(&["adopt", "one"]).await.unwrap(), CommandOutcome::Good);
@@ -259,7 +261,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     let listed = server.listed().await;
     assert_eq!((&listed["installed"], &listed["claimed"]), (&json!(true), &json!(true)));
 
-    // A reinstall that this server has seen begin and end is no claim.
+    // A reinstall whose start and end this server has recorded is not just a claim of the disk.
     let order = server.order("debian-13").await;
     let (token, given) = server.boots().await;
     assert!(given.order.as_ref().is_some_and(|order| order.attempt_record.is_none()));
@@ -270,7 +272,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
 }
 
 impl Running {
-    /// Waits until the machine file gives it this allocation.
+    /// Waits until the machine has this allocation.
     async fn until_assigned(&self, allocation: &str) {
         let began = std::time::Instant::now();
         while self.listed().await["allocation"] != allocation {

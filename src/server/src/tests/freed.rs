@@ -1,4 +1,4 @@
-//! Machines that are freed while the system of their tenant still runs.
+//! Machines that are freed while the tenant's system still runs.
 
 use super::attackers::MACHINE;
 use super::released::with_secrets;
@@ -64,7 +64,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     }
     assert!(server.is_not_clean().await);
 
-    // The next boot gets the ramdisk, whose agent registers.
+    // The next boot loads the ramdisk, and its agent registers.
     assert!(server.boot_from(MACHINE, ONE).await.text().contains("initrd"));
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
@@ -80,7 +80,7 @@ async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
     );
 }
 
-/// The operator may also edit the file.
+/// A machine can also be freed by an edit of its file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_whose_file_gets_another_allocation_is_not_clean() {
     let server = Running::start_in(with_secrets()).await;
@@ -105,7 +105,7 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
     server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
     let freed = loop {
         let freed = server.free().await;
-        // The edit of the file is in force a moment later.
+        // The edited file takes effect a moment later.
         if freed.status != 409 {
             break freed;
         }
@@ -117,7 +117,7 @@ async fn a_freed_machine_is_powered_off_by_its_controller() {
     assert!(server.file("machines/one.yaml").contains(&url), "{}", server.file("machines/one.yaml"));
     assert!(server.is_not_clean().await, "it has not been through the ramdisk");
 
-    // Freed in the ramdisk: no system of a tenant runs, and the machine waits there for its next allocation.
+    // If the machine is freed in the ramdisk, no tenant's system runs. The machine waits there for its next allocation.
     let token = server.token(ONE).await;
     server.allocate_again().await;
     assert_eq!(server.free().await.status, 200);

@@ -1,4 +1,4 @@
-//! What is installed is only given with an order; whatever else is given cannot be installed.
+//! An installed machine receives an installable image only with an order.
 
 use super::reinstall::with_images;
 use super::*;
@@ -8,7 +8,7 @@ async fn cancel(server: &Running) {
     assert_eq!(server.call(&server.operator(), "DELETE", &path, &Value::Null).await.status, 200);
 }
 
-/// The disk with the marker was replaced, so nothing on the machine says that it is installed.
+/// The disk with the marker was replaced, so the machine itself does not show that it is installed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_taken_back_in_the_ramdisk_leaves_nothing_to_install() {
     let server = Running::start_in(with_images()).await;
@@ -24,7 +24,7 @@ async fn an_order_taken_back_in_the_ramdisk_leaves_nothing_to_install() {
     assert_eq!((given.image.url.as_str(), given.image.mirrors.len(), given.image.digest), ("", 0, None));
     assert_eq!((given.image.id.as_str(), given.id.as_str()), ("debian-12", "a1"), "it can boot what it has");
     server.heard("one is installed and no reinstall is ordered: it boots its disks").await;
-    // An agent that would install all the same asks first.
+    // An agent that tried to install would have to request the point of no return, which is refused.
     for order in ["", ordered.order.unwrap().id.as_str()] {
         assert_eq!(server.begin(&token, order).await, 409, "{order:?}");
     }
@@ -43,7 +43,7 @@ async fn what_the_manifest_tells_of_the_tree_is_given_on() {
     server.write(file, &manifest("sha256:0a"));
     server.heard("debian 12.tar.zst.manifest is not used: it is for an image with the digest sha256:0a").await;
     server.write(file, &manifest(&image.digest.unwrap()));
-    // A new look makes a new picture, which the next one who asks is given.
+    // After the next scan, a request gets the new manifest.
     let given = async {
         loop {
             match server.allocated(ONE, &token).await.allocation.unwrap().image.contents {
@@ -67,7 +67,7 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     server.heard("or order another image with `drophammer machine reinstall").await;
     std::fs::write(&image, text).unwrap();
     let token = server.token(ONE).await;
-    // Until the server has seen that the image is back.
+    // Wait until the server has detected that the image is back.
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
     std::fs::remove_file(&image).unwrap();
@@ -90,7 +90,7 @@ async fn the_operators_words_go_with_the_order() {
     assert_eq!(order.give_up, ["S1", "S2"]);
     let empty = server.press(ONE, "debian-13", json!({ "give_up": [" "] })).await;
     assert_eq!(empty.status, 400, "{}", empty.text());
-    // Another order has none of them.
+    // The options do not apply to another order.
     server.order("debian-13").await;
     let order = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
     assert!(!order.change_promise && order.give_up.is_empty());
@@ -122,7 +122,7 @@ filesystems:
 - {path: /srv, device: /dev/sdb1, format: ext4, label: srv}
 ";
 
-/// The database is lost, and the layout's file was edited: the machine comes with its marker, and boots what it has.
+/// The database is lost and the layout file was edited. The machine reports its marker, and boots its installed system.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_layout() {
     let dir = with_images();
@@ -157,7 +157,7 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     );
 
     let wipes = async |words: Value| {
-        // A file that was just written is read a moment later.
+        // A new file takes effect a moment later.
         let began = std::time::Instant::now();
         while server.press(ONE, "debian-13", words.clone()).await.status != 200 {
             assert!(began.elapsed() < PATIENCE, "never pressed: {}", server.heard.text());
@@ -171,7 +171,7 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
     server.write("layouts/default.yaml", TWO_DISKS);
     server.heard("all files are valid again").await;
     assert!(!wipes(json!({})).await, "the file is the installed layout again");
-    // The order was placed with the good file: another edit does not get through either.
+    // The order was placed with the valid file. A later invalid edit does not take effect either.
     server.write("layouts/default.yaml", &edited);
     let wait = format!("/v1/machine/{ONE}/wait?seconds=0");
     let token = server.token(ONE).await;

@@ -1,10 +1,10 @@
-//! What a live attack has not broken, kept so: tokens of others, paths that lead out, requests that are none, a full disk.
+//! Regression tests for attacks that have failed: foreign tokens, path traversal, malformed requests, and a full disk.
 
 use super::reinstall::with_images;
 use super::*;
 use fastrand::Rng;
 
-/// Method and path of each call that needs a token, for that machine.
+/// Returns method and path of each request that needs a token, for this machine.
 fn calls(id: &str) -> Vec<(&'static str, String)> {
     let of_machine = [
         ("GET", ""),
@@ -50,7 +50,8 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
             assert_eq!(answer.status, 401, "{method} {path} with {token:?}: {}", answer.text());
         }
     }
-    // The operator's is no machine's except for a look at it, and a machine's own opens nothing of the operator's.
+    // The operator's token is not valid for machines' requests, except for reading a machine. A machine's token is not
+    // valid for the operator's requests.
     let operator = server.operator();
     for (method, path) in &calls(ONE)[1..5] {
         assert_eq!(server.call(&operator, method, path, &Value::Null).await.status, 401, "{method} {path}");
@@ -62,11 +63,11 @@ async fn no_call_is_answered_with_the_token_of_another_machine() {
     assert_eq!(server.call(&own, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.status, 200);
 }
 
-/// Sends a request that says `Connection: close`, and gives all that comes back.
+/// Sends a request with `Connection: close`, and returns the whole response.
 async fn send(server: &Running, bytes: &[u8]) -> String {
     let work = async {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        // It may be refused before all is sent.
+        // The server may refuse the request before all of it is sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -75,7 +76,8 @@ async fn send(server: &Running, bytes: &[u8]) -> String {
     tokio::time::timeout(PATIENCE, work).await.expect("it is answered or closed")
 }
 
-/// The same with a head of any kind, which may ask for the connection to stay open.
+/// Sends a head with arbitrary content, which may request a keep-alive connection, and returns the start of the
+/// response.
 async fn send_head(server: &Running, bytes: &[u8]) -> String {
     let work = async {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -113,7 +115,7 @@ async fn no_path_leads_out_of_the_directories() {
     }
 }
 
-/// Changes a few bytes: others, none, more of the same, or what steers a parser.
+/// Mutates a few bytes: replaces, removes or repeats them, or inserts characters that are special to parsers.
 fn changed(random: &mut Rng, bytes: &[u8]) -> Vec<u8> {
     const ODD: [&[u8]; 12] =
         [b"\r\n", b"\0", b":", b" ", b"\"", b"{", b"[[[[[[[[", b"-1", b"1e999", b"\xff\xfe", b"\\u0000", b"null"];
@@ -180,7 +182,7 @@ async fn heads_and_bodies_of_every_kind_end_no_request_in_a_panic_and_install_no
     assert!(server.boots_disk().await);
 }
 
-/// Gives back what it was mounted on.
+/// Mounted filesystem, which is unmounted when this value is dropped.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -203,7 +205,7 @@ async fn root_a_full_disk_acknowledges_nothing_and_loses_nothing() {
     server.installed().await;
     let order = server.order("debian-13").await;
 
-    // To the last byte: a page of the database has no room any more.
+    // Fills the filesystem to the last byte, so that no page of the database fits.
     let mut filler = std::fs::File::create(server.dir.path().join("filler")).unwrap();
     while filler.write(&[7; 512]).is_ok_and(|written| written > 0) {}
     let answer = server.press(ONE, "debian-12", json!({})).await;

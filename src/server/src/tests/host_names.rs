@@ -1,4 +1,4 @@
-//! Requests that a browser sends for another site: under a name that was rebound to this server, or from that site's pages.
+//! Requests that a browser sends for another site: by DNS rebinding, or from that site's pages.
 
 use super::*;
 

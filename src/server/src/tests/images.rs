@@ -1,4 +1,4 @@
-//! `/v1/image`: images and their files, and which of them are hidden or blacklisted.
+//! `/v1/image`: images and their files, and hidden and blacklisted images.
 
 use super::*;
 
@@ -21,7 +21,7 @@ async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
     let words = format!("cannot create image in database, entity already exists: {NEW}");
     assert_eq!((again.status, again.json()["message"].as_str()), (409, Some(words.as_str())));
 
-    // A person writes a comment and a password; a call changes something else.
+    // The operator has written a comment and a password into the file. A request changes another field.
     let secret = "pull_secret: {username: u, password: hunter2} # of the robot\n";
     server.write(&file, &format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}"));
     let shown = server.shows(&format!("{AT}/{NEW}"), |answer| answer.text().contains("oci:")).await;
@@ -35,7 +35,7 @@ async fn an_image_is_made_changed_and_deleted_and_its_file_with_it() {
     );
     let expected = format!("id: {NEW}  # new\nurl: oci://r.example/debian:13\n{secret}description: \"of the rack\"\n");
     assert_eq!(server.file(&file), expected);
-    // What is answered can be sent back as it is. Some clients spell the date differently.
+    // A response can be sent back unchanged. Some clients spell the date differently.
     assert_eq!(server.v1("POST", AT, &changed.json()).await.status, 200);
     let again = json!({"id": NEW, "expirationDate": "9999-12-31T00:00:00+00:00"});
     assert_eq!(server.v1("POST", AT, &again).await.status, 200);
@@ -101,7 +101,7 @@ async fn a_hidden_image_is_not_listed_and_installs() {
         let listed = server.v1("GET", &format!("{AT}{query}"), &Value::Null).await.json();
         listed.as_array().unwrap().iter().map(|image| image["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    // A name may be given before there is such an image.
+    // An image can be hidden before it exists.
     let set = server.v1("PUT", &format!("{AT}/{NEW}/hidden"), &Value::Null).await;
     assert_eq!((set.status, set.json()), (200, json!({"hidden": [NEW], "blacklisted": []})));
     assert_eq!(server.v1("PUT", AT, &image()).await.status, 201);
@@ -114,7 +114,7 @@ async fn a_hidden_image_is_not_listed_and_installs() {
     let token = server.token(ONE).await;
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().image.id, "debian-12");
 
-    // A person writes the same file.
+    // The operator edits the same file.
     server.write("image-states.yaml", "# Of the rack.\nhidden: [debian-12] # the old one\n");
     server.shows("/v1/image-states", |answer| answer.json()["hidden"] == json!(["debian-12"])).await;
     assert_eq!(server.v1("PUT", &format!("{AT}/{NEW}/blacklisted"), &Value::Null).await.status, 200);
@@ -143,7 +143,7 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert_eq!(given.image.id, "debian-12");
 
-    // One that was handed out before does not begin, and one that has begun goes on.
+    // An installation that was served before the image was blacklisted may not start. A started one continues.
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] });
     let begin = async || server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
     blacklist("PUT", "debian-12").await;
@@ -155,7 +155,7 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     assert!(server.allocated(ONE, &token).await.allocation.is_some());
     server.report(ONE, &token, "a1", true).await;
 
-    // What runs it gets it again; another blacklisted one it does not get.
+    // A machine that runs a blacklisted image can be reinstalled with it, but not with another blacklisted image.
     server.write("images/other.yaml", "id: debian-11\nfile: deb/debian 12.tar.zst\n");
     server.shows(&format!("{AT}/debian-11"), |answer| answer.status == 200 && answer.json()["ready"] == true).await;
     blacklist("PUT", "debian-11").await;
@@ -168,7 +168,7 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().reinstall);
 
-    // One that was ordered before waits, unless it has begun.
+    // A reinstall that was ordered before the image was blacklisted waits, unless it has started.
     blacklist("DELETE", "debian-11").await;
     assert_eq!(order("debian-11").await.status, 200);
     blacklist("PUT", "debian-11").await;

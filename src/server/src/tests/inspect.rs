@@ -25,7 +25,7 @@ fn a_good_directory_is_good_and_nothing_is_written_there() {
     assert_eq!(all(), before);
 }
 
-/// It comes with the package.
+/// The example directory is part of the package.
 #[test]
 fn the_example_directory_is_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn all_that_is_wrong_is_found_at_once() {
     assert!(!found.good);
 }
 
-/// What is installed is judged by the database, as the server judges it, which may run meanwhile.
+/// The check uses the database to determine what is installed, as the server does. The server may be running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_installed_counts_and_the_server_may_run() {
     let server = Running::start().await;
@@ -95,7 +95,7 @@ async fn what_is_installed_counts_and_the_server_may_run() {
     assert!(!problem.message.contains("drophammer-check"), "{problem:?}");
 }
 
-/// An allocation that names its layout does not need a selection, so these are no problems.
+/// These are notes and not problems, since an allocation can name its layout.
 #[test]
 fn sizes_and_images_without_exactly_one_layout_are_noted() {
     let dir = directory();

@@ -1,4 +1,4 @@
-//! A reinstall keeps the installed allocation unless its order applies the machine file, and lists what differs.
+//! A reinstall keeps the installed allocation, and lists the differences, unless the order applies the machine file.
 
 use super::reinstall::{failure, success, with_images};
 use super::released::with_secrets;
@@ -32,7 +32,7 @@ async fn edit(server: &Running, hostname: &str, more: &str) -> Value {
     listed_when(server, has_hostname, hostname).await["differences"].clone()
 }
 
-/// The differences of the tests' file, with their effect.
+/// Returns the differences of the file in these tests, with this effect.
 fn differences(effect: &str) -> Value {
     json!([
         { "field": "hostname", "installed": "h", "file": "other", "effect": effect },
@@ -134,7 +134,7 @@ async fn a_changed_secret_is_refused_or_applied() {
     assert!(server.secrets(&token, "a1", "system").await.text().contains("\"new\""));
 }
 
-/// The file is edited while the order is open: the last version that can be kept stays in force.
+/// If the file is edited while the order is open, the last version that can be kept stays in force.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_changes_under_an_open_order_is_reported_and_not_installed() {
     let dir = with_images();

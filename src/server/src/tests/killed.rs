@@ -1,4 +1,5 @@
-//! `kill -9` in the middle of changes: all that was acknowledged is there afterwards. The server is a process of its own.
+//! `kill -9` in the middle of changes: all acknowledged changes exist afterwards. The server runs in a separate
+//! process.
 
 use super::reinstall::with_images;
 use super::*;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 const DIR: &str = "DROPHAMMER_TEST_KILLED_DIR";
 
-/// This test program again, which is the server then.
+/// Server process: this test program, started by the test below.
 #[test]
 #[ignore = "the process of the test below"]
 fn the_server_that_is_killed() {
@@ -21,7 +22,7 @@ struct Process {
     client: Client,
 }
 
-/// Asks it, as long as it lives.
+/// Client of the server process, until that is killed.
 #[derive(Clone)]
 struct Client {
     address: String,
@@ -44,19 +45,19 @@ impl Process {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let listening = lines.find_map(|line| {
-            // What runs the tests may have begun the line.
+            // The test harness may have written to the start of the line.
             let said: Value = serde_json::from_str(line.get(line.find('{')?..)?).ok()?;
             Some(said["listening"].as_str()?.to_owned())
         });
         let address = listening.expect("it listens").strip_prefix("http://").unwrap().to_owned();
-        // It must not block when it says more.
+        // Further output must be read, so that the process does not block.
         std::thread::spawn(move || lines.for_each(drop));
         Process { child, client: Client { address } }
     }
 }
 
 impl Client {
-    /// Status and body, unless it was killed meanwhile.
+    /// Sends a request. Returns status and body, or an error if the server was killed.
     fn ask(&self, method: &str, path: &str, token: &str, body: &Value) -> std::io::Result<(u16, String)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut stream = TcpStream::connect(&self.address)?;
@@ -94,13 +95,13 @@ impl Client {
         self.good("POST", &format!("{path}/report"), &token, &report);
     }
 
-    /// An order with that number in its words.
+    /// Places an order that contains this number.
     fn order(&self, operator: &str, number: u32) -> std::io::Result<u16> {
         let body = json!({ "id": ONE, "imageid": "debian-13", "give_up": [number.to_string()] });
         Ok(self.ask("POST", &format!("/v1/machine/{ONE}/reinstall"), operator, &body)?.0)
     }
 
-    /// The number of the open order.
+    /// Returns the number in the open order.
     fn ordered(&self, operator: &str) -> Option<u32> {
         let listed: Value = serde_json::from_str(&self.good("GET", "/v1/machines", operator, &Value::Null)).unwrap();
         let machine = listed.as_array().unwrap().iter().find(|machine| machine["id"] == ONE).unwrap();
@@ -125,7 +126,7 @@ fn all_that_was_acknowledged_is_there_after_every_kill() {
         let known = client.ordered(operator);
         assert!(known == acknowledged || known == under_way, "{known:?}: {acknowledged:?} {under_way:?}");
         acknowledged = known;
-        // One at least, then as many as there are until it is killed.
+        // Places one order, and then further orders until the server is killed.
         let mut next = acknowledged.unwrap_or_default() + 1;
         assert_eq!(client.order(operator, next).unwrap(), 200);
         acknowledged = Some(next);

@@ -1,15 +1,15 @@
-//! The refusals of `/v1/filesystemlayout` beside metal-api's, case by case. `--nocapture` prints the table.
+//! Comparison of the refusals of `/v1/filesystemlayout` with metal-api's, case by case. `--nocapture` prints the table.
 
 use super::*;
 
 const AT: &str = "/v1/filesystemlayout";
 
-/// How our answer goes with metal-api's.
+/// Relation of this server's response to metal-api's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goes {
-    /// Status and text are the same; more may be told beside it.
+    /// Status and text are the same. Additional fields are allowed.
     Same,
-    /// Ours is another, and this is why.
+    /// This server responds with another status, for this reason.
     Ours(u16, &'static str),
 }
 use Goes::{Ours, Same};
@@ -28,7 +28,8 @@ fn layout() -> Value {
     })
 }
 
-/// What is changed in [`layout`], metal-api's status and text (201 and nothing: it takes the layout), and how ours goes with it.
+/// Returns the cases: the field of [`layout`] to change and its value, metal-api's status and text (201 without text
+/// means that the layout is accepted), and the relation of this server's response.
 fn cases() -> Vec<(&'static str, Value, u16, &'static str, Goes)> {
     vec![
         ("/id", json!("t"), 201, "", Same),

@@ -1,4 +1,4 @@
-//! `/v1/filesystemlayout`, and the files that are behind it.
+//! `/v1/filesystemlayout`, and the layout files.
 
 use super::*;
 use control::api_types::RegisterRequest;
@@ -6,7 +6,7 @@ use model::inventory::Inventory;
 
 const AT: &str = "/v1/filesystemlayout";
 
-/// A layout of a person, in a spelling of its own and with comments.
+/// Layout file of an operator, with comments and alternative spellings.
 const WRITTEN: &str = "# Of the rack.
 id: rack
 constraints:
@@ -50,7 +50,7 @@ async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
         server.file("layouts/devel.yaml")
     );
     assert_eq!(server.v1("GET", &format!("{AT}/devel"), &Value::Null).await.json(), made.json());
-    // What is answered can be sent back as it is.
+    // A response can be sent back unchanged.
     assert_eq!(server.v1("POST", AT, &made.json()).await.json(), made.json());
 
     let mut changed = made.json();
@@ -79,7 +79,7 @@ async fn a_layout_is_made_changed_and_deleted_and_its_file_with_it() {
             (404, Some("no filesystemlayout with id \"devel\" found"))
         );
     }
-    // No id leads out of the folder.
+    // An id cannot escape the folder.
     assert_eq!(server.v1("PUT", AT, &layout("../../machines/evil")).await.status, 201);
     let inside: Vec<_> = std::fs::read_dir(server.dir.path().join("layouts")).unwrap().collect();
     assert_eq!((inside.len(), std::fs::read_dir(server.dir.path().join("machines")).unwrap().count()), (2, 2));
@@ -99,7 +99,7 @@ async fn it_is_for_the_operator_alone_and_says_so_before_it_reads() {
     for (method, path) in calls {
         assert_eq!(server.call(&token, method, path, &Value::Null).await.status, 401, "{method} {path}");
     }
-    // No byte of this body ever comes.
+    // The body of this request is never sent.
     let head =
         format!("PUT {AT} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n", server.address);
     assert_eq!(server.raw(&head).await.status, 401);
@@ -108,7 +108,7 @@ async fn it_is_for_the_operator_alone_and_says_so_before_it_reads() {
     assert!(server.file("layouts/default.yaml") == LAYOUT);
 }
 
-/// metal-api's words and its numbers.
+/// Error messages and status codes are those of metal-api.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_said_in_metal_apis_words() {
     let server = Running::start().await;
@@ -159,7 +159,7 @@ async fn what_is_wrong_is_said_in_metal_apis_words() {
         assert!(said["message"].as_str().unwrap().starts_with(message), "{said}");
         assert_eq!(server.file("layouts/x.yaml"), "");
     }
-    // A misspelt field is named, where metal-api takes it for nothing.
+    // A misspelt field is reported, whereas metal-api ignores it.
     let misspelt =
         server.v1("PUT", AT, &with(|layout| layout["disks"][0]["wipeonreinstal"] = json!(true))).await.json();
     assert_eq!(misspelt["problems"][0]["place"], "disks[0].wipeonreinstal", "{misspelt}");
@@ -227,14 +227,14 @@ async fn comments_stay_and_what_goes_is_told() {
     let expected = WRITTEN
         .replace("[c1]", "[c1, c2]")
         .replace("label: root}\n", "label: root, mountoptions: [noatime]}\n")
-        // The spelling becomes metal-api's.
+        // Spellings are replaced by metal-api's.
         .replace("wipe:", "wipeonreinstall:")
         .replace("type: GPTBoot", "gpttype: \"ef00\"")
         .replace("\">=12\"", "\">= 12\"")
         .replace("options: \"-F 32\"", "createoptions: [\"-F\", \"32\"]");
     assert_eq!(server.file("layouts/rack.yaml"), expected);
 
-    // Comments on what goes, go with it.
+    // Comments on removed fields are removed too.
     let mut changed = answer.json();
     changed["disks"][0]["device"] = json!("/dev/sdb");
     for filesystem in changed["filesystems"].as_array_mut().unwrap() {
@@ -266,12 +266,12 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let server = Running::start().await;
     let path = format!("{AT}/default");
     let first = server.v1("GET", &path, &Value::Null).await;
-    // A person's edit shows.
+    // An edit of the operator appears in responses.
     server.write("layouts/default.yaml", &LAYOUT.replace("label: root, size: 0", "label: system, size: 0"));
     let shown = server.shows(&path, |answer| answer.text().contains("\"system\"")).await;
     assert_ne!(first.headers["etag"], shown.headers["etag"]);
 
-    // Who has read an older version is told, and sees the other side.
+    // A client that has read an older version gets a conflict, with the current version.
     let mut mine = first.json();
     mine["description"] = json!("mine");
     let refused = server.v1_matching("POST", AT, &first.headers["etag"], &mine).await;
@@ -293,18 +293,18 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let good = server.v1_matching("POST", AT, &shown.headers["etag"], &mine).await;
     assert_eq!(good.status, 200, "{}", good.text());
 
-    // An edit that cannot be used is a person's work, too.
+    // An invalid edit of the operator is not overwritten either.
     server.write("layouts/default.yaml", "id: default\ndisks: [\n");
     let refused = server.v1("POST", AT, &shown.json()).await;
     assert_eq!(
         (refused.status, refused.json()["conflict"]["file"]["text"].as_str()),
         (409, Some("id: default\ndisks: [\n"))
     );
-    // One that is not in force yet, be it looked at or not.
+    // An edit that may not have been scanned yet.
     server.write("layouts/default.yaml", LAYOUT);
     let back = server.v1("POST", AT, &shown.json()).await;
     assert!([200, 409].contains(&back.status), "{}", back.text());
-    // One that is gone.
+    // Wait until the layout is back.
     server.shows(&path, |answer| answer.status == 200).await;
 }
 
@@ -312,13 +312,13 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
 async fn what_cannot_be_written_is_an_honest_failure() {
     let server = Running::start().await;
     let folder = server.dir.path().join("layouts");
-    // A folder where the new file would be put together.
+    // A folder at the path of the temporary file.
     std::fs::create_dir(folder.join(".devel.yaml.new")).unwrap();
     let answer = server.v1("PUT", AT, &layout("devel")).await;
     assert!(answer.status == 500 && answer.text().contains("write "), "{}", answer.text());
     assert!(!folder.join("devel.yaml").exists());
     assert_eq!(server.v1("GET", &format!("{AT}/devel"), &Value::Null).await.status, 404);
-    // A link is not replaced by a file.
+    // A symbolic link is not replaced by a file.
     std::fs::rename(folder.join("default.yaml"), server.dir.path().join("real")).unwrap();
     std::os::unix::fs::symlink("../real", folder.join("default.yaml")).unwrap();
     let mut changed = server.shows(&format!("{AT}/default"), |answer| answer.status == 200).await.json();
@@ -328,7 +328,8 @@ async fn what_cannot_be_written_is_an_honest_failure() {
     assert_eq!(server.file("real"), LAYOUT);
 }
 
-/// In every state of the machine, the layout that it has or gets is not deleted, and what it has begun with does not change.
+/// In every state of the machine, its current or next layout cannot be deleted, and the layout of a started
+/// installation does not change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     let server = Running::start().await;
@@ -346,7 +347,7 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     let begun = server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &body).await;
     assert_eq!(begun.status, 200, "{}", begun.text());
 
-    // The file changes in the middle of the installation, by a call.
+    // A request changes the layout in the middle of the installation.
     let mut changed = server.v1("GET", &path, &Value::Null).await.json();
     changed["disks"][0]["partitions"] = json!([{"number": 1, "label": "root", "size": 9000}]);
     assert_eq!(server.v1("POST", AT, &changed).await.status, 200);
@@ -354,7 +355,7 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     in_use().await;
     server.report(ONE, &token, "a1", true).await;
     in_use().await;
-    // Installed, under another name in its file: what is installed counts.
+    // The machine file names another layout, but the installed layout is still in use.
     assert_eq!(server.v1("PUT", AT, &layout("devel")).await.status, 201);
     let file = server.file("machines/one.yaml").replace("filesystemlayout: default", "filesystemlayout: devel");
     server.write("machines/one.yaml", &file);
@@ -368,7 +369,7 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().filesystemlayout, given);
 }
 
-/// The layout that size and image choose is in use as well.
+/// A layout that size and image select is in use as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layout_that_is_chosen_is_in_use() {
     let server = Running::start().await;
@@ -378,7 +379,7 @@ async fn a_layout_that_is_chosen_is_in_use() {
     server.write("machines/one.yaml", &file);
     server.shows(&format!("{AT}/rack"), |answer| answer.status == 200).await;
     let began = std::time::Instant::now();
-    // The server may look at the files one after the other.
+    // The server may read the changed files one after the other.
     while server.v1("DELETE", &format!("{AT}/default"), &Value::Null).await.status == 422 {
         assert!(began.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! What a machine says on its console comes to its page; and each request has an id, which both ends' logs have.
+//! Console output of machines on their pages, and request ids in the logs of client and server.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn what_a_machine_says_on_its_console_is_on_its_page() {
     assert_eq!(server.says(&asked, ONE, 0, "somebody else's\n").await, 401, "anybody can ask for a boot");
     assert_eq!(server.register(ONE, &asked).await.status, 200);
     assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPrepar").await, 200);
-    // Nobody has heard that it arrived: it comes again, with what was said meanwhile.
+    // The acknowledgement was lost: the agent sends the output again, together with newer output.
     assert_eq!(server.says(&asked, ONE, 0, "drophammer: hardware is up\nPreparing <b>\u{1b}[2J\n").await, 200);
     assert_eq!(server.says(&asked, ONE, 45, "Registering\n").await, 200);
     assert_eq!(server.says(&asked, ONE, 157, "Waiting\n").await, 200);
@@ -30,7 +30,7 @@ async fn what_a_machine_says_on_its_console_is_on_its_page() {
     let answer = browser.get(&text).await;
     assert_eq!((answer.status, answer.headers["content-type"].as_str()), (200, "text/plain; charset=utf-8"));
     assert!(answer.text().contains("Preparing <b> [2J\nRegistering\n"), "{}", answer.text());
-    // After its success a boot still has its last words.
+    // After its success, a boot may still send its last output.
     server.allocated(ONE, &asked).await;
     server.report(ONE, &asked, "a1", true).await;
     assert_eq!(server.says(&asked, ONE, 165, "Booting New Kernel\n").await, 200);
@@ -76,7 +76,7 @@ async fn a_request_has_an_id_in_its_answer_and_in_all_that_is_said_because_of_it
     let of_it: Vec<&Value> = said.iter().filter(|line| line["request"] == "5f0c2a91-7").collect();
     assert_eq!(of_it.len(), 2, "{heard}");
     assert_eq!((&of_it[0]["event"], &of_it[1]["status"]), (&json!("Alive"), &json!(200)));
-    // A refusal too; who gives none, or nonsense, gets one.
+    // Refused requests have an id too. A missing or invalid id is replaced by a random one.
     let answer = server.ask("POST", &path, &[("X-Request-Id", "a b")], &event).await;
     let made = &answer.headers["x-request-id"];
     assert_eq!((answer.status, made.len()), (401, 16));

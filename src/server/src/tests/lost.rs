@@ -1,4 +1,4 @@
-//! The database is gone, and with it who is in the middle of a reinstall.
+//! Loss of the database, and with it of the record which machines are in the middle of a reinstall.
 
 use super::*;
 use std::fs;
@@ -20,19 +20,19 @@ async fn a_server_that_has_lost_its_database_does_not_start() {
             assert!(error.contains("drophammer.sqlite is missing") && error.contains("operator.token"), "{error}");
         }
     }
-    // Without a machine there is nothing to lose.
+    // Without machine files, nothing can be lost.
     fs::rename(path("machines"), path("aside")).unwrap();
     assert!(bind(&dir, &heard).await.is_ok());
     fs::remove_file(path("drophammer.sqlite")).unwrap();
     fs::rename(path("aside"), path("machines")).unwrap();
     assert!(bind(&dir, &heard).await.is_err());
-    // What the operator is told to do.
+    // The remedy in the error message.
     fs::remove_file(path("operator.token")).unwrap();
     assert!(bind(&dir, &heard).await.is_ok());
     assert!(bind(&dir, &heard).await.is_ok(), "once is enough");
 }
 
-/// What was installed before the loss may be on any of its disks, as long as no installation was reported since.
+/// Until an installation is reported, any disk of a machine may contain a system that was installed before the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_lost_its_database_says_that_it_does_not_remember() {
     let server = Running::start_in(super::reinstall::with_images()).await;
@@ -46,7 +46,7 @@ async fn a_server_that_has_lost_its_database_says_that_it_does_not_remember() {
     let server = Running::start_in(dir).await;
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);
-    // It is the database that does not remember, whenever it was started.
+    // The loss is recorded in the database, so a restart does not change it.
     let server = Running::start_in(server.stop().await).await;
     let token = server.token(ONE).await;
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().unremembered);

@@ -1,4 +1,4 @@
-//! `/v1/machine` as an operator asks: list, find, allocate, free.
+//! The operator's requests to `/v1/machine`: list, find, allocate, free.
 
 use super::*;
 use control::api_types::RegisterRequest;
@@ -6,7 +6,7 @@ use control::api_types::RegisterRequest;
 const AT: &str = "/v1/machine";
 
 impl Running {
-    /// The machine, as soon as `is_so`.
+    /// Waits until the machine satisfies the condition, and returns it.
     async fn found(&self, id: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let asked = json!({"id": id.to_uppercase()});
         loop {
@@ -34,7 +34,8 @@ async fn machines_are_shown_as_metal_api_shows_them() {
     );
     assert_eq!(one["allocation"]["filesystemlayout"]["id"], "default");
     assert_eq!((&one["hardware"]["cpu_cores"], &one["bios"]["vendor"]), (&json!(2), &json!("")));
-    // The agent gets its own machine with its allocation, and the operator any machine, as in the list.
+    // An agent can read only its own machine, with the allocation. The operator can read all machines, in the format of
+    // the list.
     let token = server.token(ONE).await;
     let own = server.call(&token, "GET", &format!("{AT}/{ONE}"), &Value::Null).await;
     assert!(own.status == 200 && own.json().get("state").is_none(), "{}", own.text());
@@ -117,7 +118,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     }
     assert_eq!(server.file("machines/two.yaml"), text);
 
-    // Once it has registered it is one that waits.
+    // After its registration, the machine is available.
     let token = server.token(TWO).await;
     let answer = allocate(&wish).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -134,7 +135,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     assert_eq!((given.id, given.image.id, given.ssh_pub_keys.len()), (uuid.clone(), "debian-12".to_owned(), 1));
     assert_eq!(allocate(&wish).await.status, 422, "there is no second one");
 
-    // What has begun is not taken away; what has ended is.
+    // A machine cannot be freed during a started installation, but after its end.
     let body = json!({ "allocationuuid": uuid, "order": "", "disks": [] });
     let begun = server.call(&token, "POST", &format!("{AT}/{TWO}/point-of-no-return"), &body).await;
     assert_eq!(begun.status, 200, "{}", begun.text());
@@ -151,7 +152,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     assert!(locked.status == 422 && locked.text().contains("machine is locked: repair"), "{}", locked.text());
 }
 
-/// As in metal-api, a layout that the machine cannot have is refused when it is allocated.
+/// As in metal-api, an allocation is refused if the layout does not fit the machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
     let server = Running::start().await;
@@ -182,7 +183,7 @@ async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
     };
     let large = "device:/dev/sda is not big enough required:2002MiB, existing:1024MiB (with 1 MiB at each end";
     let other = "device:/dev/sdb does not exist on given hardware";
-    // Without a name, the size and the image select the layout.
+    // If no layout is named, the size and the image select it.
     for (layout, words) in [("large", large), ("other", other), ("", other)] {
         for (field, value) in [("uuid", TWO), ("sizeid", "c2")] {
             let answer = allocate(field, value, layout).await;
@@ -195,7 +196,7 @@ async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// A person's edit of the file comes first.
+/// An edit of the operator is not overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
     let server = Running::start().await;
@@ -217,7 +218,7 @@ async fn networks_are_those_of_the_machines_file() {
     server.token(TWO).await;
     let wish = |networks: Value| json!({"uuid": TWO, "imageid": "debian-12", "filesystemlayoutid": "default", "networks": networks});
     let allocate = async |networks: Value| server.v1("POST", &format!("{AT}/allocate"), &wish(networks)).await;
-    // The file may have been read by now, or not yet.
+    // The server may not have read the file yet.
     let mut answer = allocate(json!([{"networkid": "stor", "autoacquire": true}])).await;
     while !answer.text().contains("did you mean") {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -4,7 +4,8 @@ use super::*;
 use control::api_types::RegisterRequest;
 use model::inventory::{Inventory, Nic, SystemInfo};
 
-/// A default of a board vendor, as SMBIOS 2.6 and earlier firmware spell it.
+/// Default UUID of a board vendor, in the byte order of SMBIOS 2.6; the next one is in the byte order of earlier
+/// firmware.
 const DEFAULT: &str = "03000200-0400-0500-0006-000700080009";
 const DEFAULT_SWAPPED: &str = "00020003-0004-0005-0006-000700080009";
 const OTHER: &str = "4c4c4544-0051-3010-8031-b2c04f33bbbb";
@@ -12,7 +13,7 @@ const DOCK: &str = "00:0e:c6:12:34:56";
 const OWN: &str = "52:54:00:00:bb:01";
 const BMC_NIC: &str = "be:3a:f2:b6:05:9f";
 
-/// A registration with inventory: the UUID that the firmware reports, and NICs with their drivers.
+/// Returns a registration with an inventory that contains the firmware's UUID, and NICs with their drivers.
 fn inventoried(id: &str, uuid: Option<&str>, nics: &[(&str, &str)]) -> Value {
     let nic = |(mac, driver): &(&str, &str)| Nic { mac: (*mac).into(), driver: (*driver).into(), ..Nic::default() };
     let inventory = Inventory {
@@ -49,7 +50,7 @@ async fn knows(server: &Running, id: &str) {
     }
 }
 
-/// File `one` with the MAC of a dock.
+/// Creates a directory in which file `one` lists the MAC of a dock.
 fn with_dock() -> TempDir {
     let dir = directory();
     std::fs::write(dir.path().join("machines/one.yaml"), machine_file(ONE, "one", DOCK, "a1", "")).unwrap();
@@ -87,7 +88,7 @@ async fn a_default_uuid_identifies_no_machine() {
         let answer = operator(&server, "POST", &format!("/v1/machine/{default}/file"), body).await;
         assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{default}: {}", answer.text());
     }
-    // Almost a default is an identity.
+    // A UUID that differs slightly from a default identifies a machine.
     let near = "03000200-0400-0500-0006-000700080109";
     assert!(server.boot(&format!("uuid={near}")).await.text().contains(&format!("drophammer.machine={near} ")));
 }
@@ -101,7 +102,7 @@ async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renam
     server.heard("choose a new UUID and list macs").await;
     let answer = operator(&server, "POST", &format!("/v1/machine/{ONE}/rename"), json!({ "id": DEFAULT })).await;
     assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{}", answer.text());
-    // Installed by an earlier version under the default: the way out is a new id.
+    // A machine that an earlier version installed under a default UUID can be renamed.
     let answer = operator(&server, "POST", &format!("/v1/machine/{DEFAULT}/rename"), json!({ "id": STRANGER })).await;
     assert!(answer.status == 409 && answer.text().contains("is not on record"), "{}", answer.text());
 }
@@ -118,7 +119,7 @@ async fn a_known_mac_on_a_machine_with_another_uuid_gets_nothing() {
     let alarm = |line: &&str| line.contains(ONE) && line.contains(OTHER) && line.contains("machine rename");
     let heard = || server.heard.text().lines().filter(alarm).count();
     server.until(|| heard() == 1, "one alarm that contains both UUIDs").await;
-    // The machine itself boots over it as before, also if one of the two spells its UUID with swapped bytes.
+    // The machine itself still boots through this NIC, even if file and firmware differ in the byte order of the UUID.
     for own in [ONE, "44454c4c-5100-1030-8052-b4c04f4d0001"] {
         let script = server.boot(&format!("uuid={own}&mac={DOCK}")).await.text();
         assert!(script.contains(&format!("drophammer.machine={ONE} ")), "{own}: {script}");
@@ -137,7 +138,7 @@ async fn a_registration_is_not_overwritten_by_another_machine() {
     .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     drop(token);
-    // The firmware of the other machine passes no UUID on; its agent reports one.
+    // The firmware of the other machine does not send a UUID, but its agent reports one.
     let body = inventoried(ONE, Some(OTHER), &[(DOCK, "e1000e"), (OWN, "e1000e")]);
     let (token, answer) = registers(&server, &format!("uuid=&mac={DOCK}"), ONE, &body).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
@@ -155,7 +156,7 @@ async fn an_unproven_machine_is_installed_over_blank_disks_only() {
     let server = Running::start_in(with_dock()).await;
     let body = inventoried(ONE, Some(OTHER), &[(DOCK, "e1000e"), (OWN, "e1000e")]);
     let query = format!("uuid={OTHER}&mac={DOCK}");
-    // At each boot: that it has registered once proves nothing.
+    // The result is the same at each boot, since an earlier registration does not prove the identity.
     for _ in 0..2 {
         let (token, answer) = registers(&server, &query, ONE, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -215,7 +216,7 @@ async fn two_files_with_one_uuid_or_one_mac_select_neither() {
         "{}",
         answer.text()
     );
-    // Their UUIDs still identify both.
+    // Both machines can still be identified by their UUIDs.
     for id in [TWO, STRANGER] {
         let script = server.boot(&format!("uuid={id}&mac=52:54:00:00:00:02")).await.text();
         assert!(script.contains(&format!("drophammer.machine={id} ")), "{script}");
@@ -259,7 +260,8 @@ async fn a_nic_that_several_machines_have_goes_into_no_file() {
     }
 }
 
-/// The file that lists the USB NIC was written by hand: a machine with one UUID and that NIC alone in common is another one.
+/// Both files list the same USB NIC. A machine with the UUID of file `one` is another machine if this NIC is the only
+/// common one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nic_of_two_files_does_not_make_two_boards_one_machine() {
     let dir = directory();
@@ -297,19 +299,19 @@ async fn a_new_mainboard_is_proven_by_its_rename() {
     let nics = [(DOCK, "e1000e")];
     let (token, _) = registers(&server, &format!("uuid={ONE}"), ONE, &inventoried(ONE, Some(ONE), &nics)).await;
     server.allocated(ONE, &token).await;
-    // A database of an earlier version has the UUID in the registration alone.
+    // A database of an earlier version contains the UUID only in the registration.
     let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
     database.execute("UPDATE machines SET smbios_uuid = NULL", []).unwrap();
     let by_mac = async |uuid: &str| server.boot(&format!("uuid={uuid}&mac={DOCK}")).await.text();
     assert!(is_local_disk(&by_mac(OTHER).await));
-    // Firmware that reports none now: it is served, and what was reported before is not forgotten.
+    // Firmware that no longer reports a UUID is served, and the UUID that it reported before is preserved.
     let (token, answer) = registers(&server, &format!("uuid=&mac={DOCK}"), ONE, &inventoried(ONE, None, &nics)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let shown = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.json();
     assert!(shown["allocation"]["blank_only"].is_string(), "{shown}");
     assert!(is_local_disk(&by_mac(OTHER).await));
 
-    // The operator gives it the UUID of its new board, then one that is made up.
+    // The operator assigns the UUID of the new board as the id, and then an invented UUID.
     for (old, new, reported) in [(ONE, OTHER, Some(OTHER)), (OTHER, STRANGER, None)] {
         server.write("machines/one.yaml", &machine_file(new, "one", DOCK, "a1", ""));
         knows(&server, new).await;

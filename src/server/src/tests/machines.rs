@@ -1,4 +1,4 @@
-//! A machine's way through the API, and who may ask.
+//! A machine's requests from boot to report, and their authorization.
 
 use super::*;
 
@@ -50,7 +50,7 @@ async fn a_machine_from_boot_to_report() {
     );
     assert!(!text.contains("s3cret") && !text.contains(&token), "{text}");
 
-    // A restart remembers, and another allocation id is another installation.
+    // The record survives a restart. Another allocation id is another installation.
     let server = Running::start_in(server.stop().await).await;
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("sanboot"));
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", ""));
@@ -138,6 +138,6 @@ async fn only_its_own_last_token_opens_a_machine() {
         server.ask("POST", "/v1/machine/register", &[("Authorization", &bearer(&other))], &register).await.status,
         401
     );
-    // None of these reports counted.
+    // None of these reports was accepted.
     assert!(server.boot(&format!("uuid={ONE}")).await.text().contains("drophammer.token"));
 }

@@ -6,7 +6,7 @@ use super::*;
 async fn what_happens_is_counted() {
     let server = Running::start().await;
     let token = server.file("metrics.token").trim().to_owned();
-    // Machines are counted once a second.
+    // Machines are counted only once a second.
     let until = async |line: &str| {
         let began = std::time::Instant::now();
         loop {

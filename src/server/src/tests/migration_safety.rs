@@ -1,5 +1,5 @@
-//! Properties of migrations for any order of events: with outdated snapshots of the directory, files that the operator edits, boots that
-//! call late, and reports of boots that have ended.
+//! Properties of migrations that must hold for any order of events, including outdated snapshots of the directory,
+//! edits of files, delayed requests, and reports of boots that have ended.
 
 mod machine_requests;
 mod steps;
@@ -25,7 +25,7 @@ const A: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 const B: &str = "4c4c4544-0051-3010-8052-b4c04f4d0002";
 /// Allocation that is migrated.
 const MOVED: &str = "a1";
-/// Allocation that each machine had before. Its rows still exist.
+/// Allocation that each machine had before. It still has rows in the database.
 const OLD: &str = "a0";
 /// New allocation.
 const NEW: &str = "a9";
@@ -33,13 +33,13 @@ const NEW: &str = "a9";
 /// One of the two machines.
 #[derive(Debug, Clone, Default)]
 struct Side {
-    /// File of the machine, with the allocation in it.
+    /// Allocation in the machine file; the outer `None` means that the file does not exist.
     file: Option<Option<String>>,
-    /// File as the server has read it last.
+    /// Machine file as of the server's last scan.
     picture: Option<MachineSpec>,
     boot: Option<TokenHash>,
     before: Option<TokenHash>,
-    /// True if it was instructed to boot from its disks since it was in the ramdisk.
+    /// True if the machine was instructed to boot from its disks after its last boot of the ramdisk.
     runs: bool,
     /// Migration for which this boot waits.
     stands_for: Option<String>,
@@ -128,7 +128,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         })
     }
 
-    /// Records that the machine runs the system on its disks, as instructed, and checks that it may.
+    /// Records that the machine was instructed to run the system on its disks. Checks that this is allowed.
     fn may_run(&mut self, part: MigrationSide, why: &str) -> Result<(), TestCaseError> {
         let other = if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send };
         let holds_a_copy = self.begun || self.received;
@@ -146,7 +146,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    /// Returns the id of an allocation. Each machine has its own old one.
+    /// Returns the id of an allocation. The old allocation differs between the machines.
     fn spelled(&self, part: MigrationSide, allocation: String) -> String {
         if allocation == OLD { format!("{OLD}-{}", id(part)) } else { allocation }
     }
@@ -210,11 +210,12 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
                             self.sides[1].leave();
                             return self.may_run(part, "its report is acknowledged");
                         }
-                        // The report of an earlier boot, which has ended.
+                        // A report of an earlier boot that has ended has no further effect.
                         if late {
                             return Ok(());
                         }
-                        // It boots its own system, as instructed before. A delayed request of this boot to stand is refused.
+                        // The machine boots its own system. A delayed request of this boot to wait for the migration is
+                        // refused.
                         return self.may_run(part, "its success is acknowledged");
                     }
                 }
@@ -258,7 +259,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    /// Applies one change of a file, as `moves/files` does.
+    /// Applies one change of a file, as `migrations::machine_file_update` does.
     fn settle(&mut self) {
         let Some(is) = find_live(&self.database, A).unwrap().filter(|is| is.files) else { return };
         let owner = index(is.state.owner_role());

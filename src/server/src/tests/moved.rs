@@ -1,4 +1,5 @@
-//! A whole machine moves: what its two agents are told over HTTP, what the files say after it, and a server that is killed in between.
+//! Migration of a machine: the responses to the two agents, the files afterwards, and restarts of the server in
+//! between.
 
 mod early_ends;
 mod other_nic;
@@ -34,7 +35,7 @@ pub(super) fn disks() -> Value {
     json!([{ "device": "/dev/sda", "serial": "N1", "size_bytes": 1_000_000_000u64 }])
 }
 
-/// What each registers.
+/// Returns the inventory that each of the machines registers.
 pub(super) fn with_one_disk() -> model::inventory::Inventory {
     let disk = json!({ "name": "nvme0n1", "device": "/dev/nvme0n1", "serial": "N1", "size_bytes": 1_000_000_000u64,
         "sector_bytes": 512 });
@@ -62,7 +63,7 @@ impl Running {
         answer.json()["state"].as_str().unwrap_or_else(|| panic!("{}", answer.text())).to_owned()
     }
 
-    /// One is installed, two has registered, and the move is ordered.
+    /// Starts a server on which machine one is installed, machine two has registered, and the migration is ordered.
     pub(super) async fn move_ordered() -> (Running, String) {
         let server = Running::start_in(with_images()).await;
         let token = server.token(ONE).await;
@@ -89,13 +90,14 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{id}/moving"), &body).await
     }
 
-    /// The operator has compared the certificates with the consoles of both machines.
+    /// Approves the certificates of these machines, as an operator who has compared them with the consoles.
     pub(super) async fn approves(&self, machines: &[&str]) -> Answer {
         let fingerprints: Vec<String> = machines.iter().map(|id| fingerprint(id)).collect();
         self.about_move("POST", "/approve", json!({ "fingerprints": fingerprints })).await
     }
 
-    /// Both certificates are approved, and one asks twice: it has taken the certificate of the other one.
+    /// Approves both certificates. Machine one then sends two requests, which show that it has fetched the certificate
+    /// of the other machine.
     pub(super) async fn looks(&self, one: &str) {
         let answer = self.approves(&[ONE, TWO]).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -115,14 +117,14 @@ impl Running {
         answer.json()["allocation"].clone()
     }
 
-    /// In a word, how far the machine's move is.
+    /// Returns the state of the machine's migration, as the machine receives it.
     async fn word(&self, id: &str, token: &str, order: &str) -> String {
         let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.json();
         assert_eq!(answer["move"]["order"], json!(order), "{answer}");
         answer["move"]["state"].as_str().unwrap().to_owned()
     }
 
-    /// Both are in their ramdisks, and two has passed the point of no return.
+    /// Starts a migration whose machines are in their ramdisks, and whose target has passed the point of no return.
     async fn move_begun() -> (Running, String, String, String) {
         let (server, order) = Running::move_ordered().await;
         let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -145,7 +147,7 @@ impl Running {
     }
 }
 
-/// With a restarted server after each step.
+/// The server is restarted after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_the_order_to_the_release() {
     let (server, order) = Running::move_ordered().await;
@@ -159,7 +161,7 @@ async fn from_the_order_to_the_release() {
         (order.as_str(), model::migration::MigrationSide::Send, false, None)
     );
     assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
-    // Nothing of it is to be erased, whatever an agent asks for.
+    // Nothing may be erased, whatever an agent requests.
     for id in [ONE, TWO] {
         let body = json!({ "allocationuuid": MARKED, "order": "", "disks": disks() });
         let token = if id == ONE { &one } else { &two };
@@ -197,7 +199,7 @@ async fn from_the_order_to_the_release() {
     assert_eq!((&peer["address"], &peer["certificate"]), (&json!("127.0.0.1:4711"), &json!(certificate(TWO))));
 
     let server = server.restarted().await;
-    // One may be about to say that it does not take this certificate, or be gone.
+    // The source may be about to reject this certificate, or may be gone.
     for _ in 0..2 {
         let answer = server.begins_to_receive(&two).await;
         assert!(answer.status == 503 && answer.text().contains("has not fetched"), "{}", answer.text());
@@ -212,7 +214,7 @@ async fn from_the_order_to_the_release() {
     for id in [ONE, TWO] {
         assert!(!server.is_disk(id).await, "{id}");
     }
-    // That was another boot of each: they stand anew.
+    // Both machines have booted again, and must report again that they wait.
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409, "this boot has not begun");
     for (id, token) in [(ONE, &one), (TWO, &two)] {
@@ -245,7 +247,7 @@ async fn from_the_order_to_the_release() {
     assert_eq!(server.word(ONE, &one, &order).await, "booting");
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
     let event = json!({ "event": "Phoned Home", "message": "" });
-    // That boot of two was another one's request, which has not registered.
+    // `is_disk` has requested another boot of machine two. That boot has not registered, so this token is still valid.
     assert_eq!(server.call(&two, "POST", &format!("/v1/machine/{TWO}/event"), &event).await.status, 200);
     assert_eq!(server.state().await, "done");
     let one = server.ramdisk(ONE).await;
@@ -254,7 +256,7 @@ async fn from_the_order_to_the_release() {
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
     assert_eq!(server.about_move("POST", "/finish", Value::Null).await.status, 200);
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 404);
-    // One gets its old allocation never again, and another one as any machine.
+    // Machine one never receives its old allocation again, but may receive another one.
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", MARKED, ""));
     server.heard("one.yaml:6:7: allocation a1 was migrated to another machine").await;
     assert!(!server.is_disk(ONE).await);
@@ -276,7 +278,7 @@ impl Running {
     }
 }
 
-/// An older database knows nothing of the move, and the operator says so: docs/serve.md.
+/// An older database does not contain the migration. The operator restores the state as described in docs/serve.md.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_that_was_forgotten_can_be_said() {
     let (server, _) = Running::move_ordered().await;
@@ -298,13 +300,14 @@ async fn a_move_that_was_forgotten_can_be_said() {
     }
     let server = server.restarted().await;
     assert!(server.is_disk(TWO).await && !server.is_disk(ONE).await);
-    // And the old one takes another allocation.
+    // The old machine accepts another allocation.
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a9", ""));
     let one = server.ramdisk(ONE).await;
     server.until_given(ONE, &one, "a9").await;
 }
 
-/// A file that is away for a moment ends nothing, and costs no copy: the word about the move is the database's.
+/// A file that is missing for a moment does not end the migration or the copy, because the database records the
+/// migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_is_away_is_no_end_of_the_move() {
     let (server, order, one, two) = Running::move_begun().await;
@@ -324,7 +327,7 @@ async fn a_file_that_is_away_is_no_end_of_the_move() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(server.told(ONE, &one).await["moving"]["order"], json!(order));
-    // Nobody else is told of a move.
+    // Other machines do not receive data about the migration.
     let answer =
         server.call(&server.token(STRANGER).await, "GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await;
     assert!(answer.json().get("move").is_none(), "{}", answer.text());

@@ -1,5 +1,5 @@
-//! Machines that impersonate one of the two of a migration: they get no byte, erase nothing, and take over no allocation before the operator
-//! has compared their certificates with the consoles.
+//! Machines that impersonate a machine of a migration. Before the operator has approved their certificates, they
+//! receive no data, erase nothing, and cannot take over the allocation.
 
 use super::moved::{certificate, fingerprint, marker};
 use super::*;
@@ -23,7 +23,7 @@ impl Running {
     }
 }
 
-/// UUID and MAC of the receiver are no secrets: another machine boots with them, and stands with its own certificate.
+/// UUID and MAC of the target are not secret: another machine boots with them, and waits with its own certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impostor_gets_nothing_before_its_certificate_is_approved() {
     let (server, order) = Running::move_ordered().await;
@@ -37,14 +37,15 @@ async fn an_impostor_gets_nothing_before_its_certificate_is_approved() {
         let answer = server.begins_to_receive(&impostor).await;
         assert!(answer.status == 503 && answer.text().contains("--approve FINGERPRINT"), "{}", answer.text());
     }
-    // Nor does it take over the allocation without a byte of it, by a report of success.
+    // The impostor cannot take over the allocation with a report of success either.
     let success = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker(TWO) });
     let answer = server.call(&impostor, "POST", &format!("/v1/machine/{TWO}/report"), &success).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
     let shown = server.shown().await;
     assert_eq!(shown["to_certificate"], json!({ "fingerprint": fingerprint(TWO), "trust": "unapproved" }));
     assert_eq!(shown["from_certificate"], json!({ "fingerprint": fingerprint(ONE), "trust": "unapproved" }));
-    // The console of B shows another one. Whatever is not a certificate that counts is refused, with those that do.
+    // The console of B shows another fingerprint. Fingerprints of other certificates are refused, and the error lists
+    // the current ones.
     let other = json!({ "fingerprints": [fingerprint("the real one")] });
     let answer = server.about_move("POST", "/approve", other).await;
     assert!(answer.status == 409 && answer.text().contains(&fingerprint(TWO)), "{}", answer.text());
@@ -88,7 +89,7 @@ async fn a_secret_or_the_order_takes_the_place_of_the_approval() {
     server.told(ONE, &one).await;
     assert_eq!(server.begins_to_receive(&two).await.status, 200);
 
-    // The impostor claims the secret; its victim has none.
+    // The impostor claims that it knows the secret, which its victim does not have.
     let (server, order) = Running::move_ordered().await;
     let (one, impostor) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     assert_eq!(server.stands_with(ONE, &one, &order, false).await.status, 200);
@@ -96,7 +97,7 @@ async fn a_secret_or_the_order_takes_the_place_of_the_approval() {
     assert_eq!(server.peer_of_sender(&one).await, Value::Null);
     assert_eq!(server.begins_to_receive(&impostor).await.status, 503);
 
-    // On a network where every machine is trusted.
+    // On a network where all machines are trusted, approvals are not needed.
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
     let answer = server.about_move("POST", "", json!({ "to": TWO, "allow_unapproved": true })).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

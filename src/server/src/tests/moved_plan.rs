@@ -1,4 +1,4 @@
-//! The plan of a machine that receives another one's system, before it makes it: on a desk, in the rack, and approved.
+//! Predicted plans of a migration's target: with `drophammer plan`, with `drophammer rack plan`, and approved.
 
 use super::approved::{compared, rack, row};
 use super::moved::{certificate, disks, marker, with_one_disk};
@@ -12,7 +12,7 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
 use plan::{Plan, request_from_allocation, simulator};
 use uuid::Uuid;
 
-/// As `plan::check_migration` has it of the layout.
+/// Returns the source's description of its filesystems, as `plan::check_migration` derives it from the layout.
 fn carried() -> Value {
     json!({
         "marker": marker(ONE),
@@ -40,7 +40,7 @@ impl Running {
         serde_json::from_value(answer.json()).unwrap()
     }
 
-    /// The rows of both, and how it ends.
+    /// Returns the rows of both machines, and the outcome of `rack plan`.
     async fn both(&self, approve: bool) -> (Value, Value, CommandOutcome) {
         let only = |options: &mut PlanOptions| {
             (options.approve, options.machine) = (approve, vec!["one".to_owned(), "two".to_owned()]);
@@ -59,7 +59,8 @@ impl Running {
         }
     }
 
-    /// Tells the server what the plan tells it, as a session does. `until`: then the power goes.
+    /// Sends the requests of the plan to the server, as a session does. Stops at the operation for which `until`
+    /// returns true, as if the power was lost.
     async fn told_by(&self, plan: &Plan, token: &str, until: impl Fn(&SessionOp) -> bool) -> Option<InstallMarker> {
         let mut marker = plan.already.clone();
         for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
@@ -115,7 +116,7 @@ impl Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     let (server, order) = Running::move_ordered().await;
-    // Nobody knows what comes before the one that is moved has said it; that one loses nothing.
+    // The target's plan is unknown until the source has reported its contents. The source does not lose anything.
     let words = "waits in its ramdisk for the migration";
     let (one, two, exit) = server.both(false).await;
     assert_eq!(
@@ -133,7 +134,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let (_, two, _) = server.both(false).await;
     assert_eq!((&two["outcome"], &two["mode"], &two["approved"]), (&json!("erases"), &json!("install"), &json!(false)));
-    // A desk prints what the agent prints.
+    // `drophammer plan` prints the same plan as the agent.
     let told =
         serde_json::from_value(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.json());
     let printed = agent(&told.unwrap()).to_string();
@@ -159,15 +160,15 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     }
     let answer = server.begins_with(&token, Some(&sha256)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // What it has begun is foreseen, and so is the end of it.
+    // The plan after the point of no return is predicted, and after the cancellation that nothing is done.
     let (_, two, _) = server.both(false).await;
     assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
     assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
 }
 
-/// A server and the order, A's token, and B's disk with a copy that is complete and was not reported: the power has gone between the marker
-/// and the report.
+/// Returns a server, the order, A's token, and B's inventory after a complete copy that was not reported, because B
+/// lost power between marker and report.
 async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     let (server, order) = Running::move_ordered().await;
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -184,7 +185,7 @@ async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
     (server, order, token_of_one, after)
 }
 
-/// The next boot finds that it has all, and has to say so.
+/// The next boot detects that the copy is complete, and must report it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
     let (server, order, _, after) = complete_and_not_reported().await;
@@ -197,7 +198,7 @@ async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot(
     assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
 }
 
-/// The one that is moved has booted since, and its own system may have run in between.
+/// The source has booted since, so its own system may have run in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_an_earlier_boot_does_not_count() {
     let (server, order, _, after) = complete_and_not_reported().await;
@@ -205,7 +206,7 @@ async fn a_copy_of_an_earlier_boot_does_not_count() {
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     let again = agent_on(&server.given_to(TWO, &token).await, &after);
     assert!(again.already.is_some(), "{again}");
-    // It comes before the report.
+    // The source boots before the report arrives.
     let token_of_one = server.ramdisk(ONE).await;
     let until_report = |operation: &SessionOp| matches!(operation, SessionOp::Report(_));
     let marker = server.told_by(&again, &token, until_report).await;
@@ -218,14 +219,14 @@ async fn a_copy_of_an_earlier_boot_does_not_count() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(reports(&token).await.status, 409);
     assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("copying"));
-    // Its next boot receives all anew.
+    // The next boot of the target receives all data again.
     let token = server.ramdisk(TWO).await;
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     let anew = agent_on(&server.given_to(TWO, &token).await, &after);
     assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
 }
 
-/// The one that is moved boots again, just as the other one is about to begin.
+/// The source boots again just when the target requests its point of no return.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
     let (server, order) = Running::move_ordered().await;

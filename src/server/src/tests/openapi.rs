@@ -1,4 +1,5 @@
-//! `/openapi.json` against the routes, and against what the handlers answer: every call of every test is held against it.
+//! Checks of `/openapi.json` against the routes and the handlers' responses. Every request of every test is compared
+//! with the document.
 
 use super::*;
 use crate::openapi::openapi_document;
@@ -6,7 +7,7 @@ use jsonschema::Validator;
 use std::sync::{Arc, LazyLock};
 
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "PATCH", "DELETE"];
-/// Here the name of a thing and a question stand in one place of the path, so that whoever answers looks at it first.
+/// Paths whose last segment is either an id or a query, so that the handler itself checks the method.
 const NAMES_OR_QUESTIONS: [&str; 5] = [
     "/v1/filesystemlayout/{id}",
     "/v1/filesystemlayout/try",
@@ -15,7 +16,7 @@ const NAMES_OR_QUESTIONS: [&str; 5] = [
     "/v1/size/suggest",
 ];
 
-/// The call of the document that a request is.
+/// Returns the operation in the document that describes a request.
 fn described(method: &str, path: &str) -> Option<&'static Value> {
     let path = path.split('?').next().unwrap_or_default();
     let steps: Vec<&str> = path.trim_end_matches('/').split('/').collect();
@@ -30,7 +31,7 @@ fn described(method: &str, path: &str) -> Option<&'static Value> {
     found.into_iter().find_map(|(_, calls)| calls.get(method.to_lowercase()))
 }
 
-/// A schema of the document, with all that it refers to.
+/// Returns a validator for a schema of the document, including all referenced schemas.
 fn validator(schema: &Value) -> Arc<Validator> {
     static ALL: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
     let made = ALL.lock().unwrap().get(&schema.to_string()).cloned();
@@ -43,7 +44,7 @@ fn validator(schema: &Value) -> Arc<Validator> {
     })
 }
 
-/// What the document says of that answer.
+/// Returns the schema in the document for a response with this status.
 fn schema(call: &Value, status: u16) -> Option<Value> {
     let responses = &call["responses"];
     let response = responses.get(status.to_string()).unwrap_or(&responses["default"]);
@@ -54,7 +55,7 @@ fn schema(call: &Value, status: u16) -> Option<Value> {
     response.pointer("/content/application~1json/schema").cloned()
 }
 
-/// A request that was good, and any answer.
+/// Checks a response against the document, and the request as well if it has succeeded.
 pub(super) fn agrees(method: &str, path: &str, body: &Value, answer: &Answer) {
     let Some(call) = described(method, path) else { return };
     let is_good = (200..300).contains(&answer.status);
@@ -85,7 +86,7 @@ async fn the_document_has_the_routes_and_no_others() {
     assert_eq!((served.status, &served.json()), (200, openapi_document()));
     let paths = openapi_document()["paths"].as_object().unwrap();
     assert!(paths.len() > 25);
-    // Without it Ironic's calls are the calls of a version without templates.
+    // Without this header, Ironic's lowest API version applies, which does not have templates.
     let version = [("X-OpenStack-Ironic-API-Version", "latest")];
     for (template, calls) in paths {
         let path = template.replace("{id}", "x").replace("{ident}", "x");
@@ -94,12 +95,12 @@ async fn the_document_has_the_routes_and_no_others() {
             let call = calls.get(method.to_lowercase());
             let is_open = call.is_some_and(|call| call["security"] == json!([]));
             match call {
-                // Firmware that says nothing of itself.
+                // The request does not identify a machine.
                 Some(_) if path == "/boot.json" => assert_eq!(status, 400),
                 Some(_) if is_open => assert_eq!(status, 200, "{method} {path}"),
                 Some(_) => assert_eq!(status, 401, "{method} {path}"),
                 None if NAMES_OR_QUESTIONS.contains(&template.as_str()) => assert!([401, 405].contains(&status)),
-                // They refuse by themselves who has no token.
+                // The handlers of these paths check the token before the method.
                 None if path.starts_with("/v1/deploy") => assert_eq!(status, 401, "{method} {path}"),
                 None => assert_eq!(status, 405, "{method} {path}"),
             }

@@ -6,7 +6,7 @@ use common::exit_status::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand};
 
 impl Running {
-    /// What the command gives, with the server and its token on the command line.
+    /// Runs the command, with the server and its token on the command line.
     pub(super) async fn machine(&self, arguments: &[&str]) -> Result<CommandOutcome> {
         let url = format!("http://{}/", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
@@ -56,7 +56,7 @@ async fn the_command_line() {
     assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
 }
 
-/// A whole rack after its database was lost: machines say that they have a marker, the operator says which of them are right.
+/// A rack after the loss of its database: machines report their markers, and the operator adopts the correct ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() {
     let dir = directory();
@@ -82,7 +82,7 @@ async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() 
     refused(TWO, "b1", "a1").await;
     let said = json!({ "image": "debian-11", "time": "2026-01-01T00:00:00Z" });
     assert_eq!((waits(ONE).await, waits(TWO).await), (said.clone(), Value::Null), "another allocation's is none");
-    // One that begins to install, because somebody has erased its disk, does not wait any more.
+    // A machine that starts to install, because its disk was erased, no longer waits for adoption.
     let token = refused(TWO, "b1", "b1").await;
     assert_eq!(waits(TWO).await, said);
     let begin = json!({ "allocationuuid": "b1", "order": "", "disks": [] });

@@ -51,12 +51,12 @@ impl Service {
         Service { http, bios }
     }
 
-    /// Field of a machine's file that names this service.
+    /// Returns the field of a machine file that names this service.
     fn bmc(&self) -> String {
         format!("bmc: {{url: '{}', username: admin, password: hunter2}}\n", self.http.url("redfish/v1/Systems/1"))
     }
 
-    /// Requests that change something.
+    /// Returns the requests that change something.
     fn changes(&self) -> Vec<String> {
         let all = self.http.requests();
         all.iter().filter(|request| request.method != "GET").map(|request| request.line()).collect()
@@ -78,7 +78,7 @@ fn template(steps: &[Value]) -> String {
     json!({"name": "CUSTOM_A", "steps": steps}).to_string()
 }
 
-/// Directory of a machine that requests the template CUSTOM_A with these steps.
+/// Creates a directory with a machine that requests the template CUSTOM_A with these steps.
 fn with_template(bmc: &str, steps: &[Value]) -> TempDir {
     let dir = reinstall::with_images();
     std::fs::create_dir(dir.path().join("deploy-templates")).unwrap();
@@ -92,7 +92,7 @@ fn with_template(bmc: &str, steps: &[Value]) -> TempDir {
     dir
 }
 
-/// Boots count as active for a minute.
+/// Starts a server on which boots count as active for a minute.
 async fn start_in(dir: TempDir) -> Running {
     let options = options(dir.path());
     let around = HostEnvironment { quiet: Duration::from_secs(60), ..silent() };
@@ -100,13 +100,13 @@ async fn start_in(dir: TempDir) -> Running {
 }
 
 impl Running {
-    /// Status of a request for the installation: 200 if the machine receives one, 204 if it must wait.
+    /// Requests the installation. Returns status 200 if the machine receives it, and 204 if it must wait.
     async fn asks(&self, token: &str) -> u16 {
         let answer = self.call(token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
         if answer.status == 200 && answer.json()["allocation"].is_null() { 204 } else { answer.status }
     }
 
-    /// Asks for the installation, as the agent does, until `is_so`.
+    /// Requests the installation repeatedly, as the agent does, until the condition holds.
     async fn asks_until(&self, token: &str, is_so: impl Fn() -> bool, what: &str) {
         let began = std::time::Instant::now();
         while !is_so() {
@@ -135,11 +135,11 @@ async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
     server.asks_until(&first, || service.changes().len() == 3, "the reset of the BIOS and the restart").await;
     assert_eq!(service.changes(), [&["POST /reset-bios"], &RESET[..]].concat());
     server.heard("waits for BIOS settings: 2 steps over Redfish before the installation").await;
-    // The boot that was restarted receives nothing, and may not erase anything.
+    // The boot before the restart does not receive an installation, and may not erase anything.
     assert_eq!((server.asks(&first).await, server.begins_first(ONE, &first, "a1").await), (204, 409));
     assert_eq!(server.progress().await["step"], "bios.factory_reset");
 
-    // A restart of the server repeats nothing.
+    // A restart of the server does not repeat requests.
     let server = start_in(server.stop().await).await;
     assert_eq!(service.changes().len(), 3);
     let second = server.token(ONE).await;
@@ -157,7 +157,7 @@ async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
     assert_eq!(service.bios.lock().unwrap().0, json!({"Vmx": "On"}));
     server.report(ONE, &third, "a1", true).await;
 
-    // A reinstall runs the steps again. Values that are in force need no restart.
+    // A reinstall runs the steps again. Values that are already in force do not require a restart.
     server.write("deploy-templates/a.yaml", &template(&[apply("Vmx", "On")]));
     let order = server.order("debian-13").await;
     let token = server.token(ONE).await;
@@ -184,7 +184,7 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
         events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
         "{events:?}"
     );
-    // A corrected template is tried at once, and a cancelled installation ends its steps.
+    // A corrected template is tried immediately. If the installation is cancelled, its steps end.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());
@@ -194,7 +194,7 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
     server.allocated(ONE, &token).await;
 }
 
-/// Directory of a machine whose steps are run by this controller.
+/// Creates a directory with a machine whose steps run on this controller.
 fn with_double(controller: &RedfishDouble, steps: &[Value]) -> TempDir {
     let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
     with_template(&bmc, steps)
@@ -220,7 +220,7 @@ async fn steps_of_power_and_boot_device_run_on_a_controller_with_quirks() {
     server.asks_until(&first, || controller.changes().len() == 4, "the machine is switched off and on").await;
     assert_eq!(controller.changes(), [&["POST ForceOff"], &pxe[..], &["POST On"]].concat());
     let second = server.token(ONE).await;
-    // Without ForceRestart, the machine is switched off and on.
+    // Since the controller does not support ForceRestart, the machine is switched off and on.
     server.asks_until(&second, || controller.changes().len() == 8, "the machine is restarted").await;
     assert_eq!(controller.changes()[4..], [&pxe[..], &["POST ForceOff", "POST On"]].concat());
     assert_eq!(controller.state().boot, ["Once", "Pxe", "UEFI"]);
@@ -274,7 +274,7 @@ fn machines_whose_controller_cannot_run_the_steps_are_refused() {
         assert!(!report.good && problems.contains(expected), "{expected}: {problems}");
         assert!(problems.contains("machines/one.yaml") && !problems.contains("hunter2"), "{problems}");
     }
-    // What only the service can tell is no problem while it cannot be reached.
+    // Steps that only the service could check are not a problem while the service cannot be reached.
     let gone = "bmc: {url: 'https://127.0.0.1:1/redfish/v1/Systems/1', username: a, password: b}\n";
     let dir = with_template(gone, std::slice::from_ref(&reset));
     let report = check_site::find_problems(&options(dir.path())).unwrap();

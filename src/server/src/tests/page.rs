@@ -1,4 +1,4 @@
-//! The pages: who may see them, what is shown, and that nothing that a machine says becomes markup.
+//! Web pages: their authorization and contents, and escaping of text that machines send.
 
 mod live;
 mod machine;
@@ -7,7 +7,7 @@ mod reinstall;
 use super::reinstall::with_images;
 use super::*;
 
-/// A browser with a cookie.
+/// Browser with a session cookie.
 pub(super) struct Browser<'a> {
     server: &'a Running,
     cookie: String,
@@ -47,7 +47,7 @@ impl Browser<'_> {
         answer.text()
     }
 
-    /// The token that the forms of its pages carry.
+    /// Returns the form token in the pages of this session.
     async fn token(&self) -> String {
         let page = self.text("/").await;
         let (_, rest) = page.split_once("name=\"form\" value=\"").unwrap();
@@ -59,7 +59,7 @@ impl Browser<'_> {
     }
 }
 
-/// Every page that shows something.
+/// Paths of all pages that require a login.
 const PAGES: [&str; 9] = [
     "/",
     "/orders",
@@ -82,7 +82,7 @@ async fn nobody_sees_a_page_without_the_operators_token() {
         }
     }
     assert_eq!(server.get("/events", &[]).await.status, 401);
-    // A machine's token opens no page either.
+    // A machine's token cannot be used to log in either.
     let token = server.token(ONE).await;
     assert_eq!(server.post("/login", &[], &[("token", &token)]).await.status, 401);
     let answer = server.post("/login", &[], &[("token", "wrong")]).await;
@@ -96,7 +96,7 @@ async fn nobody_sees_a_page_without_the_operators_token() {
     for path in PAGES {
         browser.text(path).await;
     }
-    // Out again, by a form of a page and by no other.
+    // Only a form of this session's pages can log out.
     for (headers, token) in [(&[][..], "x".to_owned()), (&[("Origin", "http://evil")], browser.token().await)] {
         assert_eq!(browser.post("/logout", headers, &[("form", &token)]).await.status, 403);
     }
@@ -134,7 +134,7 @@ async fn every_answer_keeps_foreign_code_out() {
     }
 }
 
-/// Clients of OpenStack go on finding versions there.
+/// OpenStack clients still get the API versions at this path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_root_is_a_page_for_browsers_alone() {
     let server = Running::start().await;
@@ -193,7 +193,7 @@ async fn what_is_wrong_with_the_directory_is_said_in_red_and_the_last_good_pictu
     server.write("machines/one.yaml", "id: [\n");
     let page = eventually(&["one.yaml", "its last good version stays in force"]).await;
     assert!(page.contains(">one</a>") && !page.contains(hidden));
-    // The whole folder is gone.
+    // The whole folder is missing.
     let machines = server.dir.path().join("machines");
     std::fs::rename(&machines, server.dir.path().join("away")).unwrap();
     let page = eventually(&["its last good files stay in force"]).await;

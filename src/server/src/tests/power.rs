@@ -1,11 +1,11 @@
-//! A machine is switched by the server.
+//! Power control of machines through the server.
 
 use super::*;
 use crate::bmc::redfish::double::{Ignores, Quirk, RedfishDouble, SYSTEM};
 use control::api_types::RegisterRequest;
 use model::inventory::{FirmwareType, Inventory};
 
-/// Field of a machine's file that names this controller.
+/// Returns the field of a machine file that names this controller.
 fn bmc_field(controller: &RedfishDouble) -> String {
     format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url())
 }
@@ -15,7 +15,7 @@ impl Running {
         self.call(token, "POST", &format!("/v1/machine/{TWO}/power"), &json!({ "action": action })).await
     }
 
-    /// Switches the machine when the server has read its file.
+    /// Switches the machine as soon as the server has read its file.
     async fn switches_soon(&self, file: &str, action: &str) -> Answer {
         self.write("machines/two.yaml", &format!("id: {TWO}\nname: two\n{file}"));
         let began = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! `drophammer plan --machine` against a server: the plan that the agent makes.
+//! `drophammer plan --machine` with a server: the result is the plan that the agent makes.
 
 use super::reinstall::with_images;
 use super::*;
@@ -15,7 +15,7 @@ fn inventory_file() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/inventories/installed-default.json")
 }
 
-/// Its NICs and its UUID are not those of the machine file.
+/// Returns an inventory without NICs and UUID, since these would differ from the machine file.
 pub(super) fn inventory() -> Inventory {
     let mut inventory: Inventory = serde_json::from_str(&std::fs::read_to_string(inventory_file()).unwrap()).unwrap();
     inventory.system.uuid = None;
@@ -23,7 +23,7 @@ pub(super) fn inventory() -> Inventory {
 }
 
 impl Running {
-    /// What the command prints, and how it ends.
+    /// Runs the command. Returns its output and its outcome.
     pub(super) async fn plan(&self, arguments: &[&str]) -> Result<(String, CommandOutcome)> {
         let url = format!("http://{}", self.address);
         let token = self.dir.path().join("operator.token").display().to_string();
@@ -38,7 +38,7 @@ impl Running {
         assert!(error.is_refusal() && error.to_string().contains(words), "{error}");
     }
 
-    /// PXE-boots, and registers with an inventory.
+    /// Boots the machine over PXE, and registers it with an inventory.
     pub(super) async fn registered(&self, id: &str) -> String {
         let token = token_of(&self.boot(&format!("uuid={id}")).await.text());
         let register = serde_json::to_value(RegisterRequest::new(id.to_owned(), inventory())).unwrap();
@@ -48,7 +48,7 @@ impl Running {
     }
 }
 
-/// A plan as JSON, without what only a desk says.
+/// Parses a plan in JSON, and removes the warnings, which the agent's plan does not contain.
 fn without_notes(text: &str) -> Value {
     let mut plan: Value = serde_json::from_str(text).unwrap();
     let notes = plan.as_object_mut().unwrap().remove("warnings").unwrap();
@@ -84,7 +84,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     assert!(text.contains("debian-12") && text.contains("UTC, just now: later changes"), "{text}");
     server.refused(&["--machine", "one", "--reinstall"], "machine one is not installed").await;
 
-    // The machine is installed: its disks are others than those that it has registered.
+    // After the installation, the contents of the disks differ from the registered inventory.
     assert_eq!(server.begin(&token, "").await, 200);
     server.refused(&["--machine", "one"], "an installation has started since then").await;
     server.report(ONE, &token, "a1", true).await;
@@ -97,7 +97,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");
 
-    // Ordered, and the machine is there again: the words of the order count.
+    // A reinstall is ordered, and the machine has registered again: the options of the order apply.
     let body = json!({ "without_marker": true });
     assert_eq!(server.press(ONE, "debian-13", body).await.status, 200);
     let token = server.registered(ONE).await;
@@ -117,7 +117,7 @@ async fn a_machine_without_an_allocation_is_planned_with_a_layout_of_ones_own() 
         let (text, outcome) = server.plan(&["--machine", id, "--layout", &layout]).await.unwrap();
         assert!(outcome == CommandOutcome::Good && text.contains("the inventory is as of 20"), "{text}");
     }
-    // It is for the operator alone.
+    // Only the operator may read the preview.
     let token = server.registered(TWO).await;
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}/preview"), &Value::Null).await.status, 401);
 }

@@ -1,5 +1,5 @@
-//! `--pxe` with a real dnsmasq, on a network of two namespaces: the server in one, a machine's firmware in the other. Both are threads of
-//! the test, and what they start is with them.
+//! `--pxe` with a real dnsmasq, on a network of two namespaces: the server runs in one, and a machine's firmware in the
+//! other. Both are threads of the test, and their child processes share their namespace.
 
 mod firmware;
 mod leases;
@@ -25,7 +25,7 @@ fn ip(words: &str) {
     ToolCommand::new("ip").args(words.split_whitespace()).run().unwrap();
 }
 
-/// Runs `server` with a card `eth1`, which `client` is at the other end of.
+/// Runs `server` in a network namespace with the NIC `eth1`. The client is at the other end of the link.
 pub(super) fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) -> T {
     thread::scope(|scope| {
         let run = scope.spawn(|| {
@@ -40,7 +40,7 @@ pub(super) fn on_a_network<T: Send>(server: impl FnOnce(&Client) -> T + Send) ->
     })
 }
 
-/// The processes called dnsmasq in the network namespace of this thread.
+/// Returns the dnsmasq processes in the network namespace of this thread.
 fn dnsmasqs() -> Vec<Pid> {
     let own = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
@@ -51,7 +51,7 @@ fn dnsmasqs() -> Vec<Pid> {
     all.filter(is_it).filter_map(|path| Some(Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?))).collect()
 }
 
-/// iPXE's binaries, in a folder of the test's own.
+/// Creates a folder with files in place of iPXE's binaries.
 fn with_ipxe(dir: &TempDir) -> PathBuf {
     let ipxe = dir.path().join("ipxe");
     std::fs::create_dir(&ipxe).unwrap();
@@ -82,7 +82,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
 
         let bios = client.discover(BIOS);
         assert_eq!((bios.kind, bios.address, bios.class()), (2, Ipv4Addr::UNSPECIFIED, "PXEClient"));
-        // One boot server, which is this one, for a menu of one line, which the ROM takes by itself.
+        // The only boot server is this one. The menu has one line, which the ROM selects automatically.
         let menu = &bios.options[&43];
         assert!(
             menu.windows(7).any(|part| part == [&[8, 7, 0x80, 0, 1][..], &SERVER.octets()[..2]].concat()),
@@ -97,7 +97,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         for ipxe in [IPXE_BIOS, IPXE_UEFI] {
             for answer in [client.discover(ipxe), client.boot_server(ipxe)] {
                 assert_eq!((answer.class(), &*answer.file), ("PXEClient", &*script));
-                // iPXE takes no file from a proxy that names no server.
+                // iPXE ignores the file of a proxy that does not send a server address.
                 assert_eq!((answer.address, answer.next_server), (Ipv4Addr::UNSPECIFIED, SERVER));
             }
         }
@@ -109,13 +109,13 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         assert_eq!(String::from_utf8_lossy(&script), ipxe::start_script(&format!("http://{SERVER}:{HTTP}")));
         runtime.block_on(server.heard("dnsmasq-dhcp: PXE(eth1) 52:54:00:aa:bb:01 proxy"));
 
-        // Whoever is no firmware is none of our business: an answer would come before that to the firmware. Firmware of other
-        // architectures would wait for a boot file that does not come.
+        // Clients that are not firmware must not get a response, and neither must firmware of unsupported
+        // architectures, which would wait for a boot file.
         for other in [OTHER, ARM64, IA32, Firmware { is_ipxe: true, ..ARM64 }] {
             client.is_ignored(other);
         }
 
-        // It dies, and is there again.
+        // dnsmasq is killed, and is restarted.
         let [first] = dnsmasqs()[..] else { panic!("{:?}", dnsmasqs()) };
         let status = std::fs::read_to_string(format!("/proc/{first}/status")).unwrap();
         assert!(
@@ -127,7 +127,7 @@ fn root_firmware_is_answered_beside_the_networks_own_dhcp() {
         runtime.block_on(server.heard("dnsmasq serves on eth1 again"));
         assert_eq!(client.discover(BIOS).class(), "PXEClient");
 
-        // The card goes, and another one comes.
+        // The NIC is removed.
         ip("link delete eth1");
         runtime.block_on(server.heard("there is no NIC \\\"eth1\\\"; the NICs are lo"));
         assert_eq!(dnsmasqs(), []);
@@ -171,7 +171,7 @@ fn root_with_a_range_machines_get_addresses_too() {
         assert_eq!(dnsmasqs(), []);
         let leases = std::fs::read_to_string(dir.path().join("dhcp.leases")).unwrap();
         assert!(leases.contains(&format!("52:54:00:aa:bb:01 {address}")), "{leases}");
-        // The next one knows them.
+        // The next dnsmasq process knows the leases.
         let pxe = options.pxe.clone().unwrap();
         let heard = Heard::default();
         let watch = StatusLog::json_into(heard.clone());
@@ -214,7 +214,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
         let why = refused(&ServerConfig { listen: "127.0.0.1:0".parse().unwrap(), ..good.clone() });
         assert!(why.contains("--listen 127.0.0.1 does not accept connections at that address"), "{why}");
 
-        // A TFTP server at the address of another NIC is none of our business.
+        // A TFTP server at the address of another NIC is not a conflict.
         ip("address add 10.78.0.1/24 dev lo");
         let elsewhere = UdpSocket::bind("10.78.0.1:69").unwrap();
         drop(

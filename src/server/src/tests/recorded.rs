@@ -25,7 +25,7 @@ fn copy_folder(from: &Path, to: &Path) {
             continue;
         }
         std::fs::write(&target, std::fs::read(&source).unwrap()).unwrap();
-        // Secrets of machines and images are in files of their own.
+        // Files of machines and images may contain secrets.
         let mode = if target.ends_with("verify") { 0o700 } else { 0o600 };
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -45,7 +45,7 @@ fn site() -> TempDir {
     dir
 }
 
-/// Answers of the earlier server, by path.
+/// Returns the responses of the earlier server, by path.
 fn recorded_answers(file: &str) -> serde_json::Map<String, Value> {
     serde_json::from_slice(&std::fs::read(recorded().join(file)).unwrap()).unwrap()
 }
@@ -53,8 +53,8 @@ fn recorded_answers(file: &str) -> serde_json::Map<String, Value> {
 /// Fields that metal-api's clients require, and that earlier versions left empty in metal-api's format.
 const COMPLETED: [&str; 6] = ["gpttype", "networks", "role", "bios", "hardware", "created"];
 
-/// Reports each recorded field that the answer lacks, or has with another value. Further fields are accepted, reasons may be worded
-/// differently, and an approval of the earlier version is no longer in force.
+/// Reports each recorded field that is missing in the response, or has another value. Additional fields are accepted,
+/// reasons may be worded differently, and an approval of the earlier version is no longer in force.
 fn compare(path: &str, recorded: &Value, answer: &Value, differences: &mut Vec<String>) {
     match (recorded, answer) {
         (Value::Object(fields), Value::Object(found)) => {
@@ -166,7 +166,8 @@ fn the_recorded_directory_is_valid() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_get_the_recorded_answers() {
     let dir = site();
-    // Without the approval, which must be given again, the machine is installed as one that needs none.
+    // The approval is removed, since it would have to be given again. The machine is then installed without an
+    // approval.
     std::fs::remove_dir_all(dir.path().join("approved")).unwrap();
     let server = Running::start_in(dir).await;
     server.wait_for_site().await;
@@ -193,7 +194,7 @@ async fn machines_boot_as_recorded() {
     assert!(script.contains(" drophammer.stop=1 "), "its order was given up, and waits for the operator: {script}");
 }
 
-/// Secrets are fetched separately now; all else is as the agent received it.
+/// Secrets are now fetched separately. All other fields are as the agent received them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_receives_the_recorded_allocation() {
     let server = Running::start_in(site()).await;
@@ -214,7 +215,7 @@ async fn an_agent_receives_the_recorded_allocation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_orders_and_installations_are_carried_out() {
     let server = Running::start_in(site()).await;
-    // An order that no machine had received.
+    // An order that the machine had not received.
     let (token, given) = server.fetch_recorded(0x02).await;
     let order = &given["order"];
     assert_eq!((&order["attempt"], &order["begun"], &order["confirmed"]), (&json!(1), &json!(false), &json!(true)));
@@ -243,7 +244,7 @@ async fn recorded_orders_and_installations_are_carried_out() {
     let summary = server.summary(0x04).await;
     assert_eq!((&summary["image"], summary.get("allocation_unrecorded")), (&json!(NEWER), None), "it is recorded now");
 
-    // A first installation that was interrupted continues with its disks only.
+    // An interrupted first installation continues only on the same disks.
     let (token, given) = server.fetch_recorded(0x03).await;
     let disks = given["begun_on"].clone();
     assert_eq!((&disks[0]["serial"], &disks[1]["serial"]), (&json!("S03A"), &json!("S03B")));
@@ -270,7 +271,7 @@ async fn commands_act_on_recorded_machines() {
     }
     assert_eq!(server.summary(0x06).await["adopted"], true);
     assert_eq!(server.summary(0x02).await["order"], Value::Null);
-    // The earlier version has not recorded the allocations: as before, those of the files apply.
+    // The earlier version has not recorded the allocations, so the allocations in the files apply as before.
     for number in [0x01, 0x0d] {
         let summary = server.summary(number).await;
         assert_eq!((&summary["allocation_unrecorded"], summary.get("differences")), (&json!(true), None), "{number}");
@@ -284,7 +285,7 @@ async fn commands_act_on_recorded_machines() {
     assert_eq!(server.machine(&["reinstall", "full", "--image", NEWER]).await.unwrap(), CommandOutcome::Refused);
 }
 
-/// A complete backup in its own directory, and on a new host, where nothing proves that it is complete.
+/// A backup is restored in its own directory, and on a new host, where nothing proves that the backup is up to date.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_recorded_backup_is_restored() {
     let backup = recorded().join("backup.sqlite");

@@ -1,4 +1,4 @@
-//! A reinstall from the button to the report, and who is refused.
+//! Reinstalls from the order to the report, and refusals.
 
 use super::*;
 use control::api_types::NextBoot;
@@ -20,11 +20,11 @@ impl Running {
         self.call(&self.operator(), "POST", &format!("/v1/machine/{id}/reinstall"), &body).await
     }
 
-    /// Orders it and gives the order's id.
+    /// Orders a reinstall, and returns the id of the order.
     pub(super) async fn order(&self, image: &str) -> String {
         let answer = self.press(ONE, image, json!({})).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        // As metal-api's machine, with the other fields of the list.
+        // The response is metal-api's machine, with the other fields of the list.
         let machine = answer.json();
         assert_eq!((&machine["size"]["id"], &machine["liveliness"]), (&json!("c1"), &json!("Unknown")));
         assert!(machine["installed"].is_boolean() && machine["allocation"]["allocationuuid"].is_string());
@@ -75,7 +75,7 @@ pub(super) fn failure(order: &str, untouched: bool) -> Value {
             "step": "image.burn" })
 }
 
-/// With a restart after each step.
+/// The server is restarted after each step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_the_button_to_the_report() {
     let server = Running::start_in(with_images()).await;
@@ -160,7 +160,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
     let cancel = server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
     assert_eq!(cancel.status, 409);
     assert!(cancel.text().contains("was abandoned after its point of no return: order another"), "{}", cancel.text());
-    // Another order takes its place, and knows what it finds.
+    // Another order replaces it, and contains the disks of the started installation.
     let order = server.order("debian-12").await;
     let token = server.token(ONE).await;
     let begun = server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap();
@@ -170,7 +170,8 @@ async fn failures_before_and_after_the_point_of_no_return() {
     assert!(server.boots_disk().await);
 }
 
-/// The first attempt never heard that it may begin, and could not report. The second one sees that everything is still there.
+/// The first attempt did not receive its permission to start, and could not report. The second one finds that no disk
+/// was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_announced_and_never_begun_is_given_up_by_the_next_attempt() {
     let server = Running::start_in(with_images()).await;
@@ -283,7 +284,7 @@ async fn a_layout_without_a_disk_to_wipe_is_not_reinstallable() {
     std::fs::write(dir.path().join("layouts/default.yaml"), LAYOUT.replace("wipe: true", "wipe: false")).unwrap();
     let server = Running::start_in(dir).await;
     server.installed().await;
-    // Though the file says something else by now.
+    // The layout file has changed since, but the installed layout applies.
     server.write("layouts/default.yaml", LAYOUT);
     server.heard("layout default has changed since the machine was installed").await;
     let answer = server.press(ONE, "debian-13", json!({})).await;
@@ -325,7 +326,7 @@ async fn a_machine_whose_new_image_has_gone_waits() {
     assert!(given.order.unwrap().without_marker);
 }
 
-/// A machine in the ramdisk that waits is woken by the order, and by its end.
+/// A machine that waits in the ramdisk is woken by an order, and by the cancellation of the order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_taken_back_lets_a_waiting_machine_boot_what_it_has() {
     let server = Running::start_in(with_images()).await;
@@ -373,7 +374,7 @@ async fn without_the_firmware() {
     assert_eq!(server.register(ONE, &token).await.status, 200);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().attempt, 1);
     server.heard("attempt 1 of 3 of the reinstall with image debian-13, bypassing its firmware").await;
-    // Both ways count for the same order.
+    // Boots with and without firmware count as attempts for the same order.
     server.token(ONE).await;
     assert_eq!(json(&by_uuid).await.status, 200);
     assert_eq!(json(&by_uuid).await.status, 409);

@@ -1,4 +1,4 @@
-//! When secrets leave the server, and to whom.
+//! Release of secrets: to which boots, and when.
 
 use super::reinstall::with_images;
 use super::*;
@@ -27,7 +27,7 @@ pub(super) fn with_secrets() -> TempDir {
     let image = "id: debian-12\nurl: oci://r.example/debian:12\nmirrors: [oci://m.example/debian:12]\n\
                  pull_secret: {username: robot, password: the-pull-secret}\n";
     std::fs::write(dir.path().join("images/debian.yaml"), image).unwrap();
-    // user:the-mirrors-secret
+    // Base64 of `user:the-mirrors-secret`.
     let registries = r#"{"auths": {"m.example": {"auth": "dXNlcjp0aGUtbWlycm9ycy1zZWNyZXQ="}}}"#;
     std::fs::write(dir.path().join("registries.json"), registries).unwrap();
     dir
@@ -62,7 +62,7 @@ async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
         server.allocated(ONE, token).await;
         let text = server.call(token, "GET", &path, &Value::Null).await.text();
         assert!(SECRETS.iter().all(|secret| !text.contains(secret)), "{text}");
-        // The answer may have been lost.
+        // The request can be repeated, since the response may have been lost.
         for _ in 0..2 {
             assert_eq!(released(token, "disk_key").await, (200, of_disk));
             assert_eq!(released(token, "image").await, (200, of_image));
@@ -82,7 +82,7 @@ async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
     let next = server.token(ONE).await;
     server.begin(&next, "").await;
     server.report(ONE, &next, "a1", true).await;
-    // In the ramdisk, with nothing to install.
+    // A boot of the ramdisk that has nothing to install.
     server.order("debian-12").await;
     let installed = server.token(ONE).await;
     let cancel = format!("/v1/machine/{ONE}/reinstall");

@@ -1,4 +1,4 @@
-//! Machines with other ids and other MACs.
+//! Machines with new ids and new MACs.
 
 use super::reinstall::with_images;
 use super::*;
@@ -14,7 +14,7 @@ impl Running {
     }
 }
 
-/// A new mainboard, and the operator edits `id:` in the machine file.
+/// The mainboard was replaced, and the operator edits `id:` in the machine file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_rename() {
     let server = Running::start_in(with_images()).await;
@@ -26,7 +26,7 @@ async fn an_allocation_that_is_installed_under_another_id_is_only_given_after_a_
         .heard(&format!("allocation a1 is installed under machine {ONE}, and cannot be used for another machine"))
         .await;
     server.heard(&road).await;
-    // Also where no good version is known.
+    // After a restart, the last good version of the file is no longer known.
     let server = server.restarted().await;
     server.heard(&road).await;
     let script = server.boot(&format!("uuid={STRANGER}")).await.text();
@@ -66,7 +66,7 @@ async fn a_machine_with_the_uuid_of_another_one_gets_nothing_of_it() {
     assert_eq!(server.listed().await["order"]["attempts"], 0);
     let script = server.boot(&query("52-54-00-00-00-01")).await.text();
     let token = script.split("drophammer.token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-    // The agent knows all of its cards.
+    // The agent reports all NICs of the machine.
     let register = |macs: &[&str]| {
         let nics: Vec<Value> = macs.iter().map(|mac| json!({ "mac": mac, "name": "e" })).collect();
         json!({ "uuid": ONE, "hardware": { "memory": 1, "cpu_cores": 1, "disks": [], "nics": nics },

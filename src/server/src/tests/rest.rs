@@ -1,4 +1,4 @@
-//! How the tests ask over REST, and the examples of `docs/rest.md`, asked of a server in their order.
+//! Requests over REST for the tests, and the examples of `docs/rest.md`, sent to a server in their order.
 
 use super::*;
 
@@ -19,7 +19,8 @@ impl Running {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// Asks until the answer is so: a file that was written is read at the next look.
+    /// Repeats the request until the response satisfies the condition, since a changed file is read only at the next
+    /// scan.
     pub(super) async fn shows(&self, path: &str, is_so: impl Fn(&Answer) -> bool) -> Answer {
         let began = std::time::Instant::now();
         loop {
@@ -33,7 +34,7 @@ impl Running {
     }
 }
 
-/// Has the answer all that the example says of it?
+/// Returns whether the response contains all fields of the example.
 fn has(answer: &Value, example: &Value) -> bool {
     match (answer, example) {
         (Value::Object(answer), Value::Object(example)) => {

@@ -8,7 +8,7 @@ use model::inventory::{FilesystemContents, Inventory};
 use plan::request_from_allocation;
 use store::backup::{back_up_database, restore_database};
 
-/// The report of a success with the marker as the agent writes it for this allocation.
+/// Returns the report of a success, with the marker that the agent writes for this allocation.
 fn success_with_marker(given: &allocation::Allocation) -> Value {
     let order = given.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
     let marker = json!({ "machine": ONE, "allocation": given.id, "order": order, "image": given.image.id,
@@ -17,14 +17,14 @@ fn success_with_marker(given: &allocation::Allocation) -> Value {
 }
 
 impl Running {
-    /// What the machine is given in its ramdisk.
+    /// Boots the ramdisk. Returns the token and the allocation.
     async fn boot_and_fetch(&self) -> (String, allocation::Allocation) {
         let token = self.token(ONE).await;
         let given = self.allocated(ONE, &token).await.allocation.unwrap();
         (token, given)
     }
 
-    /// Installs what is given, and returns the report of success.
+    /// Installs the machine, and returns the report of success.
     async fn carry_out(&self) -> Value {
         let (token, given) = self.boot_and_fetch().await;
         let order = given.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
@@ -34,7 +34,7 @@ impl Running {
         report
     }
 
-    /// The marker on the disks, as an agent reports it that boots what is installed.
+    /// Reports the marker on the disks, as an agent that boots the installed system.
     async fn boot_installed(&self, marker: &Value) {
         let (token, given) = self.boot_and_fetch().await;
         assert!(given.succeeded && !given.reinstall && given.order.is_none() && given.image.url.is_empty());
@@ -51,7 +51,8 @@ impl Running {
     }
 }
 
-/// Why the agent refuses the reinstall that is given, on a machine whose only disk has an installation with this marker.
+/// Returns the reason why the agent refuses the reinstall, on a machine whose only disk has an installation with this
+/// marker.
 fn refusal(given: &allocation::Allocation, marker: &InstallMarker) -> String {
     let disk = json!({ "name": "sda", "device": "/dev/sda", "size_bytes": 9_000_000_000u64, "sector_bytes": 512 });
     let filesystem = FilesystemContents {
@@ -67,7 +68,7 @@ fn refusal(given: &allocation::Allocation, marker: &InstallMarker) -> String {
     plan.map_or_else(|refusal| refusal.to_string(), |plan| plan.warnings.join("\n"))
 }
 
-/// A backup of this server, made now.
+/// Creates a backup of this server.
 fn backup_of(server: &Running) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("backup");
@@ -75,7 +76,7 @@ fn backup_of(server: &Running) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// The server with the restored backup: in its own directory, or on a new host.
+/// Restores the backup in the server's own directory or on a new host, and starts the server.
 async fn restored(server: Running, file: &Path, is_new_host: bool) -> Running {
     let dir = server.stop().await;
     let dir = if is_new_host { with_images() } else { dir };
@@ -83,7 +84,7 @@ async fn restored(server: Running, file: &Path, is_new_host: bool) -> Running {
     Running::start_in(dir).await
 }
 
-/// The failing case: two orders were completed after the backup, which has the first one open.
+/// The first order is still open in the backup, but two orders were completed since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_restored() {
     for is_new_host in [false, true] {
@@ -110,7 +111,7 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         let server = server.restarted().await;
         assert_eq!(server.begin(&server.boot_and_fetch().await.0, &older).await, 409, "also after a restart");
 
-        // The operator confirms it without having compared: then the agent still refuses.
+        // If the operator confirms the record without a comparison, the agent still refuses.
         assert_eq!(server.confirm().await.status, 200);
         let (_, given) = server.boot_and_fetch().await;
         assert!(given.order.as_ref().is_some_and(|order| order.id == older && order.confirmed));
@@ -119,7 +120,8 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         assert_eq!(age, Some(std::cmp::Ordering::Less));
         let refused = refusal(&given, &newest);
         assert!(refused.contains("is older than the installation on the disk, image debian-12"), "{refused}");
-        // An order that is placed now is the operator's present intention. Its number belongs to a new history.
+        // A new order is carried out: it expresses the operator's present intention, and its number belongs to a new
+        // history.
         server.order("debian-13").await;
         let (_, given) = server.boot_and_fetch().await;
         assert!(!refusal(&given, &newest).contains("the installation on the disk"));
@@ -133,7 +135,7 @@ async fn a_machine_whose_marker_agrees_with_the_database_confirms_itself() {
     let order = server.order("debian-13").await;
     let (_folder, file) = backup_of(&server);
     let server = restored(server, &file, true).await;
-    // A marker that differs in anything proves nothing, nor does a failure or no marker.
+    // A marker with any difference proves nothing, and neither does a failure or a missing marker.
     let token = json!({ "database": installed["fencing"]["database"], "sequence": 9 });
     for (key, value) in [("image", json!("debian-11")), ("order", json!("o9")), ("fencing", token)] {
         let mut other = installed.clone();
@@ -174,7 +176,7 @@ async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() 
         let begins = server.call(&token, "POST", &format!("{path}/point-of-no-return"), &begins).await;
         assert!(begins.status == 409 && begins.text().contains("needs confirmation"), "{}", begins.text());
 
-        // The operator knows that it is installed, or that it is not.
+        // The operator knows whether the machine is installed.
         if is_handed_out {
             let adopted = server.call(&server.operator(), "POST", &format!("{path}/adopt"), &Value::Null).await;
             assert_eq!(adopted.status, 200, "{}", adopted.text());
@@ -190,7 +192,8 @@ async fn a_machine_that_was_installed_after_the_backup_is_not_installed_again() 
     }
 }
 
-/// The file of the machine gives it an allocation that the backup does not have: it was freed and allocated again later.
+/// The machine was freed and allocated again after the backup, so its file contains an allocation that the backup
+/// lacks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_was_allocated_again_after_the_backup_is_not_erased() {
     let server = Running::start_in(with_images()).await;
@@ -213,7 +216,7 @@ async fn a_machine_that_was_allocated_again_after_the_backup_is_not_erased() {
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().id, "a2");
 }
 
-/// An order that names the override is carried out over any installation.
+/// An order with the override is carried out on any installation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_installation_with_a_huge_number_is_replaced_only_on_the_operators_word() {
     let server = Running::start_in(with_images()).await;
@@ -229,7 +232,7 @@ async fn an_installation_with_a_huge_number_is_replaced_only_on_the_operators_wo
     assert!(!refusal(&given, &marker).contains("order the reinstall again with --replace-newer"));
 }
 
-/// Its agent was past the point of no return when the server was restored.
+/// The agent had passed the point of no return when the server was restored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_report_of_success_that_the_database_records_confirms_the_machine() {
     let server = Running::start_in(with_images()).await;
@@ -244,7 +247,8 @@ async fn a_report_of_success_that_the_database_records_confirms_the_machine() {
     assert_eq!((&listed["image"], &listed["order"]), (&json!("debian-13"), &Value::Null));
     assert!(!server.needs_confirmation().await);
     assert!(server.boots_disk().await);
-    // A success that the restored database has not seen begin is acknowledged, so that the machine boots, and not recorded.
+    // A success whose start is not in the restored database is acknowledged, so that the machine boots, but not
+    // recorded.
     let server = Running::start_in(with_images()).await;
     server.carry_out().await;
     let order = server.order("debian-13").await;
@@ -319,7 +323,7 @@ async fn only_a_backup_that_is_proven_complete_needs_no_confirmation() {
     assert!(!server.needs_confirmation().await);
     let server = restored(server, &file, true).await;
     assert!(server.needs_confirmation().await);
-    // The same backup again is older now, and its mark does not get lost.
+    // The same backup is outdated now, and the need for confirmation is not lost.
     let dir = server.stop().await;
     assert!(restore_database(dir.path(), &file, false).is_err());
     restore_database(dir.path(), &file, true).unwrap();
@@ -328,14 +332,14 @@ async fn only_a_backup_that_is_proven_complete_needs_no_confirmation() {
     let (_folder, file) = backup_of(&server);
     let server = restored(server, &file, true).await;
     assert!(server.needs_confirmation().await, "a backup of an unconfirmed database");
-    // Nothing in the directory tells how complete the backup is.
+    // Without its id file, the directory does not show whether the backup is up to date.
     let dir = server.stop().await;
     std::fs::remove_file(dir.path().join("drophammer.id")).unwrap();
     restore_database(dir.path(), &file, false).unwrap();
     assert!(Running::start_in(dir).await.needs_confirmation().await);
 }
 
-/// Its new id has the confirmation of the old one, and no other.
+/// The new id inherits only the confirmation of the old id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renamed_machine_is_confirmed_as_far_as_it_was_under_its_old_id() {
     for is_confirmed in [false, true] {
@@ -352,7 +356,7 @@ async fn a_renamed_machine_is_confirmed_as_far_as_it_was_under_its_old_id() {
     }
 }
 
-/// A database of the version without fencing tokens.
+/// Creates a database of a version without fencing tokens.
 fn before_fencing(path: &Path) {
     let old = rusqlite::Connection::open(path).unwrap();
     old.execute_batch(include_str!("../../../../testdata/database/before-fencing.sql")).unwrap();

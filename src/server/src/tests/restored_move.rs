@@ -1,11 +1,11 @@
-//! A migration of a whole machine in a database that was restored from a backup.
+//! Migrations in a database that was restored from a backup.
 
 use super::moved::disks;
 use super::reinstall::with_images;
 use super::*;
 use store::backup::{back_up_database, restore_database};
 
-/// A migration that was ordered, and both machines in their ramdisks, restored on a new host.
+/// Orders a migration whose machines wait in their ramdisks, and restores the database on a new host.
 async fn restored() -> (Running, String, String, String) {
     let (server, order) = Running::move_ordered().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
@@ -44,7 +44,7 @@ async fn a_restored_migration_sends_and_erases_nothing_until_both_machines_are_c
         }
         assert_eq!(begins(&server, &two).await, 409, "{confirmed:?}");
     }
-    // Its own marker does not show what the other machine has received.
+    // The source's marker does not show what the target has received.
     let marker = super::moved::marker(ONE);
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
     let _ = server.call(&one, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
@@ -78,7 +78,7 @@ async fn no_migration_is_ordered_of_an_unconfirmed_machine_and_a_restored_one_ca
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// The database has the system on TWO, and the files were not changed yet when the backup was made.
+/// According to the database, the system is on TWO, but the files were not changed before the backup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_operators_files_are_not_changed_for_a_restored_migration_before_it_is_confirmed() {
     let (server, _) = Running::move_ordered().await;

@@ -1,10 +1,10 @@
-//! Attacks that try to end a running installation with requests for boots.
+//! Attacks that try to interrupt a running installation with boot requests.
 
 use super::attackers::{ATTACKER, MACHINE, in_earnest};
 use super::reinstall::with_images;
 use super::*;
 
-/// Address that iPXE had, and that another host has now.
+/// Former address of iPXE, which another host has now.
 const FIRMWARE: &str = "127.0.0.3";
 
 async fn fetch_machine(server: &Running, token: &str) -> u16 {
@@ -26,7 +26,7 @@ async fn requests_for_boots_do_not_end_a_running_installation() {
     assert_eq!(fetch_machine(&server, &token).await, 200, "after 300 requests for boots");
 }
 
-/// A machine that the server does not hear may still install, for example while a switch restarts.
+/// A silent machine may still be installing, for example while a switch restarts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_boots_do_not_end_a_silent_installation() {
     let server = Running::start_in(with_images()).await;
@@ -38,7 +38,7 @@ async fn requests_for_boots_do_not_end_a_silent_installation() {
     }
 }
 
-/// Between iPXE and the registration, a machine has nothing but its token.
+/// Between iPXE and its registration, a machine is identified only by its token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_boots_from_many_addresses_do_not_revoke_the_token_of_a_machine() {
     let server = in_earnest(with_images()).await;

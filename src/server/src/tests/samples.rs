@@ -1,4 +1,5 @@
-//! The configuration of dnsmasq in the docs, for racks that have a DHCP server of their own: dnsmasq takes it, and firmware is answered.
+//! The dnsmasq configuration in the docs, for racks with their own DHCP server: dnsmasq accepts it and responds to
+//! firmware.
 
 use super::pxe::{BIOS, IPXE_BIOS, IPXE_UEFI, UEFI, on_a_network};
 use linux::process::ToolCommand;

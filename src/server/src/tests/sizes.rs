@@ -1,4 +1,4 @@
-//! `/v1/size`, and the files that are behind it.
+//! `/v1/size`, and the files in `sizes/`.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!((made.status, made.json()["description"].clone()), (201, json!("")), "{}", made.text());
     let text = "id: c1\nname: \"n\"\nconstraints:\n  - max: 8\n    min: 1\n    type: cores\n  - max: 1000\n    min: 1\n    type: memory\n";
     assert_eq!(server.file("sizes/c1.yaml"), text);
-    // A person's comments stay.
+    // The operator's comments are preserved.
     let text = "# small ones\nid: c1\nconstraints:\n  - {type: cores, min: 1, max: 8} # threads do not count\n  - {type: memory, max: 1000}\n";
     server.write("sizes/c1.yaml", text);
     let shown = server.shows(&format!("{AT}/c1"), |answer| answer.json()["name"] == "").await;
@@ -36,7 +36,7 @@ async fn a_size_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!((stale.status, stale.json()["message"].as_str()), (409, Some(words)));
     assert!(stale.json()["conflict"]["file"]["text"].as_str().unwrap().contains("# small ones"));
     assert_eq!(server.v1("POST", AT, &json!({"id": "c1", "name": "x"})).await.json()["name"], "x");
-    // One store: `machine add` chooses from the same sizes.
+    // `machine add` selects among the same sizes.
     server.token(STRANGER).await;
     let added = server.v1("POST", &format!("/v1/machine/{STRANGER}/file"), &json!({"name": "new"})).await;
     assert_eq!((added.status, added.json()["size"].as_str()), (200, Some("c1")), "{}", added.text());
@@ -84,7 +84,7 @@ async fn what_is_no_size_is_refused_in_metal_apis_words() {
     let token = server.token(ONE).await;
     assert_eq!(server.call(&token, "PUT", AT, &size("c3", (11, 12))).await.status, 401);
 
-    // What takes this machine: it has registered.
+    // Constraints for this machine, which has registered.
     let suggested = server.v1("POST", &format!("{AT}/suggest"), &json!({"machineID": ONE})).await;
     let expected = json!([{"type": "cores", "min": 2, "max": 2}, {"type": "memory", "min": 1, "max": 1}, {"type": "storage", "min": 0, "max": 0}]);
     assert_eq!((suggested.status, suggested.json()), (200, expected));

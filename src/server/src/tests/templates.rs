@@ -1,5 +1,5 @@
-//! Deploy templates: files, calls, and what they make of an allocation. What Ironic itself answers is compared by
-//! `scripts/test ironic-templates`.
+//! Deploy templates: files, requests, and effects on allocations. `scripts/test ironic-templates` compares the
+//! responses with Ironic's.
 
 use super::*;
 use control::api_types::RegisterRequest;
@@ -8,7 +8,7 @@ use model::inventory::Inventory;
 const MIRROR: &str = "CUSTOM_BM_CONFIG_RAID_DISK_MIRROR";
 const AT: &str = "/v1/deploy_templates";
 
-/// The step of the proposal.
+/// Returns the step in the example of Ironic's specification.
 fn raid(level: &str) -> Value {
     let disk = json!({"size_gb": "MAX", "raid_level": level, "is_root_volume": true});
     let args = json!({"logical_disks": [disk], "delete_configuration": true});
@@ -16,7 +16,7 @@ fn raid(level: &str) -> Value {
 }
 
 impl Running {
-    /// As a client of OpenStack asks.
+    /// Sends a request as an OpenStack client.
     async fn template(&self, method: &str, path: &str, body: &Value) -> Answer {
         let (token, body) = (self.operator(), if body.is_null() { String::new() } else { body.to_string() });
         let headers = [("X-Auth-Token", token.as_str()), ("X-OpenStack-Ironic-API-Version", "1.115")];
@@ -41,7 +41,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     let bad = server.template("POST", AT, &json!({"name": "mirror", "steps": []})).await;
     assert!(bad.status == 400 && bad.text().contains("name: ") && bad.text().contains("steps: "), "{}", bad.text());
 
-    // Each change is in force when it is answered, however fast the next one comes.
+    // Each change is in force when its response is sent, even if the next request follows immediately.
     for priority in 1..9 {
         let patch = json!([{"op": "replace", "path": "/steps/0/priority", "value": priority}]);
         assert_eq!(server.template("PATCH", &format!("{AT}/{MIRROR}"), &patch).await.status, 200);
@@ -57,7 +57,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     );
     assert!(!server.read("deploy-templates/CUSTOM_OTHER.yaml").is_empty());
 
-    // The proposal's form: no version, all of each template.
+    // The format of Ironic's specification: without a version, and with complete templates.
     let listed = server.call(&server.operator(), "GET", "/v1/deploy-templates", &Value::Null).await;
     let expected = json!({"deploy-templates": [{"name": "CUSTOM_OTHER", "uuid": made["uuid"], "steps": [{
         "interface": "raid", "step": "create_configuration", "args": raid("1")["args"], "priority": 8}]}]});
@@ -66,7 +66,7 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!(server.template("DELETE", &uuid, &Value::Null).await.status, 404);
     assert_eq!(server.read("deploy-templates/CUSTOM_OTHER.yaml"), "");
 
-    // It is for the operator alone, and what is no version is told which there are.
+    // Only the operator may send these requests. The response to an unknown version lists the supported range.
     let version = [("X-OpenStack-Ironic-API-Version", "1.115")];
     assert_eq!(server.ask("GET", AT, &version, "").await.status, 401);
     let token = server.token(ONE).await;
@@ -197,7 +197,7 @@ fn inventory(disks: u8) -> Inventory {
     inventory
 }
 
-/// The proposal's example: the layout is made of what the machine has registered.
+/// Example of Ironic's specification: the layout is generated for the registered hardware.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_template_with_arrays_makes_the_layout_of_the_machine() {
     let dir = with_traits("  requested_traits: [CUSTOM_A]\n");
@@ -267,7 +267,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
     };
     reaches("the trait enables this template, although it is not requested: correct the template").await;
 
-    // Such a machine is neither allocated nor chosen.
+    // Such a machine cannot be allocated, by id or by size.
     server.token(TWO).await;
     let allocate = async |field: &str, value: &str| {
         let wish = json!({"imageid": "debian-12", "filesystemlayoutid": "default", field: value});
@@ -278,7 +278,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
     let answer = allocate("sizeid", "c2").await;
     assert!(answer.status == 422 && answer.text().contains("no machine available"), "{}", answer.text());
 
-    // Arrays that the registered disks do not allow.
+    // Arrays for which the registered disks are not sufficient.
     server.write("deploy-templates/a.yaml", &json!({"name": "CUSTOM_A", "steps": [raid("1")]}).to_string());
     reaches("null").await;
     let registers = async |disks: u8| {

@@ -1,11 +1,11 @@
-//! A server that speaks TLS, asked by a client that takes its certificate, and by others.
+//! A server with TLS, and clients that accept its certificate or reject it.
 
 use super::options::TlsOptions;
 use super::*;
 use linux::pem::encode_pem;
 use reqwest::{Certificate, Client, Method, Response};
 
-/// A file of `testdata/tls`.
+/// Returns the path of a file in `testdata/tls`.
 fn file(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
 }
@@ -21,7 +21,7 @@ async fn start() -> Running {
     Running::start_with(dir, &options, &silent(), 10_000).await
 }
 
-/// Takes only what this authority vouches for.
+/// Returns a client that trusts only this CA.
 fn trusting(authority: &str) -> Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let authority = Certificate::from_pem(&std::fs::read(file(authority)).unwrap()).unwrap();
@@ -70,7 +70,7 @@ async fn firmware_asks_in_plain_text_and_all_that_has_a_token_goes_over_tls() {
     let operator = server.operator();
     let machines = server.over_tls(&client, Method::GET, "/v1/machines", &operator, &Value::Null).await;
     assert_eq!(machines.status(), 200);
-    // Firmware that can do TLS is answered there too, and stays there.
+    // Firmware that supports TLS is served over TLS too, and its boot script uses only https.
     let path = format!("/boot.ipxe?uuid={ONE}");
     let script = server.over_tls(&client, Method::GET, &path, "", &Value::Null).await.text().await.unwrap();
     assert!(script.contains(&format!("kernel {https}/boot/vmlinuz ")) && !script.contains("http://"), "{script}");
@@ -120,11 +120,11 @@ async fn who_does_not_trust_the_certificate_or_speaks_no_tls_gets_nothing_and_ha
         let mut stream = TcpStream::connect(server.tls.unwrap()).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // It may be reset, because the request was not read to its end.
+        // The connection may be reset, because the request was not read to its end.
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    server.heard("127.0.0.1 does not use https on the https port").await;
+    server.heard("127.0.0.1 sends plain http to the https port").await;
     let operator = server.operator();
     let client = trusting("ca.pem");
     assert_eq!(

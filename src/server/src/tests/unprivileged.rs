@@ -1,4 +1,4 @@
-//! Processes of an installed machine that are not privileged. They know its UUID, its MAC addresses and its address.
+//! Unprivileged processes of an installed machine. They know its UUID, its MACs and its address.
 
 use super::attackers::MACHINE;
 use super::reinstall::with_images;
@@ -6,7 +6,8 @@ use super::released::with_secrets;
 use super::*;
 use tokio::net::TcpSocket;
 
-/// Linux gives unprivileged processes ports from here on (`ip_local_port_range`); the tests bind lower ones for privileged processes.
+/// First port that Linux assigns automatically (`ip_local_port_range`). In these tests, lower ports represent
+/// privileged processes.
 const FIRST_UNPRIVILEGED_PORT: u16 = 32_768;
 
 /// Sender of a request on the machine.
@@ -21,7 +22,7 @@ pub(super) fn strict() -> HostEnvironment {
 }
 
 impl Running {
-    /// Starts the server once more, which now looks at source ports.
+    /// Restarts the server with checks of source ports.
     pub(super) async fn restarted_strict(self, change: impl FnOnce(&mut ServerConfig)) -> Running {
         let dir = self.stop().await;
         let mut options = options(dir.path());
@@ -76,7 +77,7 @@ async fn an_unprivileged_process_cannot_register_as_its_machine() {
     for path in [machine.clone(), format!("{machine}/wait?seconds=0")] {
         assert_eq!(server.sent_by(Process::Unprivileged, "GET", &path, &token, &Value::Null).await.status, 401);
     }
-    // It neither gets the order's command line nor uses up an attempt.
+    // An unprivileged process does not receive the command line of the order, and does not use up an attempt.
     let attempts = server.listed().await["order"]["attempts"].clone();
     let boot = format!("/boot.json?uuid={ONE}");
     for _ in 0..5 {
@@ -86,7 +87,7 @@ async fn an_unprivileged_process_cannot_register_as_its_machine() {
     }
     assert_eq!(server.listed().await["order"]["attempts"], attempts);
 
-    // The agent, and `drophammer reinstall`, which root runs.
+    // Requests of the agent, and of `drophammer reinstall` as root, are accepted.
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
     assert_eq!(server.sent_by(Process::Unprivileged, "GET", &machine, &token, &Value::Null).await.status, 200);
     let answer = server.sent_by(Process::Privileged, "GET", &boot, "", &Value::Null).await;
@@ -101,7 +102,7 @@ async fn an_unprivileged_process_neither_moves_nor_replaces_a_boot() {
     let server = server.restarted_strict(|_| ()).await;
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
-    // The boot counts as silent immediately here.
+    // On this server, boots are silent immediately.
     let other = server.requested().await;
     assert_eq!(server.register_as(Process::Unprivileged, &other).await.status, 403);
     let machine = format!("/v1/machine/{ONE}");
@@ -133,7 +134,7 @@ async fn behind_a_proxy_the_proxy_passes_on_the_source_port() {
     for forwarded in ["10.0.0.7:700", "evil, [10.0.0.7]:700"] {
         assert_eq!(register(&server, forwarded).await.status, 200, "{forwarded}");
     }
-    // By the operator's option.
+    // The operator can permit all source ports.
     let server = server.restarted_strict(|options| options.any_source_port = true).await;
     let token = server.requested().await;
     assert_eq!(server.register_as(Process::Unprivileged, &token).await.status, 200);

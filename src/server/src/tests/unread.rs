@@ -1,4 +1,4 @@
-//! What cannot be read is not gone, and who has lost its file is not new.
+//! Unreadable files do not count as deleted, and machines that have lost their file do not count as new.
 
 use super::reinstall::with_images;
 use super::*;
@@ -40,13 +40,13 @@ async fn an_installed_machine_without_a_file_is_not_new_also_after_a_restart() {
         server.heard("is installed, but has no valid file in machines/").await;
         let json = server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await;
         assert_eq!(json.status, 409, "{what}: {}", json.text());
-        // Who is really new registers and waits.
+        // A machine that is really new registers and waits.
         assert!(server.boot(&format!("uuid={STRANGER}")).await.text().contains("drophammer.token"), "{what}");
         dir = server.stop().await;
         let _ = fs::rename(dir.path().join("aside"), dir.path().join("machines"));
         fs::write(dir.path().join("machines/one.yaml"), &text).unwrap();
     }
-    // A file that gives it no allocation is the operator's word.
+    // A file without an allocation frees the machine.
     fs::write(dir.path().join("machines/one.yaml"), format!("id: {ONE}\n")).unwrap();
     let server = Running::start_in(dir).await;
     assert!(!server.boots_disk().await);

@@ -1,4 +1,4 @@
-//! Volumes of Kubernetes, from the list in a machine file to their manifests.
+//! Kubernetes volumes, from the list in a machine file to their manifests.
 
 use super::*;
 
@@ -36,7 +36,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     let file = server.file("machines/one.yaml");
     let first = volume("db-1", UID);
     let add = async |list: &Value| server.v1("POST", &format!("/v1/machine/{ONE}/volumes"), list).await;
-    // What is wrong is told, and nothing is written.
+    // Errors are reported, and nothing is written.
     let answer = add(&json!([volume("db-1", "x"), class()])).await;
     let why = "Volume db-1: metadata.uid: must be a UUID";
     assert!(answer.status == 400 && answer.text().contains(why), "{}", answer.text());
@@ -45,7 +45,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert!(answer.status == 400 && answer.text().contains(why), "{}", answer.text());
     assert_eq!(server.file("machines/one.yaml"), file);
     assert_eq!(server.v1("POST", &format!("/v1/machine/{TWO}/volumes"), &class()).await.status, 422);
-    // As kubectl prints it.
+    // A list in the format of `kubectl get`.
     let answer = add(&json!({"kind": "List", "items": [first, class()]})).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.states().await, ["db-1 Pending"]);
@@ -57,7 +57,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert!(answer.status == 422 && answer.text().contains("db-2 (of node-1)"), "{}", answer.text());
     assert_eq!(server.file("machines/one.yaml"), file, "it is of another node");
 
-    // The agent gets it, and reports it.
+    // The agent receives the volume, and reports it as prepared.
     let token = server.token(ONE).await;
     server.register(ONE, &token).await;
     assert_eq!(server.call(&token, "GET", "/v1/volumes", &Value::Null).await.status, 401, "it is the operator's");
@@ -82,7 +82,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!((&spec["local"]["path"], &spec["capacity"]["storage"]), (&json!(path), &json!("4096")));
     assert!(spec["nodeAffinity"].to_string().contains(r#"["h"]"#), "{spec}");
 
-    // What it was prepared as is told from its path: in the other mode nothing is published.
+    // The path shows in which mode the volume was prepared. If the mode has changed, no PersistentVolume is published.
     let mut block = first.clone();
     block["spec"]["mode"] = json!("Block");
     assert_eq!(add(&block).await.status, 200, "it takes the place of the one that is there");
@@ -92,7 +92,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     assert_eq!(add(&first).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Available"]);
 
-    // A node that is called by its whole name is the same; a file that a person has written may name another one.
+    // The fully qualified name identifies the same node. A file that the operator has edited may name another node.
     other["spec"]["nodeName"] = json!("h.rack.example");
     assert_eq!(add(&other).await.status, 200);
     let written = server.file("machines/one.yaml");
@@ -104,11 +104,11 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
     }
     assert_eq!(server.remove("db-2", "none").await.status, 200);
 
-    // One that is new waits for a reinstall.
+    // A new volume waits for a reinstall.
     other["spec"]["nodeName"] = json!("h");
     assert_eq!(add(&other).await.status, 200);
     assert_eq!(server.states().await, ["db-1 Available", "db-2 Pending"]);
-    // As the deletion tree says.
+    // Results according to the decision tree for deletions.
     for (name, phase, status) in [
         ("db-1", "bound", 409),
         ("db-1", "pending", 409),
@@ -120,7 +120,7 @@ async fn a_volume_is_listed_prepared_published_and_taken_out() {
         assert_eq!(answer.status, status, "{name} {phase}: {}", answer.text());
     }
     assert_eq!(server.states().await, ["db-1 Terminating", "db-2 Pending"]);
-    // Nobody prepares what is marked for deletion.
+    // A volume that is marked for deletion is not prepared.
     let mut third = volume("db-3", "9474cda7-0dbe-40fc-9842-3cb0404a7203");
     third["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z");
     assert_eq!(add(&third).await.status, 200);

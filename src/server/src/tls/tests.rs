@@ -1,8 +1,8 @@
-//! What is refused at the start.
+//! Certificates and keys that are refused at the start.
 
 use super::*;
 
-/// A file of `testdata/tls`.
+/// Returns the path of a file in `testdata/tls`.
 fn file(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
 }

@@ -1,4 +1,5 @@
-//! Validity of the certificates that the server presents. rustls does not expose it, and clients reject an expired certificate.
+//! Validity of the server's certificates. Clients reject an expired certificate, and rustls does not expose the
+//! validity.
 
 use rustls::pki_types::CertificateDer;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub(crate) struct CertificateValidity {
     pub not_after: OffsetDateTime,
 }
 
-/// Problem of a certificate's validity.
+/// Problem with the validity of a certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ValidityProblem {
     /// True if clients reject the certificate now.
@@ -46,7 +47,7 @@ impl CertificateValidity {
         Some(CertificateValidity { not_before, not_after: read_time(rest)?.0 })
     }
 
-    /// Returns the problem that the certificate has, or will have within 30 days.
+    /// Returns the problem that the certificate has now or will have within 30 days.
     fn find_problem(self, now: OffsetDateTime, what: &str) -> Option<ValidityProblem> {
         let (from, until) = (self.not_before.date(), self.not_after.date());
         let renew = "renew it, and restart the server";
@@ -80,7 +81,7 @@ pub(crate) fn find_validity_problems(
     each.collect()
 }
 
-/// Splits the first value off. Returns its tag, its contents, and the rest.
+/// Splits off the first DER value. Returns its tag, its contents, and the remaining bytes.
 fn read_any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -101,7 +102,7 @@ fn read_value(bytes: &[u8], expected: u8) -> Option<(&[u8], &[u8])> {
     (tag == expected).then_some((contents, rest))
 }
 
-/// Reads a time. Two digits of a year below 50 are in this century (RFC 5280, 4.1.2.5.1).
+/// Reads a time. Two-digit years below 50 belong to this century (RFC 5280, 4.1.2.5.1).
 fn read_time(bytes: &[u8]) -> Option<(OffsetDateTime, &[u8])> {
     let (tag, contents, rest) = read_any(bytes)?;
     let text = std::str::from_utf8(contents).ok()?;

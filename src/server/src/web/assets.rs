@@ -20,7 +20,7 @@ pub(crate) async fn get_icon() -> Response {
     serve_asset("image/svg+xml", SIGN)
 }
 
-/// Returns an asset with a short cache lifetime, because another version of the server may contain a different one.
+/// Returns an asset with a short cache lifetime, because assets differ between versions of the server.
 fn serve_asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=60")];
     frame::with_headers((headers, text).into_response())

@@ -1,4 +1,4 @@
-//! Differences between the file of a machine and its installed allocation, as the pages of a machine and of its reinstall show them.
+//! Differences between a machine file and the installed allocation, shown on the pages of a machine and its reinstall.
 
 use common::encoding::encode_hex;
 use maud::{Markup, html};
@@ -9,12 +9,12 @@ use site::effective_allocation::{AllocationDifference, UNRECORDED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocationChanges {
     pub differences: Vec<AllocationDifference>,
-    /// True if the installed allocation is not on record, so the machine file applies.
+    /// True if the server has no record of the installed allocation, so the machine file applies.
     pub is_unrecorded: bool,
 }
 
 impl AllocationChanges {
-    /// Returns a digest by which a change is detected; empty if there are no differences.
+    /// Returns a digest of the differences, by which later changes are detected; empty if there are no differences.
     pub(crate) fn digest(&self) -> String {
         let lines = self.differences.iter().map(|one| format!("{one}\n")).collect::<String>();
         if lines.is_empty() { lines } else { encode_hex(Sha256::digest(lines)) }

@@ -1,4 +1,4 @@
-//! Drawings of disks. Each disk is as wide as the page, and its partitions are drawn in proportion.
+//! Drawings of disks. Each disk is as wide as the page, and its partitions are drawn in proportion to their sizes.
 
 use common::format::format_bytes;
 use maud::{Markup, html};
@@ -10,7 +10,7 @@ const LEAST: f64 = 2.5;
 /// Minimum width at which a partition is drawn with its label, in percent.
 const WITH_WORDS: f64 = 8.0;
 
-/// Draws all disks of a machine. `verdict` returns the plan's verdict on a disk, by its device path.
+/// Draws all disks of a machine. `verdict` returns the plan's verdict for a device path.
 pub(crate) fn draw_disks(inventory: &Inventory, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
     html! { @for disk in &inventory.disks { (draw_disk(disk, verdict(disk.device.as_str()))) } }
 }
@@ -61,7 +61,8 @@ fn format_percent(part: f64) -> String {
     format!("{part:.2}%")
 }
 
-/// Returns the start and width of each partition in percent. Each partition has at least the minimum width, and none overlaps another.
+/// Returns the start and width of each partition in percent. Each partition has at least the minimum width, and
+/// partitions do not overlap.
 fn place_partitions(partitions: &[DiskPartition], disk_bytes: u64) -> Vec<(&DiskPartition, f64, f64)> {
     let mut sorted: Vec<&DiskPartition> = partitions.iter().collect();
     sorted.sort_by_key(|partition| partition.start_bytes);

@@ -12,7 +12,7 @@ use store::token;
 /// Name of the form field that contains the session's form token.
 pub(crate) const TOKEN: &str = "form";
 
-/// Fields of a form, in their order.
+/// Fields of a form, in the order of submission.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SubmittedForm(Vec<(String, String)>);
 
@@ -24,7 +24,7 @@ impl SubmittedForm {
         fields.map(SubmittedForm).map_err(|error| ApiError::bad_request(format!("cannot parse the form: {error}")))
     }
 
-    /// Reads a form that requests a change. It must come from a page of this session, and not from another site.
+    /// Reads a form that requests a change. Rejects forms from other sites or other sessions.
     pub(crate) async fn read_verified(
         app: &AppState,
         person: &LoggedIn,

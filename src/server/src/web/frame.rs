@@ -1,4 +1,5 @@
-//! Frame of every page: head, navigation, current problems, and the response headers that exclude scripts and styles from elsewhere.
+//! Frame of every page: head, navigation, current problems, and the response headers that exclude scripts and styles of
+//! other sites.
 
 use super::form::TOKEN;
 use super::session::LoggedIn;

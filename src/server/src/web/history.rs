@@ -74,7 +74,7 @@ fn show_timings(timings: &[StageTime]) -> Markup {
     }
 }
 
-/// Shows the identifying properties of each preserved object, before the first stage and after the last one.
+/// Shows the identifying properties of each preserved object, as read before the first stage and after the last one.
 fn show_preserved(kept: &[PreservationProof]) -> Markup {
     html! {
         div.scroll { table {
@@ -127,7 +127,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     let parsed =
         events.iter().filter_map(|(time, text)| Some((time, serde_json::from_str::<ProgressEvent>(text).ok()?)));
     let parsed: Vec<(&String, ProgressEvent)> = parsed.collect();
-    // The table only shows steps: events with a new name, or with a duration.
+    // The table shows only events with a duration, or with another name than the previous event.
     let mut before = None;
     let steps: Vec<&(&String, ProgressEvent)> = parsed
         .iter()

@@ -1,5 +1,6 @@
-//! Live updates of pages with server-sent events. The server stores only the last state of each machine, and sends changes to watchers
-//! twice a second. Nothing is queued for a watcher: a slow one misses intermediate states.
+//! Live updates of pages with server-sent events. The server stores only the last state of each machine, and sends
+//! changes to watchers twice a second. Changes are not queued for watchers, so a slow watcher misses intermediate
+//! states.
 
 use super::frame;
 use super::phase::DisplayPhase;
@@ -32,7 +33,8 @@ pub(crate) const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
 /// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
 const QUIET: u32 = 30;
-/// Maximum number of machines whose state is stored. When it is exceeded, the half that was silent longest is discarded.
+/// Maximum number of machines whose state is stored. When the number is exceeded, the half of the machines that was
+/// silent longest is discarded.
 const MACHINES: usize = 16 << 10;
 
 /// Current states of machines. Cheap to clone.
@@ -48,7 +50,7 @@ struct LiveStates {
 
 struct LiveState {
     version: u64,
-    /// Version at which the console log of the machine last grew.
+    /// Version of the states at which the console log of the machine last grew.
     logged: u64,
     /// Last progress event; `None` if another change has followed it.
     event: Option<ProgressEvent>,
@@ -104,7 +106,7 @@ impl LiveUpdates {
     }
 }
 
-/// Registration of a watcher. Dropping it ends the registration.
+/// Registration of a watcher, which ends when this value is dropped.
 pub(crate) struct WatcherPlace {
     live: LiveUpdates,
     seen: u64,
@@ -134,16 +136,16 @@ impl Drop for WatcherPlace {
     }
 }
 
-/// Update of a machine, as shown in its row of the list and sent to watchers.
+/// Update of a machine, which is sent to watchers and shown in the machine's row of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct MachineUpdate {
     pub id: String,
-    /// True if the row must be fetched, because more has changed than this update contains.
+    /// True if the row must be fetched again, because this update does not contain all changes.
     pub whole: bool,
     /// True if the console log has grown.
     pub log: bool,
     pub phase: String,
-    /// Stage and message.
+    /// Stage, and message or amount of data.
     pub what: String,
     pub percent: Option<u8>,
     pub rate: String,
@@ -178,7 +180,7 @@ impl MachineUpdate {
     }
 }
 
-/// `GET /events`.
+/// `GET /events`: stream of live updates.
 pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let Some(place) = app.watch.live.add_watcher() else {
         let why = format!(

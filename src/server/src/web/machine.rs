@@ -26,7 +26,7 @@ use store::StoredRegistration;
 /// Maximum number of events shown; an installation causes a few hundred.
 const EVENTS: u32 = 500;
 
-/// `GET /machines/{id}`.
+/// `GET /machines/{id}`: shows the page of a machine.
 pub(crate) async fn get_machine(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -129,8 +129,8 @@ async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Optio
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. Once an installation has ended, its report
-/// contains the plan as it was printed.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, its
+/// report contains the printed plan.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,
@@ -178,8 +178,8 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     }
 }
 
-/// Shows the differences between the machine file and the installed allocation, whose effects depend on the open order. That the
-/// allocation is not on record matters only for an order.
+/// Shows the differences between the machine file and the installed allocation, and their effects on the open order. A
+/// missing record of the installed allocation is mentioned only if an order is open.
 fn show_changes(row: &MachineRow) -> Markup {
     let MachineSummary { differences, allocation_unrecorded, order, .. } = &row.listed;
     let is_unrecorded = *allocation_unrecorded && order.is_some();

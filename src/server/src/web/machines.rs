@@ -1,4 +1,4 @@
-//! `/`: the list of machines, one row for each.
+//! `/`: the list of machines, with one row per machine.
 
 use super::form::SubmittedForm;
 use super::frame;
@@ -99,7 +99,7 @@ impl MachineRow {
         }
     }
 
-    /// Returns the text in which the filter of the page searches, in lower case.
+    /// Returns the text that the page's filter searches, in lower case.
     fn filter_text(&self) -> String {
         let MachineSummary { id, name, image, .. } = &self.listed;
         let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
@@ -107,7 +107,7 @@ impl MachineRow {
     }
 }
 
-/// `GET /`.
+/// `GET /`: shows the list of machines.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

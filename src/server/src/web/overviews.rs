@@ -15,10 +15,10 @@ use model::layout::graph::LayoutGraph;
 use site::operator_files::{ImageLocation, ImageSpec};
 use std::sync::Arc;
 
-/// Content security policy of a diagram, which must neither load nor run anything.
+/// Content security policy of a diagram, which must not load files or run scripts.
 const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 
-/// `GET /layouts`.
+/// `GET /layouts`: shows all layouts.
 pub(crate) async fn get_layouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let directory = app.directory();
     let layouts = &directory.known.layouts;
@@ -60,7 +60,7 @@ pub(crate) async fn get_diagram(
     frame::with_headers(response)
 }
 
-/// `GET /images`.
+/// `GET /images`: shows all images.
 pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
     let directory = app.directory();

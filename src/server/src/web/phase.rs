@@ -9,7 +9,7 @@ pub(crate) struct DisplayPhase {
     pub kind: ObjectFate,
 }
 
-/// Presentation of a phase by colour, in addition to its word.
+/// Category of a phase, which determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectFate {
     /// An operation is in progress.
@@ -21,7 +21,7 @@ pub(crate) enum ObjectFate {
 }
 
 impl ObjectFate {
-    /// Returns the class of the style sheet for this presentation.
+    /// Returns the CSS class of this category.
     pub(crate) fn css_class(self) -> &'static str {
         match self {
             ObjectFate::Busy => "busy",
@@ -32,7 +32,7 @@ impl ObjectFate {
     }
 }
 
-/// Words that earlier versions used for phases, with the current words. Bookmarks may still contain the former ones.
+/// Words that earlier versions used for phases, with the current words. Bookmarks may still contain the former words.
 const FORMER_WORDS: [(&str, &str); 4] = [
     ("given up", "abandoned"),
     ("waits for your word", "waits for adoption"),
@@ -65,7 +65,7 @@ impl DisplayPhase {
         }
     }
 
-    /// Returns the phase of a machine, from the database's records and the machine's last event.
+    /// Returns the phase of a machine, based on the records in the database and the machine's last event.
     pub(crate) fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {

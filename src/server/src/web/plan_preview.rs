@@ -1,4 +1,4 @@
-//! Preview of a plan for a machine, based on its registered inventory: the plan that its agent would make, as far as that is known.
+//! Preview of the plan that a machine's agent would make, based on the registered inventory.
 
 use crate::AppState;
 use crate::api::wire_allocation::to_wire_allocation;
@@ -24,8 +24,8 @@ pub(crate) enum PlanPreview {
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
 
-/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if the agent of the machine is running.
-/// The plan of that agent is based on the registered inventory, even if the installation has started since the registration.
+/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if the machine's
+/// agent is running. The agent has planned with the registered inventory, even if the installation has started since.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
@@ -53,7 +53,7 @@ pub(crate) async fn load_preview(
         app.planner.run_job(&machine.id, move || plan_from_registration(&told, row, is_installed, now)).await;
     match computed.map_err(ApiError::parts) {
         Ok(outlook) => outlook.map_err(|why| ApiError::new(StatusCode::CONFLICT, why)),
-        // The rest of the page is still worth showing.
+        // A busy planner must not prevent the rest of the page from being shown.
         Err((StatusCode::SERVICE_UNAVAILABLE, why)) => Ok(PlanPreview::Unknown(why)),
         Err((status, why)) => Err(ApiError::new(status, why)),
     }
@@ -88,7 +88,8 @@ impl PlanPreview {
     }
 }
 
-/// Returns the state as it was when the running agent made its plan, before its attempt passed the point of no return.
+/// Returns the state at the time when the running agent made its plan, before its attempt passed the point of no
+/// return.
 fn before_attempt(standing: InstallState) -> InstallState {
     let first = standing.first.filter(|first| !first.only);
     let order = standing.order.map(|order| match order.attempts {
@@ -113,7 +114,7 @@ pub(crate) fn show_inventory_source(registered: &RegisteredInventory) -> Markup 
     }
 }
 
-/// Shows what is lost and what is preserved, disk by disk, and the plan.
+/// Shows the lost and the preserved data by disk, and the plan.
 pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
     let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));

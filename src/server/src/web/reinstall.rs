@@ -1,5 +1,5 @@
-//! Reinstall from the page. The operator first selects options, then reviews the plan with the data that would be lost and preserved, and
-//! finally confirms it by typing the machine's name.
+//! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost and
+//! preserved, and confirms the plan by typing the machine's name.
 
 use super::differences::AllocationChanges;
 use super::form::SubmittedForm;
@@ -71,7 +71,8 @@ async fn preview_reinstall(
     Ok(ReinstallPreview { plan, changes })
 }
 
-/// Returns a digest of the plan and of the changes of the allocation. An order is refused if the digest has changed since both were shown.
+/// Returns a digest of the plan and the changes of the allocation. An order is refused if the digest differs from the
+/// one that was shown.
 fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
@@ -224,7 +225,7 @@ pub(crate) async fn post_reinstall(
         let outlook = preview_reinstall(&app, &base, &asked).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
-            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file. Go back and review it";
+            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file has changed. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
         reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)
@@ -235,7 +236,7 @@ pub(crate) async fn post_reinstall(
     }
 }
 
-/// `POST /machines/{id}/cancel`.
+/// `POST /machines/{id}/cancel`: cancels the order.
 pub(crate) async fn post_cancel(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

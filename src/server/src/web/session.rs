@@ -1,5 +1,5 @@
-//! Login sessions of operators. A session is a random number in a cookie. The server keeps only its hash, in memory, so that all sessions
-//! end with the server.
+//! Login sessions of operators. A session is a random number in a cookie. The server stores only the hash of this
+//! number, and only in memory, so all sessions end when the server exits.
 
 use super::form::SubmittedForm;
 use super::frame;
@@ -22,8 +22,8 @@ const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of sessions. A further login ends the session that was unused longest.
 const MOST: usize = 64;
-/// Maximum number of wrong tokens per address and minute. The limit keeps the operator's log readable; it is not needed against guessing,
-/// since the token is random.
+/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed to prevent
+/// guessing, since the token is random.
 const WRONG: u32 = 10;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
@@ -40,14 +40,14 @@ struct SessionTable {
 }
 
 struct LoginSession {
-    /// Form token, which is part of every form of this session. Other sites cannot know it.
+    /// Form token, which every form of this session contains. Other sites cannot know it.
     form: String,
     begun: Instant,
     used: Instant,
 }
 
-/// Proof that the client is logged in. With this extractor, a handler may show everything; a handler that changes something must also
-/// check the form token.
+/// Proof that the client is logged in. A handler with this extractor may show everything. A handler that changes
+/// something must also check the form token.
 #[derive(Clone)]
 pub(crate) struct LoggedIn {
     pub session: TokenHash,
@@ -97,8 +97,8 @@ impl LoginSessions {
         known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
     }
 
-    /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first: a full table must not lock
-    /// out further addresses.
+    /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first, so
+    /// that a full table does not lock out further addresses.
     fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
         let mut known = self.lock_table();
         if known.wrong.len() >= ADDRESSES
@@ -119,7 +119,7 @@ impl FromRequestParts<Arc<AppState>> for LoggedIn {
         found.ok_or_else(|| match (&parts.method, parts.uri.path()) {
             (&Method::GET, path) if path != "/events" => match frame::is_for_browser(&parts.headers) {
                 true => Redirect::to("/login").into_response(),
-                // Programs do not get the login page.
+                // Clients that are not browsers do not get the login page.
                 false => ApiError::not_found("no such endpoint").into_response(),
             },
             _ => refuse_login(
@@ -141,9 +141,9 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
     frame::render_error(app, None, ApiError::new(status, why))
 }
 
-/// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`, which is valid even
-/// if a proxy has changed the `Host` header. Over http, `Origin` is compared with `Host`. Forms also require the form token, in case the
-/// browser sends neither header.
+/// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`,
+/// which is valid even if a proxy has changed the `Host` header. Over http, `Origin` is compared with `Host`. If the
+/// browser sends none of these headers, the form token protects forms.
 pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();
@@ -154,7 +154,7 @@ pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     }
 }
 
-/// `GET /login`.
+/// `GET /login`: shows the login form.
 pub(crate) async fn get_login() -> Response {
     frame::render_login(StatusCode::OK, None)
 }
@@ -187,7 +187,7 @@ pub(crate) async fn post_login(
         Ok(cookie) => cookie,
         Err(error) => return frame::render_error(&app, None, error.into()),
     };
-    // A reverse proxy that terminates TLS is recognized by --url.
+    // If a reverse proxy terminates TLS, --url begins with https.
     let is_secure = connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"));
     ([(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure))], Redirect::to("/")).into_response()
 }
@@ -197,7 +197,7 @@ fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
     format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-/// `POST /logout`.
+/// `POST /logout`: ends the session.
 pub(crate) async fn post_logout(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

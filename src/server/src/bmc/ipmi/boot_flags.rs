@@ -9,7 +9,7 @@ const VALID: u8 = 0x80;
 const EFI: u8 = 0x20;
 const DEVICE: u8 = 0x3c;
 const PXE: u8 = 0x04;
-/// Flags of a controller that reports only the device, such as ipmi_sim; or outdated flags.
+/// Flags without the valid bit: the controller reports only the device, as ipmi_sim does, or the flags have expired.
 const DEVICE_ONLY: [u8; 2] = [0, PXE];
 
 impl IpmiController<'_> {
@@ -20,7 +20,7 @@ impl IpmiController<'_> {
         let _ = self.run(&["raw", "0x00", "0x08", "0x03", "0x08"]);
         let mut before = self.read_boot_flags().ok().flatten();
         if before == Some(DEVICE_ONLY) {
-            // These flags would prove nothing afterwards.
+            // If the same flags were read after the change, they would not prove that the change took effect.
             self.run(&["chassis", "bootdev", "none"])?;
             before = self.read_boot_flags().ok().flatten();
         }
@@ -41,12 +41,13 @@ impl IpmiController<'_> {
                 wanted[0], wanted[1]
             ))),
             Ok(None) | Err(_) => Ok(Some(format!(
-                "management controller {host} does not report its boot flags, so that they are not verified"
+                "management controller {host} does not report its boot flags, so they were not verified"
             ))),
         }
     }
 
-    /// Reads whether the flags are valid and request EFI, and the device; `None` if the controller does not report them.
+    /// Reads the flags [`VALID`] and [`EFI`] (first byte) and the boot device (second byte). Returns `None` if the
+    /// controller does not report them.
     fn read_boot_flags(&self) -> Result<Option<[u8; 2]>> {
         let output = self.run(&["chassis", "bootparam", "get", "5"])?;
         let data = output.lines().find_map(|line| line.trim().strip_prefix("Boot parameter data:"));

@@ -1,4 +1,4 @@
-//! Requests over IPMI, with a script in place of ipmitool that models a controller, and its quirks as shell code.
+//! Requests over IPMI. A script replaces ipmitool: it simulates a controller, and its quirks are shell code.
 
 use super::*;
 use PowerAction::{Cycle, Off, On, Pxe};
@@ -25,7 +25,7 @@ case "$*" in
 esac
 "#;
 
-/// Requests that ipmitool rejects with a message.
+/// Returns a quirk: ipmitool rejects these requests with this message.
 fn rejects(requests: &str, message: &str) -> String {
     format!("case \"$*\" in {requests}) echo '{message}' >&2; exit 1 ;; esac")
 }
@@ -54,7 +54,7 @@ fn perform_anywhere(dir: &TempDir, action: PowerAction) -> Result<Option<String>
     perform(dir.path(), action, &TargetMachine::default())
 }
 
-/// Requests that change something, without the arguments that all have in common.
+/// Returns the requests that change something, without the common arguments.
 fn changes(dir: &TempDir) -> Vec<String> {
     let log = fs::read_to_string(dir.path().join("log")).unwrap();
     let all = log.lines().map(|line| line.strip_prefix("hunter2 -I lanplus -H h -p 9001 -U admin -E ").expect(line));
@@ -76,7 +76,7 @@ fn each_action_is_requested_and_read_back() {
         (String::new(), "on", Cycle, &["chassis power cycle"]),
         (String::new(), "off", Cycle, &["chassis power on"]),
         (String::new(), "on", Pxe, &[KEEP_FLAGS, PXE_EFI]),
-        // The state was reached meanwhile.
+        // The machine reaches the state although the request is rejected.
         (
             format!("case \"$*\" in *'power off') echo off >power ;; esac; {}", present_state("*'power off'")),
             "on",
@@ -123,7 +123,7 @@ fn boot_flags_are_read_back() {
         (reports("8004"), "8000", Err("reports the boot flags 80 04, not a0 04")),
         (reports("2004"), "8000", Err("reports the boot flags 20 04, not a0 04")),
         (reports("a008"), "8000", Err("reports the boot flags a0 08, not a0 04")),
-        // ipmi_sim reports only the device. Outdated flags are the same, and prove nothing.
+        // ipmi_sim reports only the device. Expired flags look the same, and prove nothing.
         (reports("0004"), "8000", Ok(Some("not whether it is in force"))),
         (reports("0004"), "0004", Ok(Some("not whether it is in force"))),
         (reports("0004"), "no", Ok(Some("not whether it is in force"))),
@@ -174,7 +174,7 @@ fn what_goes_wrong_is_said_without_the_password() {
     }
 }
 
-/// A controller's GUID is a claim that may be another one than the firmware's UUID, so that it refuses nothing.
+/// Some controllers report a GUID that differs from the firmware's UUID, so a difference only causes a warning.
 #[test]
 fn another_guid_is_a_warning() {
     let warned = |guid: &str, machine: Option<&str>| {

@@ -1,4 +1,4 @@
-//! BIOS attributes of a system: current and pending values, the registry that describes them, and their changes.
+//! BIOS attributes of a system: current and pending values, attribute registry, and changes.
 
 use super::client::RedfishResource;
 use super::{RedfishMachine, find_settings, with_apply_time};
@@ -34,13 +34,13 @@ pub(crate) struct BiosState {
     registry_name: String,
     /// Path to which changes are sent; `None` if the attributes cannot be changed.
     settings_path: Option<String>,
-    /// `@Redfish.Settings` of the resource.
+    /// Value of `@Redfish.Settings` in the Bios resource.
     settings: Value,
     /// Target of the action that resets the attributes.
     reset_path: Option<String>,
 }
 
-/// Attribute in a registry.
+/// Attribute in an attribute registry.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct BiosAttribute {
@@ -71,7 +71,7 @@ impl BiosState {
         self.reset_path.is_some()
     }
 
-    /// Returns a Bios resource with these values that can be changed and reset.
+    /// Returns a Bios resource with these values, whose attributes can be changed and reset.
     #[cfg(test)]
     pub(crate) fn with_values(current: Value, pending: Value, registry: Value) -> BiosState {
         let attributes: Vec<BiosAttribute> = serde_json::from_value(registry).unwrap();
@@ -109,7 +109,7 @@ impl RedfishMachine<'_> {
     pub(crate) fn read_described_state(&self) -> Result<SystemState> {
         let mut state = self.read_state()?;
         if let Some(bios) = &mut state.bios {
-            // The registry is optional, and some services link to one that they do not have.
+            // The registry is optional, and some services link to a registry that does not exist.
             bios.registry = self.read_registry(&bios.registry_name).map(index_attributes).unwrap_or_default();
         }
         Ok(state)
@@ -130,8 +130,8 @@ impl RedfishMachine<'_> {
         })
     }
 
-    /// Reads the attributes of the registry with this name. If its name in the list of registries differs, as with sushy-emulator, the
-    /// registry itself must have the name.
+    /// Reads the attributes of the registry with this name. If the list of registries contains it under another name,
+    /// as with sushy-emulator, the name in the registry itself must match.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
         let list = self.client.fetch("/redfish/v1/Registries")?.document;
         let links = list["Members"].as_array().into_iter().flatten().filter_map(|link| link["@odata.id"].as_str());
@@ -151,7 +151,8 @@ impl RedfishMachine<'_> {
         Ok(Vec::new())
     }
 
-    /// Requests these values for the next restart. Values that the service lists as pending must be the requested ones.
+    /// Requests these values for the next restart. If the service lists pending values of these attributes, they must
+    /// be the requested ones.
     ///
     /// # Errors
     /// The service rejects them, reports other values, or has no settings resource.
@@ -194,7 +195,8 @@ fn read_attributes(resource: &Value) -> Map<String, Value> {
     resource["Attributes"].as_object().cloned().unwrap_or_default()
 }
 
-/// Describes the pending values that differ from the settings. Services that list only some pending values are checked after the restart.
+/// Describes the pending values that differ from the settings. Settings that the service does not list as pending are
+/// checked after the restart.
 fn find_unaccepted(settings: &[BiosSetting], pending: &Map<String, Value>) -> Vec<String> {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| {
         let reported = pending.get(name).filter(|reported| !reported.is_null() && !is_same_value(reported, value))?;

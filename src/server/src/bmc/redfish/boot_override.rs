@@ -1,4 +1,4 @@
-//! Boot override of a system: the device of the next boot or of all boots, in the boot mode of the machine.
+//! Boot override of a system: the device from which the system boots once or always, in the boot mode of the machine.
 //!
 //! Some controllers fall back to legacy boot if the mode is missing, others reject the mode; some change the override only in the settings
 //! resource of the system. All variants are tried, and the result is read back.
@@ -23,8 +23,8 @@ struct BootOverride<'a> {
 }
 
 impl RedfishMachine<'_> {
-    /// Sets the device from which the machine boots, at the next boot or at each, and reads it back. Returns a warning if the controller
-    /// reports another duration of the override.
+    /// Sets the device from which the machine boots, once or always, and reads the override back. Returns a warning if
+    /// the controller reports another value of `BootSourceOverrideEnabled`.
     ///
     /// # Errors
     /// The service does not support the device, rejects the request, or reports another device or boot mode afterwards.
@@ -66,15 +66,15 @@ impl RedfishMachine<'_> {
         Err(bmc_refusal(failure.unwrap_or_default()))
     }
 
-    /// Returns the path of the system's settings resource, if that contains the boot override.
+    /// Returns the path of the system's settings resource, if that resource contains a boot override.
     fn find_boot_settings<'s>(&self, system: &'s Value) -> Option<&'s str> {
         let path = find_settings(system)?;
         let settings = self.client.fetch(path).ok()?.document;
         (!settings["Boot"]["BootSourceOverrideTarget"].is_null()).then_some(path)
     }
 
-    /// Requests the override at a path, with the mode and, if the controller rejects the mode, without it. Returns the reason if it did not
-    /// take effect there.
+    /// Requests the override at a path, first with the boot mode. If the controller rejects the mode, repeats the
+    /// request without it. Returns the reason as the inner error if the override did not take effect.
     fn try_override(
         &self,
         path: &str,
@@ -111,7 +111,7 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the override of the system, or the pending one if only that has the target.
+    /// Reads the override of the system. If it does not have the requested target, reads the resource at `path`.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {
@@ -120,13 +120,14 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Returns a warning if the override lasts for another number of boots. sushy-emulator, for instance, reports `Continuous` always.
+    /// Returns a warning if the reported `BootSourceOverrideEnabled` differs from the requested one. sushy-emulator,
+    /// for instance, always reports `Continuous`.
     fn explain_duration(&self, boot: &Value, wanted: &BootOverride) -> Option<String> {
         let enabled = boot["BootSourceOverrideEnabled"].as_str().filter(|enabled| *enabled != wanted.enabled)?;
         let url = self.client.url;
         let what =
             format!("management controller {url} reports BootSourceOverrideEnabled {enabled}, not {}", wanted.enabled);
-        Some(sanitize_line(&format!("{what}: the boot device may be in force for another number of boots")))
+        Some(sanitize_line(&format!("{what}: the boot device may be in force for more or fewer boots than requested")))
     }
 }
 
@@ -139,13 +140,14 @@ impl BootOverride<'_> {
         json!({ "Boot": boot })
     }
 
-    /// Describes the first property that does not have the requested value, with both values. The mode may have been omitted.
+    /// Describes the first property that differs from the requested value, with both values. `sent_mode` is `None` if
+    /// the request omitted the mode.
     fn find_difference(&self, boot: &Value, sent_mode: Option<&str>) -> Option<String> {
         let text = |name: &str| boot[name].as_str();
         let expected_mode = sent_mode.or(self.mode.filter(|mode| *mode == UEFI));
         let differences = [
             ("BootSourceOverrideTarget", text("BootSourceOverrideTarget").or(Some("unknown")), Some(self.target)),
-            // Controllers that report Continuous for a single boot cause a warning.
+            // Continuous is not an error here; `explain_duration` returns a warning for it.
             (
                 "BootSourceOverrideEnabled",
                 text("BootSourceOverrideEnabled").filter(|it| *it != "Continuous"),
@@ -159,13 +161,14 @@ impl BootOverride<'_> {
         Some(sanitize_line(&format!("{name} {actual}, not {expected}")))
     }
 
-    /// Returns whether the mode is the requested one without being sent.
+    /// Returns whether the controller would keep the requested mode if the request omitted it.
     fn is_preserved_by(&self, before: &Value) -> bool {
         self.mode != Some(UEFI) || before[MODE].as_str() == self.mode
     }
 }
 
-/// Returns the boot mode to request: that of the firmware which the machine registered with, otherwise the present one.
+/// Returns the boot mode to request: the mode of the registered firmware type or, if the type is unknown, the current
+/// mode.
 fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     let present = boot[MODE].as_str()?;
     Some(match firmware {
@@ -175,7 +178,7 @@ fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     })
 }
 
-/// Returns the values of a list if it has any, but not this one.
+/// Returns the values of a list, joined by commas, if the list is not empty and does not contain this value.
 fn list_excluding(list: &Value, value: &str) -> Option<String> {
     let known: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     (!known.is_empty() && !known.contains(&value)).then(|| known.join(", "))

@@ -1,6 +1,7 @@
 //! Requests to one controller: redirects, ETags, and the controller's error messages.
 //!
-//! Each request uses its own connection, since some controllers close connections without notice. The password is sent to no other origin.
+//! Each request uses its own connection, since some controllers close connections without notice. The password is never
+//! sent to another origin.
 
 use super::etag;
 use super::session::Session;
@@ -58,7 +59,7 @@ pub(super) struct RedfishResponse {
     body: Vec<u8>,
 }
 
-/// Resource with the ETags under which it can be changed.
+/// Resource, with the ETags that changes of it must contain.
 pub(super) struct RedfishResource {
     pub document: Value,
     etag: Option<String>,
@@ -143,7 +144,8 @@ impl<'a> RedfishClient<'a> {
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
     }
 
-    /// Returns whether the controller rejects the session, or Basic authentication.
+    /// Returns whether a session must be opened: the controller does not offer Basic authentication, or has rejected
+    /// the session.
     fn requires_session(&self, response: &RedfishResponse) -> bool {
         let offers = response.headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
         let mut offers = offers.map(str::to_lowercase);
@@ -151,7 +153,7 @@ impl<'a> RedfishClient<'a> {
             && (self.session.borrow().is_some() || !offers.any(|offer| offer.contains("basic")))
     }
 
-    /// Resolves a link of the controller, which must lead to the controller itself.
+    /// Resolves a link in a response. The target must be on the same controller.
     fn resolve_link(&self, link: &str) -> Result<Url> {
         let base = Url::parse(self.url).context(Phase::Control, || format!("cannot parse the address {}", self.url))?;
         let url = base.join(link).ok().filter(|url| url.origin() == base.origin());
@@ -160,8 +162,9 @@ impl<'a> RedfishClient<'a> {
         })
     }
 
-    /// Returns the URL to which the response redirects the request; `None` if it is not a redirect. A changing request is repeated only
-    /// if its method is preserved: with 307 and 308, and for the same path with or without a trailing slash.
+    /// Returns the URL to which the response redirects the request; `None` if it is not a redirect. A request other
+    /// than GET is repeated only if the redirect preserves its method: a status of 307 or 308, or a path that differs
+    /// only in a trailing slash.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -174,7 +177,7 @@ impl<'a> RedfishClient<'a> {
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
             return Err(refused(format!(
-                "it redirects to {origin}, another address, to which the password is not sent; if this is the controller's own address, use it"
+                "it redirects to another address, {origin}, to which the password is not sent; if this is the controller's own address, use it"
             )));
         }
         let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;
@@ -183,7 +186,7 @@ impl<'a> RedfishClient<'a> {
         match preserves || is_same {
             true => Ok(Some(next)),
             false => Err(refused(format!(
-                "it redirects the {method} to the other path {}",
+                "it redirects the {method} to another path, {}",
                 untrusted_text::sanitize_line(next.path())
             ))),
         }
@@ -225,7 +228,7 @@ impl RedfishResponse {
         String::from_utf8_lossy(&self.body).contains(text)
     }
 
-    /// Returns whether the request cannot be carried out in this form or in the present state, so that another one may be accepted.
+    /// Returns whether the controller may accept the request in another form or at another time, judging by the status.
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self.status.as_u16(), 400 | 404 | 405 | 409 | 422 | 501)
     }
@@ -260,7 +263,7 @@ fn format_message(message: &Value) -> Option<String> {
     if let Some(text) = message["Message"].as_str().filter(|text| !text.is_empty()) {
         return Some(text.to_owned());
     }
-    // Older versions of iLO spell it MessageID.
+    // Older versions of iLO use the spelling MessageID.
     let id = message["MessageId"].as_str().or(message["MessageID"].as_str())?;
     let args = message["MessageArgs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>();
     Some(if args.is_empty() { id.to_owned() } else { format!("{id}: {}", args.join(", ")) })

@@ -22,7 +22,7 @@ pub(crate) struct DoubleState {
     pub power: &'static str,
     /// Boot override: enabled, target and mode.
     pub boot: [String; 3],
-    /// State that is reported while a change lags, and the number of such reads.
+    /// Former power state and boot override, and the number of reads that still report them after a change.
     former: Option<(&'static str, [String; 3], u32)>,
     unavailable: u32,
     busy: u32,
@@ -75,7 +75,8 @@ impl RedfishDouble {
         self.http.requests()
     }
 
-    /// Requests that change the system, each with its body: `POST ForceOff`, or `PATCH` with the path and the mode.
+    /// Returns the requests that changed the system, such as `POST ForceOff`, or `PATCH` with the last segment of the
+    /// path and the boot mode.
     pub(crate) fn changes(&self) -> Vec<String> {
         let changes = self.requests().into_iter().filter_map(|request| {
             let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
@@ -92,7 +93,7 @@ impl RedfishDouble {
     }
 }
 
-/// Converts a response to one after which the connection is closed late.
+/// Converts a response, so that the connection is closed only after this time.
 fn to_late_close(response: &Act, milliseconds: u64) -> Act {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);
@@ -269,7 +270,7 @@ impl Exchange<'_> {
         system
     }
 
-    /// Prepares the reads after a change.
+    /// Prepares the delayed or failing reads after a change.
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));

@@ -1,4 +1,4 @@
-//! ETags of resources, in the forms that controllers accept back.
+//! ETags of resources, in the forms that controllers accept in `If-Match`.
 
 /// Returns the values of `If-Match` to try for a resource, in this order: the ETag in the header, then in the document, each as received and
 /// in its strong form; no `If-Match`, since some controllers reject every value; and `*`, since others require the header without
@@ -22,7 +22,7 @@ fn to_strong_form(etag: &str) -> String {
     format!("\"{}\"", opaque.trim_end_matches("-gzip"))
 }
 
-/// Returns whether the text can be sent as a header. A document may contain any text.
+/// Returns whether the ETag can be sent in a header. The ETag in a document may contain any characters.
 fn is_header_value(etag: &str) -> bool {
     !etag.is_empty() && etag.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
 }

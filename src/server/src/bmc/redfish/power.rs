@@ -1,4 +1,4 @@
-//! Power of a system: reset types that the controller supports, and the state that it reports afterwards.
+//! Power control of a system: selection of a supported reset type, and check of the power state afterwards.
 
 use super::RedfishMachine;
 use super::client::RedfishResource;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const ON: &str = "On";
 const OFF: &str = "Off";
-/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is a type of Huawei.
+/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is specific to Huawei's controllers.
 const SWITCH_ON: [&str; 2] = ["On", "ForceOn"];
 const SWITCH_OFF: [&str; 1] = ["ForceOff"];
 const RESTART: [&str; 3] = ["ForceRestart", "PowerCycle", "ForcePowerCycle"];
@@ -18,15 +18,15 @@ const RESTART: [&str; 3] = ["ForceRestart", "PowerCycle", "ForcePowerCycle"];
 type ResetResult = std::result::Result<&'static str, Error>;
 
 impl RedfishMachine<'_> {
-    /// Switches the machine on. A machine that is on is left as it is.
+    /// Switches the machine on, unless it is on already.
     ///
     /// # Errors
-    /// The service does not support it, rejects it, or does not report the state afterwards.
+    /// The service does not support the action, rejects the request, or does not report the new state afterwards.
     pub(crate) fn switch_on(&self) -> Result<()> {
         self.reach_state(&self.client.fetch(&self.path)?, ON, &SWITCH_ON)
     }
 
-    /// Switches the machine off without a shutdown. A machine that is off is left as it is.
+    /// Switches the machine off without a shutdown, unless it is off already.
     ///
     /// # Errors
     /// As with [`RedfishMachine::switch_on`].
@@ -47,7 +47,7 @@ impl RedfishMachine<'_> {
             Ok(kind) => self.await_state(ON, Ok(kind)),
             Err(_) => {
                 self.switch_off()?;
-                // Some controllers reject the request for some seconds after they have switched the machine off.
+                // Some controllers refuse to switch a machine on for some seconds after it was switched off.
                 read_until(READS_AFTER_REJECTION, || self.switch_on(), |()| true)
             }
         }

@@ -1,4 +1,4 @@
-//! Every quirk of the double with every operation that it concerns: the requests, and the result.
+//! Every quirk of the test double with every operation that it affects: the requests that are sent, and the results.
 
 use super::double::*;
 use super::*;
@@ -70,7 +70,7 @@ fn every_quirk_switches_the_power() {
         (&[], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (&[], "Off", PowerAction::Cycle, &["POST On"]),
-        // A machine that is in the state already is left as it is.
+        // A machine that is already in the requested state is not switched.
         (&[Conflict], "On", PowerAction::On, &[]),
         (&[Conflict], "Off", PowerAction::Off, &[]),
         (&[Slash(308)], "On", PowerAction::Off, &["POST ForceOff"; 2]),
@@ -167,7 +167,7 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
         ("Legacy", None, &[ModeLost], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Bios), &[ModeReadOnly], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Uefi), &[ModeMissing], Ok("Legacy")),
-        // A legacy boot would not install a UEFI machine, so that the override is not changed.
+        // A legacy boot would not install a UEFI machine, so the override is not changed.
         ("Legacy", Some(FirmwareType::Uefi), &[ModeReadOnly], Err("PropertyNotWritable: BootSourceOverrideMode")),
     ] {
         let double = RedfishDouble::start("On", quirks);

@@ -1,4 +1,5 @@
-//! Sessions, for controllers that do not accept Basic authentication. A session ends with its client, because controllers limit their number.
+//! Sessions, for controllers that do not accept Basic authentication. The client closes its session when it is dropped,
+//! because controllers limit the number of sessions.
 
 use super::client::{RedfishClient, RedfishRequest};
 use crate::bmc::bmc_refusal;
@@ -31,7 +32,7 @@ impl RedfishClient<'_> {
         Ok(())
     }
 
-    /// Returns the path of the sessions in the service root, which is readable without credentials.
+    /// Reads the path of the session collection from the service root, which is readable without credentials.
     fn find_sessions(&self) -> String {
         let root = RedfishRequest { is_anonymous: true, ..RedfishRequest::new(Method::GET, "/redfish/v1/") };
         let root = self.send(&root).ok().and_then(|response| response.document());
@@ -43,7 +44,7 @@ impl RedfishClient<'_> {
 impl Drop for RedfishClient<'_> {
     fn drop(&mut self) {
         let link = self.session.borrow().as_ref().and_then(|session| session.link.clone());
-        // If this fails, the controller ends the session after its timeout.
+        // If the deletion fails, the controller closes the session after a timeout.
         let _ = link.map(|link| self.send(&RedfishRequest::new(Method::DELETE, &link)));
     }
 }

@@ -1,4 +1,4 @@
-//! Systems of a Redfish controller: which of them is the machine, and errors of the controller.
+//! Selection of the machine among the systems of a Redfish controller, and errors of the controller.
 
 use super::*;
 use crate::bmc::switch_power;
@@ -30,7 +30,7 @@ fn of_several_systems_the_one_with_the_machines_id_is_meant() {
     assert_eq!(switches(&server).len(), 1);
 }
 
-/// A controller with these UUIDs, one for each of its systems.
+/// Starts a controller with one system for each of these UUIDs.
 fn systems(uuids: &'static [&'static str]) -> Server {
     Server::start(Vec::new(), move |request: &Request| {
         let links: Vec<_> =
@@ -68,7 +68,7 @@ fn the_only_system_with_another_uuid_is_not_switched() {
         let why = error.to_string();
         assert!(why.contains(own) && why.contains(other) && why.contains("/redfish/v1/Systems/0"), "{why}");
         assert!(switches(&server).is_empty());
-        // Byte-swapped it is the same machine; and a path behind the address is the operator's word.
+        // The same UUID with swapped bytes is accepted. A path after the address selects the system without comparison.
         for id in [own, "44454c4c-5100-1030-8031-b2c04f333633"] {
             restart(&bmc(&server, None), Some(id)).unwrap();
         }
@@ -103,7 +103,7 @@ fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
     restart(&bmc(&server_of_both, None), Some(ID)).unwrap();
     let reset = |number: usize| format!("POST /redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset");
     assert_eq!((switches(&server), switches(&server_of_both)), (vec![reset(1)], vec![reset(1)]));
-    // A default that two blades share selects neither.
+    // A default UUID that two blades share does not select either of them.
     let shared = "03000200-0400-0500-0006-000700080009";
     let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
     let why = restart(&bmc(&server, None), Some(shared)).unwrap_err().to_string();
@@ -164,7 +164,7 @@ fn no_password_is_sent_to_another_origin() {
         );
     }
     assert!(other.requests().is_empty());
-    // A link to another origin is not followed either.
+    // Links to another origin are not followed either.
     let link = other.url("redfish/v1/Systems/1");
     let members = json!({ "Members": [{ "@odata.id": link }] }).to_string();
     let server = Server::start(Vec::new(), move |_| Act::says(200, &members));

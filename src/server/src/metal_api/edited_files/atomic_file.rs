@@ -1,5 +1,6 @@
-//! Atomic changes of a file on disk. The new file is exchanged with the old one atomically, and the old file is read afterwards. If its
-//! content is not the expected one, another process has edited the file concurrently, and the old file is put back.
+//! Atomic changes of a file on disk. The new file is exchanged with the old one atomically, and the old file is read
+//! afterwards. If its content differs from the expected one, another process has edited the file concurrently, and the
+//! old file is restored.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Error, ErrorKind};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EditResult {
     Written,
-    /// Concurrent change of the file, which is left as it is.
+    /// The file was changed concurrently, and was not written.
     Changed,
 }
 
@@ -28,7 +29,7 @@ pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult
     made
 }
 
-/// Replaces the content of a file, which must be `old`.
+/// Replaces the content of a file, if it is still `old`.
 pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {
@@ -36,8 +37,8 @@ pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Res
     }
     let new = write_temporary(path, new, is.permissions())?;
     match exchange_files(&new, path) {
-        // Not supported by all filesystems, in particular network filesystems: there, an edit between the comparison and the rename is
-        // lost.
+        // Some filesystems do not support the exchange, in particular network filesystems. On these, an edit between
+        // the comparison and the rename is lost.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return rename_over(&new, path, old),
         swapped => swapped.inspect_err(|_| drop(fs::remove_file(&new)))?,
     }
@@ -61,7 +62,7 @@ fn rename_over(new: &Path, path: &Path, old: &str) -> std::io::Result<EditResult
     Ok(EditResult::Written)
 }
 
-/// Removes a file, whose content must be `old`.
+/// Removes a file, if its content is still `old`.
 pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditResult> {
     let aside = hidden_path(path, "gone")?;
     match fs::rename(path, &aside) {
@@ -71,7 +72,7 @@ pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditRe
     let done = match fs::read(&aside)? == old.as_bytes() {
         true => EditResult::Written,
         false => {
-            // If a new file exists at the path, it is the newer edit.
+            // If a file exists at the path by now, it is a newer edit, and is kept.
             match fs::hard_link(&aside, path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => EditResult::Changed,
@@ -165,7 +166,7 @@ mod tests {
         assert!(replace_content(&path, "a", "b").unwrap_err().to_string().contains("change its target"));
         fs::remove_file(&path).unwrap();
         assert_eq!(replace_content(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
-        // A folder in the place of the file.
+        // A folder instead of the file.
         fs::create_dir(&path).unwrap();
         assert!(remove_unchanged(&path, "a").is_err());
         assert!(create_file(&path.join("none/deeper.yaml"), "x").is_err());

@@ -1,7 +1,7 @@
-//! Lifecycle of a Kubernetes volume as in the operator of MetalK8s, translated from the diagrams in its design proposal. Pure.
+//! Lifecycle of a Kubernetes volume, translated from the diagrams in the design proposal of MetalK8s' operator. Pure.
 //!
-//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine takes the place of that job, so a volume waits
-//! for the next installation.
+//! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine replaces the Salt job, so a volume
+//! waits for the next installation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(crate) enum PersistentVolumePhase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PersistentVolumeStatus {
     pub phase: PersistentVolumePhase,
-    /// Marked for deletion.
+    /// True if the PersistentVolume is marked for deletion.
     pub terminating: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum StorageJob {
     )]
     NotFound,
     Succeeded,
-    /// The job has succeeded, and the volume records that.
+    /// The job has succeeded, and the volume's record contains the success.
     Done,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum StorageJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObservedVolume {
     pub valid: bool,
-    /// Marked for deletion.
+    /// True if the volume is marked for deletion.
     pub deleted: bool,
     /// `None` until the volume is first reconciled.
     pub state: Option<VolumeState>,
@@ -155,8 +155,8 @@ pub(crate) fn can_be_deleted(state: Option<VolumeState>, persistent: Option<Pers
     }
 }
 
-/// Performs steps until an installation must be waited for, and returns the resulting state; `None` if the volume is deleted. The longest
-/// sequence has five steps.
+/// Performs steps until the volume waits for an installation or no step remains. Returns the resulting state, or `None`
+/// if the volume is deleted. The longest sequence has five steps.
 pub(crate) fn settle_state(mut seen: ObservedVolume) -> Option<VolumeState> {
     for _ in 0..8 {
         match next_step(Some(&seen)) {
@@ -206,7 +206,8 @@ mod tests {
         Some(PersistentVolumeStatus { phase, terminating })
     }
 
-    /// Each way through the diagrams "Reconciliation loop (top level)", "Volume Deployment" and "Volume Finalization".
+    /// Every path through the diagrams "Reconciliation loop (top level)", "Volume Deployment" and "Volume
+    /// Finalization".
     #[test]
     fn every_row_of_the_diagrams() {
         let of = |state: VolumeState| ObservedVolume { state: Some(state), ..NEW };

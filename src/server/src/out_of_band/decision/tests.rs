@@ -1,4 +1,4 @@
-//! Next action of a run, for every phase, step and state of the machine that matters.
+//! Next action of a run, for every relevant combination of phase, step and state of the machine.
 
 use super::*;
 use model::deploy_steps::BootDevice;
@@ -33,7 +33,7 @@ fn run(step: OutOfBandStep, phase: RunPhase) -> OutOfBandRun {
     }
 }
 
-/// State of a system with this power, and the current and pending value of the attribute `Vmx`.
+/// Returns the state of a system with this power state, and these current and pending values of the attribute `Vmx`.
 fn system(power: &str, current: &str, pending: &str) -> SystemState {
     let values = |vmx: &str| json!({"Vmx": vmx, "Cores": 4, "Other": true});
     SystemState {
@@ -43,7 +43,7 @@ fn system(power: &str, current: &str, pending: &str) -> SystemState {
     }
 }
 
-/// Machine that runs the ramdisk.
+/// Returns the observation of a machine that runs the ramdisk.
 fn seen(system: &SystemState) -> RunObservation<'_> {
     RunObservation { system, in_ramdisk: true, booted: None, phase_age: SOON }
 }
@@ -65,7 +65,7 @@ fn a_step_starts_with_its_change_or_is_completed_already() {
     for (step, power, current, pending, expected) in [
         (apply(), "On", "Off", "Off", "change"),
         (apply(), "On", "On", "On", "complete"),
-        // A pending change would replace the value at the next restart, or must be applied by one.
+        // Current and pending values differ: a restart would replace the requested value, or is needed to apply it.
         (apply(), "On", "On", "Off", "change"),
         (apply(), "On", "Off", "On", "change"),
         (apply(), "Off", "Off", "Off", "change"),
@@ -88,7 +88,7 @@ fn a_step_starts_with_its_change_or_is_completed_already() {
     assert_eq!(decide_action(&finished, &seen(&none)), RunAction::Finish);
 }
 
-/// The server may have ended at any time: values that the service reports before the restart prove nothing.
+/// The server may have been stopped at any time, so values that the service reports before the restart prove nothing.
 #[test]
 fn after_a_change_only_a_boot_completes_a_step() {
     let applied = system("On", "On", "On");
@@ -137,7 +137,7 @@ fn nothing_is_changed_while_another_system_may_run() {
     let system = system("On", "Off", "Off");
     let away = RunObservation { in_ramdisk: false, phase_age: LATE, ..seen(&system) };
     let RunAction::Fail(why) = decide_action(&run(apply(), RunPhase::Ready), &away) else { panic!() };
-    assert!(why.contains("does not run the ramdisk, so that nothing may be changed; power-cycle it"), "{why}");
+    assert!(why.contains("has not run the ramdisk, which is required for changes; power-cycle it"), "{why}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn restarts_and_waits_end() {
 #[test]
 fn changes_without_a_restart_are_read_back() {
     for (step, power, age, expected) in [
-        // The boot device was read back when it was requested.
+        // The request for the boot device has already verified the result.
         (disk(), "On", SOON, "complete"),
         (PowerOff, "Off", SOON, "complete"),
         (PowerOff, "On", SOON, "wait"),

@@ -1,4 +1,4 @@
-//! Requests of the two machines, and what the responses instruct them to do.
+//! Requests of the two machines, and the instructions in the responses.
 
 use super::*;
 use crate::migrations::{MigrationRole, MigrationState};
@@ -66,7 +66,8 @@ impl World {
             MigrationAnswer::Ended => prop_assert!(!is.state.is_open(), "its end is reported too early: {is:?}"),
             MigrationAnswer::Unmentioned => prop_assert!(false, "the response does not mention the migration {is:?}"),
         }
-        // A server of an earlier version gives no reason to assume an end, whatever its files contain.
+        // A response of a server of an earlier version must never be interpreted as the end of the migration, whatever
+        // the files contain.
         let old = heard(order, moving, None);
         prop_assert!(matches!(old, MigrationAnswer::Role(_) | MigrationAnswer::Unmentioned), "{old:?}");
         Ok(())
@@ -94,7 +95,7 @@ impl World {
         let Ok(Some(assigned)) = resolve_allocation(&machine, &standing, &self.known) else { return Ok(()) };
         match (hands, part, assigned.installs) {
             (MigrationRole::Unaffected, _, false) => {
-                // The agent boots the installed system, and sends nothing more.
+                // The agent boots the installed system, and does not send further requests.
                 self.sides[index(part)].leave();
                 self.may_run(part, &format!("{allocation} is installed"))
             }
@@ -103,18 +104,19 @@ impl World {
                 prop_assert!(allocation == NEW && !open, "A is given {allocation} to install");
                 Ok(())
             }
-            // Another installation than that of the migration replaces what it has started.
+            // A different installation replaces the one that the migration has started.
             (MigrationRole::Unaffected, MigrationSide::Receive, true) => {
                 prop_assert!(allocation == NEW, "B is given {allocation} to install as if it were new");
                 Ok(())
             }
-            // A system that is sent or received must never be installed from an image: `machine_requests` serves nothing then.
+            // A system that is sent or received must never be installed from an image, so `machine_requests` does not
+            // serve an allocation.
             _ => Ok(()),
         }
     }
 
-    /// Returns the role of the machine as `migrations/machine_requests` serves it: if A's file can be read, and has the migrated
-    /// allocation.
+    /// Returns the machine's role as in `migrations::machine_requests`, which requires that A's file is readable and
+    /// contains the migrated allocation.
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();
         let is = find_live(&self.database, id(part)).unwrap()?;

@@ -1,4 +1,4 @@
-//! Steps of the operator, the server and the two machines, in the usual order and in any order.
+//! Steps of the operator, the server and the two machines, in the usual order or in random order.
 
 use super::*;
 use model::migration::MigrationSide;
@@ -13,7 +13,7 @@ pub(super) enum Step {
     Ask(MigrationSide),
     Stand(MigrationSide),
     Begin,
-    /// Report of the current boot, or of the one before it.
+    /// Report of the current boot, or of the previous boot if true.
     Success(MigrationSide, bool),
     Failure(MigrationSide, bool),
     Phone,
@@ -21,7 +21,7 @@ pub(super) enum Step {
     Cancel {
         off: bool,
     },
-    /// The server scans the directory; after a restart it does so first.
+    /// The server scans the directory, which is also its first step after a restart.
     Look,
     /// The server changes one file.
     Settle,

@@ -4,9 +4,10 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_taken_back_gives_one_its_system_again() {
-    // Before anything was written, in the middle, and after two has received all.
+    // A migration is cancelled before anything was written, during the copy, and after the target has received
+    // everything.
     let (server, _) = Running::move_ordered().await;
-    // Its running system may go there without its firmware.
+    // The running system of machine one may start the ramdisk without its firmware.
     let without_firmware = async || server.ask("GET", &format!("/boot.json?uuid={ONE}"), &[], "").await.status;
     assert_eq!(without_firmware().await, 200);
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.json()["state"], json!("cancelled"));
@@ -23,7 +24,7 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     assert_eq!(server.told(TWO, &two).await, Value::Null);
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 409);
     assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
-    // Not even with its allocation in the file of the other one.
+    // Machine two does not boot from its disk even if its file contains the allocation.
     server.write("machines/two.yaml", &machine_file(TWO, "two", "52:54:00:00:00:02", MARKED, ""));
     server.heard("two.yaml:6:7: allocation a1 was migrated").await;
     assert!(!server.is_disk(TWO).await);
@@ -45,7 +46,7 @@ async fn what_is_taken_back_gives_one_its_system_again() {
     assert!(server.is_disk(ONE).await && !server.is_disk(TWO).await);
     let listed = server.listed().await;
     assert_eq!((&listed["installed"], &listed["allocation"]), (&json!(true), &json!(MARKED)));
-    // Its marker is its own again, so that it can be moved once more, or be reinstalled.
+    // The marker belongs to machine one again, so it can be migrated again or reinstalled.
     server.order("debian-13").await;
 }
 
@@ -62,7 +63,7 @@ async fn a_refused_plan_ends_the_order() {
     assert_eq!(server.word(ONE, &one, &order).await, "refused");
     assert!(server.is_disk(ONE).await);
 
-    // What has begun is tried again, three times.
+    // A started migration is retried after a failure.
     let (server, _, _, two) = Running::move_begun().await;
     assert_eq!(server.report_to(TWO, &two, failure(false)).await.json(), json!({ "retry": true }));
     assert_eq!(server.state().await, "copying");

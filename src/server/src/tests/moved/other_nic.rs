@@ -1,10 +1,10 @@
-//! Boots by a NIC that no file lists, while a migration determines what its machines boot.
+//! Boots through a NIC that no file lists, during and after migrations.
 
 use super::*;
 use crate::tests::reinstall::with_images;
 
 impl Running {
-    /// The same by a card that is in no file.
+    /// Boots the machine through a NIC that is not in any file, and returns what the script does.
     async fn by_another_card(&self, id: &str) -> &'static str {
         let script = self.boot(&format!("uuid={id}&mac=52:54:00:00:00:99")).await.text();
         let held = "/boot.ipxe?uuid=${uuid}&mac=${netX/mac} || goto again";
@@ -17,7 +17,7 @@ impl Running {
     }
 }
 
-/// What the machine itself would get to boot its disk, it gets by any card; and what keeps it from its disk, too.
+/// Whether a machine may boot from its disk does not depend on the NIC.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_card_does_not_boot_what_was_moved() {
     let none = Running::start_in(with_images()).await;
@@ -43,7 +43,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.state().await, "done");
     let server = server.restarted().await;
     assert_eq!(by_both(&server).await, ["waits", "disk"], "done");
-    // Its disks still hold it, whatever it is to become.
+    // The disks of machine one still contain the migrated system, whatever its next allocation is.
     for allocation in [MARKED, "a9"] {
         server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", allocation, ""));
         assert_eq!(server.by_another_card(ONE).await, "waits", "{allocation}");
@@ -59,7 +59,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
     assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
 
-    // What was taken back.
+    // A cancelled migration.
     let (server, _, _, two) = Running::move_begun().await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     server.files_say("two", "one").await;
@@ -67,7 +67,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(by_both(&server).await, ["disk", "waits"], "cancelled");
 }
 
-/// Whether the script returns to the firmware, which boots the disk, if the ramdisk cannot be loaded.
+/// Returns whether the script returns to the firmware, which boots the disk, if the ramdisk cannot be loaded.
 fn returns_to_firmware(script: &str) -> bool {
     assert_ne!(script.contains("\nexit 1\n"), script.ends_with("\nreboot || goto again\n"), "{script}");
     script.contains("\nexit 1\n")

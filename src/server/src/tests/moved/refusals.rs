@@ -1,4 +1,4 @@
-//! Migrations that cannot be ordered, and calls of their machines that are refused.
+//! Migrations that cannot be ordered, and requests of their machines that are refused.
 
 use super::*;
 use crate::tests::reinstall::with_images;
@@ -42,7 +42,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
         server.call(&server.operator(), "DELETE", &format!("/v1/machine/{ONE}/reinstall"), &Value::Null).await;
     assert_eq!(cancelled.status, 200);
     assert_eq!(server.about_move("POST", "", json!({ "to": TWO, "disks": { "/dev/sda": "N1" } })).await.status, 200);
-    // And while it is open, nothing else is.
+    // While the migration is open, other orders for its machines are refused.
     assert!(refused(json!({ "to": TWO }), 409).await.contains("is part of a migration"));
     assert_eq!(server.press(ONE, "debian-13", json!({})).await.status, 409);
     for (method, path, body) in [
@@ -67,7 +67,7 @@ async fn all_that_speaks_against_it_is_said_at_once() {
     );
 }
 
-/// The very disk in both machines, or a shelf that both reach.
+/// The same disk in both machines, for example in a disk shelf that is connected to both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_of_the_machine_itself_is_refused_at_once() {
     let bytes = 1_000_000_000u64;

@@ -1,10 +1,10 @@
-//! What is told to those who watch: bounded, and ended with the session and the server.
+//! Live updates: their number is limited, and they end with the session and the server.
 
 use super::*;
 use crate::web::live_updates::WATCHERS;
 use tokio::net::tcp::OwnedReadHalf;
 
-/// An answer that goes on.
+/// Response that is received continuously.
 struct Watching {
     read: OwnedReadHalf,
     _write: tokio::net::tcp::OwnedWriteHalf,
@@ -24,7 +24,7 @@ impl Browser<'_> {
 }
 
 impl Watching {
-    /// Reads until these words have come.
+    /// Reads until these words were received.
     async fn until(&mut self, words: &str) {
         let read = async {
             while !self.heard.contains(words) {
@@ -37,7 +37,7 @@ impl Watching {
         tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("never: {words}"));
     }
 
-    /// Reads until nothing comes any more.
+    /// Reads until the end of the response.
     async fn ends(mut self) {
         let read = async { while self.read.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {} };
         tokio::time::timeout(PATIENCE, read).await.expect("it ends");
@@ -61,7 +61,7 @@ async fn an_installation_is_seen_to_move() {
     server.write("machines/two.yaml", "id: [\n");
     watching.until("event: directory").await;
     watching.until("two.yaml").await;
-    // It ends with the session.
+    // The updates end with the session.
     let form = browser.token().await;
     assert_eq!(browser.post("/logout", &[], &[("form", &form)]).await.status, 303);
     watching.ends().await;
@@ -91,7 +91,7 @@ async fn only_so_many_watch_and_a_place_is_given_back() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         again = browser.watch().await;
     }
-    // The end of the server waits for none of them.
+    // The shutdown of the server does not wait for watchers.
     server.stop().await;
     again.ends().await;
 }

@@ -1,14 +1,14 @@
-//! A machine's page: everything that a machine says is text.
+//! Page of a machine: text that a machine sends must not become markup.
 
 use super::super::preview::inventory;
 use super::*;
 use control::api_types::RegisterRequest;
 use model::inventory::Inventory;
 
-/// Closes texts, attributes and comments, and would run.
+/// Text that would end attributes, elements and comments, and execute a script, if it was not escaped.
 const HOSTILE: &str = "\"'></pre></title><script>alert(1)</script><img src=x onerror=alert(2)>--&lt;";
 
-/// An inventory that says it wherever a machine has a word.
+/// Returns an inventory with this text in all strings that a machine chooses.
 fn hostile() -> Inventory {
     let mut hostile = inventory();
     let set = |texts: &mut [&mut String]| texts.iter_mut().for_each(|text| HOSTILE.clone_into(text));
@@ -100,7 +100,7 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     for words in words.into_iter().chain([disk.serial.as_str()]) {
         assert!(page.contains(words), "{words}: {page}");
     }
-    // Past the point of no return it is still what its agent does.
+    // After the point of no return, the page still shows the plan that the agent carries out.
     assert_eq!(server.begin(&token, "").await, 200);
     assert!(browser.text(&path).await.contains("── point of no return"));
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "plan": "  1  image.reach\n\nexactly  so",

@@ -1,4 +1,4 @@
-//! A reinstall from the page: the plan first, the machine's name, and who is refused.
+//! Reinstall from the web page: the plan, the confirmation by name, and refusals.
 
 use super::*;
 
@@ -21,7 +21,7 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     refused(&with_image, "is not installed yet").await;
     server.installed().await;
     refused(&format!("{path}?image=debian-99"), "there is no image &quot;debian-99&quot;").await;
-    // Without an inventory there is no plan, and the page orders nothing.
+    // Without an inventory, the plan is unknown, and nothing can be ordered on the page.
     let page = browser.text(&with_image).await;
     assert!(page.contains("the machine has never registered") && !page.contains("button class=\"danger\""), "{page}");
 
@@ -65,7 +65,8 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     assert_eq!(browser.post(&cancel, &[], &[("form", form)]).await.status, 404);
 }
 
-/// After an installation nobody has looked at the disks: what is known of them is said, and that it is not all.
+/// After an installation, the inventory is outdated. The page shows what is known about the disks, and states that the
+/// disks have changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_foreseen_is_said_to_be_that() {
     let server = Running::start_in(with_images()).await;
@@ -82,7 +83,7 @@ async fn what_is_foreseen_is_said_to_be_that() {
     }
     let fields = ["form", "shown"].map(|name| (name, value(&page, name)));
     let fields = [&fields[..], &[("image", "debian-13"), ("name", "one")]].concat();
-    // The machine is locked meanwhile.
+    // The machine is locked after the plan was shown.
     server.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "locked: by me\n"));
     let began = std::time::Instant::now();
     while !browser.text(&format!("/machines/{ONE}")).await.contains("Locked: by me") {

@@ -1,4 +1,4 @@
-//! DHCP, TFTP and HTTP requests of the firmware of a machine, from a network namespace of its own.
+//! DHCP, TFTP and HTTP requests of a machine's firmware, from a separate network namespace.
 
 use super::*;
 use nix::sched::{CloneFlags, unshare};
@@ -11,7 +11,7 @@ use std::thread;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own.
+/// Thread in a separate network namespace.
 pub(crate) struct Client {
     work: mpsc::Sender<Work>,
 }
@@ -40,12 +40,13 @@ impl Client {
         said.recv().unwrap()
     }
 
-    /// What the DHCP server offers to such firmware.
+    /// Returns the offer of the DHCP server to this firmware.
     pub(super) fn discover(&self, firmware: Firmware) -> Answered {
         self.run(move || firmware.ask(67, 1, None))
     }
 
-    /// Asserts that the server does not answer such firmware: the answer would come before that to the next request.
+    /// Asserts that the server does not respond to this firmware. A response would arrive before the response to the
+    /// next request.
     pub(super) fn is_ignored(&self, firmware: Firmware) {
         self.run(move || {
             let socket = bound();
@@ -61,12 +62,12 @@ impl Client {
         });
     }
 
-    /// The answer to a request, at the port of PXE's boot servers.
+    /// Returns the response to a request at the port of PXE's boot servers.
     pub(super) fn boot_server(&self, firmware: Firmware) -> Answered {
         self.run(move || firmware.ask(4011, 3, None))
     }
 
-    /// Takes the address that is offered.
+    /// Requests the offered address.
     pub(crate) fn lease(&self, firmware: Firmware) -> Answered {
         let offered = self.discover(firmware).address;
         let given = self.run(move || firmware.ask(67, 3, Some(offered)));
@@ -74,7 +75,7 @@ impl Client {
         given
     }
 
-    /// The first block of a file over TFTP.
+    /// Returns the first block of a file over TFTP.
     pub(super) fn tftp(&self, name: &'static str) -> Vec<u8> {
         self.run(move || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -83,7 +84,7 @@ impl Client {
             let mut block = [0; 1024];
             let (length, from) = socket.recv_from(&mut block).unwrap();
             assert_eq!(block[..4], [0, 3, 0, 1], "{}", String::from_utf8_lossy(&block[4..length]));
-            // No more of it.
+            // Abort the transfer.
             socket.send_to(b"\0\x05\0\0enough\0", from).unwrap();
             block[4..length].to_vec()
         })
@@ -103,17 +104,17 @@ impl Client {
     }
 }
 
-/// What asks for an address: its kind (RFC 4578) and its class.
+/// DHCP client: its architecture type (RFC 4578) and its vendor class.
 #[derive(Clone, Copy)]
 pub(crate) struct Firmware {
     pub(super) kind: u16,
     pub(super) class: &'static str,
     pub(super) is_ipxe: bool,
-    /// Last byte of its MAC.
+    /// Last byte of the MAC.
     pub(super) nic: u8,
-    /// Client identifier (option 61); empty if it sends none.
+    /// Client identifier (option 61); empty if the client does not send one.
     pub(super) client_id: &'static [u8],
-    /// Options that it requests (option 55).
+    /// Requested options (option 55).
     pub(super) requested: &'static [u8],
 }
 
@@ -145,7 +146,7 @@ pub(super) const UEFI_HTTP: Firmware = Firmware {
 };
 pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
-/// UEFI on ARM64 and on IA-32, for which there are no boot files.
+/// UEFI on ARM64, for which there is no boot file. The same applies to IA-32.
 pub(super) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
 pub(super) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
 pub(super) const OTHER: Firmware =
@@ -153,11 +154,11 @@ pub(super) const OTHER: Firmware =
 
 #[derive(Debug)]
 pub(crate) struct Answered {
-    /// 2 is an offer, 5 an acknowledgement.
+    /// DHCP message type: 2 is an offer, 5 an acknowledgement.
     pub(super) kind: u8,
     pub(super) address: Ipv4Addr,
     pub(super) next_server: Ipv4Addr,
-    /// From the option, or from the header.
+    /// Boot file, from the option or the header.
     pub file: String,
     pub(super) options: BTreeMap<u8, Vec<u8>>,
 }
@@ -201,7 +202,7 @@ impl Firmware {
         packet
     }
 
-    /// Asks until there is an answer.
+    /// Repeats the request until there is a response.
     pub(super) fn ask(self, port: u16, kind: u8, wants: Option<Ipv4Addr>) -> Answered {
         let socket = bound();
         setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
@@ -222,7 +223,7 @@ impl Firmware {
     }
 }
 
-/// The client's port. A process that another test is just starting has the last socket too, until it is another program.
+/// Binds the client's port. A child process of another test may hold the previous socket until it executes its program.
 pub(super) fn bound() -> UdpSocket {
     let began = std::time::Instant::now();
     loop {

@@ -1,9 +1,9 @@
-//! Addresses by NIC: what firmware and systems send as client identifier does not count.
+//! Addresses are assigned by MAC: client identifiers of firmware and systems are ignored.
 
 use super::firmware::Firmware;
 use super::*;
 
-/// Client identifiers made of SMBIOS UUIDs, as UEFI firmware sends them, and of a MAC, as iPXE does.
+/// Client identifiers: UEFI firmware derives them from the SMBIOS UUID, and iPXE from the MAC.
 const OF_BOARD: &[u8] = b"\0\x4c\x4c\x45\x44\0\0\0\0\0\0\0\0\0\0\0\x01";
 const OF_DEFAULT: &[u8] = b"\0\x03\0\x02\0\x04\0\x05\0\0\x06\0\x07\0\x08\0\x09";
 const OF_MAC: &[u8] = b"\x01\x52\x54\0\xaa\xbb\x01";
@@ -22,7 +22,7 @@ fn root_one_nic_takes_one_address_whatever_identifies_it() {
             let given = client.lease(Firmware { client_id, ..IPXE_UEFI });
             assert_eq!(given.address, first, "{client_id:?}");
         }
-        // The second machine gets the second address, although its board has the identifier that the first one has sent.
+        // The second machine gets another address, although it sends the same client identifier as the first one.
         let second = client.lease(Firmware { nic: 2, client_id: OF_DEFAULT, ..UEFI }).address;
         assert_ne!(second, first);
         assert_eq!(client.lease(Firmware { client_id: OF_DEFAULT, ..UEFI }).address, first);

@@ -1,4 +1,4 @@
-//! BIOS attributes of a Redfish service: what is read, and what is requested.
+//! Reading and changing the BIOS attributes of a Redfish service.
 
 use super::*;
 use crate::bmc::redfish::RedfishMachine;
@@ -9,7 +9,7 @@ use testing::http::{Act, Request, Server};
 const SYSTEM: &str = "/redfish/v1/Systems/1";
 const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
 
-/// A service with one system. `bios` is the path to which the system links.
+/// Starts a service with one system. `bios` is the link from the system to its Bios resource.
 fn service(bios: Option<&'static str>) -> Server {
     Server::start(Vec::new(), move |request: &Request| {
         let boot = json!({"BootSourceOverrideTarget": "None", "BootSourceOverrideTarget@Redfish.AllowableValues": ["Pxe", "Hdd"]});
@@ -77,7 +77,7 @@ fn changes_are_requested_with_etag_and_apply_time() {
     assert_eq!(last_change().header("if-match"), Some("\"7\""));
     machine.reset_attributes(&bios).unwrap();
     assert_eq!(last(), ("POST /reset-bios".to_owned(), json!({})));
-    // The service keeps its pending value.
+    // The service ignores the change of the pending value.
     let why =
         machine.set_attributes(&bios, &[BiosSetting { name: "Vmx".to_owned(), value: json!("Off") }]).unwrap_err();
     assert!(why.to_string().contains("accepted the BIOS settings, but reports Vmx \"On\", not \"Off\""), "{why}");
@@ -100,7 +100,7 @@ fn services_without_a_bios_or_with_a_fixed_one_are_recognized() {
     let why = machine.reset_attributes(&bios).unwrap_err().to_string();
     assert!(why.contains("cannot be reset") && !why.contains("hunter2"), "{why}");
 
-    // A link to another host would send the password there.
+    // If a link to another host were followed, that host would receive the password.
     let server = service(Some("//other/bios"));
     let bmc_linked = bmc(&server);
     let why = RedfishMachine::connect(&bmc_linked, Some(ID)).unwrap().read_state().unwrap_err().to_string();

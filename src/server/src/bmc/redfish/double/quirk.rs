@@ -1,11 +1,11 @@
 //! Quirks of the test double.
 
-/// Deviation of a controller from the common case.
+/// Deviation from the common behaviour of controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quirk {
     /// Paths without a trailing slash are redirected with this status.
     Slash(u16),
-    /// As `Slash(308)`, with the controller's whole address.
+    /// Redirects to an absolute URL, otherwise like `Slash(308)`.
     SlashAbsolute,
     /// Every request is redirected to itself.
     RedirectsForever,
@@ -14,7 +14,7 @@ pub(crate) enum Quirk {
     ModeRequired,
     ModeReadOnly,
     ModeMissing,
-    /// The boot mode is legacy although it was requested otherwise.
+    /// A change sets the boot mode to legacy, whatever mode is requested.
     ModeIgnored,
     /// `If-Match` is required. The ETag is only in the document.
     EtagInDocument,
@@ -28,27 +28,27 @@ pub(crate) enum Quirk {
     EtagUnknown,
     /// The boot override can be changed only in the settings resource.
     SettingsOnly,
-    /// As `SettingsOnly`, but a change of the system is accepted without effect.
+    /// Like `SettingsOnly`, but a change of the system resource is accepted without effect instead of rejected.
     SettingsSilent,
     /// The settings resource does not contain the boot override.
     SettingsOther,
-    /// The settings resource and the description of the reset action are linked, and do not exist.
+    /// The links to the settings resource and to the description of the reset action are dead.
     DeadLinks,
     /// The reset types are listed by `@Redfish.ActionInfo`.
     ActionInfo,
     TypesUnlisted,
     Types(&'static [&'static str]),
-    /// A reset to the present state is a conflict.
+    /// A reset that does not fit the current power state is rejected with status 409.
     Conflict,
-    /// A change is reported after this number of reads.
+    /// A change becomes visible only after this number of reads.
     Lag(u32),
-    /// The system cannot be read this many times after a change.
+    /// This number of reads fail after a change.
     Unavailable(u32),
     /// Changes are accepted without effect.
     Ignores,
-    /// The boot override is changed, and the request answered with an error.
+    /// The boot override is changed, but the response is an error.
     ErrorDespiteChange,
-    /// After the machine was switched off, it cannot be switched on this many times.
+    /// After the machine was switched off, this number of requests to switch it on are rejected.
     BusyAfterOff(u32),
     SessionOnly,
     /// A session ends after this number of requests.
