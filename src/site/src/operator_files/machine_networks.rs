@@ -1,4 +1,5 @@
-//! `networks` of a machine file: networks of metal-stack, each with a `networkid`, that an allocation request may select.
+//! Field `networks` of a machine file: metal-stack's networks that an allocation request may select by their
+//! `networkid`.
 
 use super::yaml_node::{format_position, to_json};
 use marked_yaml::Node;

@@ -111,7 +111,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
         desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
         "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
     );
-    // A wrong word for all machines is wrong for each of them.
+    // A site-wide parameter that is invalid makes each machine invalid.
     desk.write("parameters.yaml", "web: [ns2=1]\n");
     assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
     let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
@@ -239,7 +239,7 @@ fn the_operator_hears_a_no_at_the_desk() {
         "{why}"
     );
     assert!(why.contains("no track 'sid'"), "{why}");
-    // It is asked anew where it has changed.
+    // `verify` runs again if the definition has changed.
     desk.web(YES);
     assert_eq!(desk.problems(), [""; 0]);
     assert_eq!(desk.good("  os: web\n  os_parameters: [track=sid]").1, pairs(&[("track", "sid")]));
