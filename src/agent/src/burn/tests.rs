@@ -153,7 +153,7 @@ fn what_is_refused_is_told_from_what_fails_and_nothing_is_written() {
     assert_eq!(run(&onto(&tar, &root, false)).unwrap(), CommandOutcome::Good);
     assert_eq!(run(&onto(&raw, &disk, true)).unwrap(), CommandOutcome::Good);
     assert!(fs::read(&disk).unwrap()[..4000 * 512] == crowded_image(512, 4000));
-    // By this time, a part of the image was written.
+    // At this time, a part of the image has been written.
     run(&BurnOptions { digest: Some(format!("sha256:{:064}", 0)), ..onto(&raw, &disk, true) }).unwrap_err();
 }
 

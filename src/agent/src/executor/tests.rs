@@ -150,7 +150,7 @@ fn signature(device: &DevicePath) -> String {
     blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
 }
 
-// One test, since there is one target directory.
+// This is a single test, since all tests would use the same target directory.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
@@ -186,7 +186,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let timed: Vec<String> = bench.reporter.stage_times().into_iter().map(|timing| timing.stage).collect();
     assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
 
-    // There is no image in the target, so there is no installer.
+    // The target does not contain an image, so there is no installer.
     let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };
     let mut stages = prepare(&disk, &kept);
     stages.push((StageName::TargetInstaller, vec![Operation::Run(SessionOp::Finish(Box::new(by_the_image)))]));
@@ -275,7 +275,7 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
             assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
         }
     }
-    // No operation has verified that this is the disk of the plan.
+    // No operation has verified that this disk is the one in the plan.
     let mut session = bench.session();
     session.facts.boot = boot;
     let text = session.report_success(&received).unwrap_err().to_string();

@@ -48,7 +48,7 @@ fn a_machine_is_looked_up_lives_and_goes_off() {
         server.requests().iter().map(|request| request.path.split('?').next().unwrap().to_owned()).collect();
     assert_eq!(paths[..2], ["/v1/lookup", "/v1/heartbeat/n-1"]);
 
-    // The agent was restarted in this boot: Ironic has issued the token before, so the stored one is used.
+    // The agent was restarted in this boot. Ironic has already issued the token, so the stored token is used.
     let server = Server::start(Vec::new(), powers_off("******"));
     assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let again = serve(&server, tempfile::tempdir().unwrap().path()).unwrap_err();

@@ -45,7 +45,8 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     ] {
         assert!(matches!(after(newest, allocation), SenderAction::Reboot(_)), "{newest:?}");
     }
-    // An earlier version of the server reports no status when the migration has ended: the sender waits in that case too.
+    // An earlier version of the server does not report a status when the migration has ended. The sender waits in that
+    // case too.
     assert!(matches!(after(None, Some(other)), SenderAction::Wait(_)));
 }
 

@@ -79,7 +79,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
 
     let error = burned(&burn(UUID)).unwrap_err().to_string();
     assert!(error.contains(&format!("{UUID} of {} is also used by /dev/sdb1", disk.partition(1))), "{error}");
-    // In a reinstall, the UUIDs that the target disk itself has are not duplicates.
+    // In a reinstall, UUIDs on the target disk itself are not duplicates.
     assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
 }
 
@@ -139,7 +139,7 @@ fn loop_what_is_installed_already_is_never_written() {
     assert!(read_only.contains("Read-only file system"), "{read_only}");
     let error = session.run_stage(&plan.stages[1]).unwrap_err().to_string();
     assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
-    // Not even devices recorded as made by this session are wiped, because the system is not incomplete.
+    // Even devices that this session has created are not wiped, because the system is complete.
     session.leave_session(plan.state_after_failure(1));
     assert!(busy_device_users::list_mounts_below(dir.path()).is_empty());
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");

@@ -120,7 +120,7 @@ fn a_failure_tells_what_was_done_until_then() {
     let mut session = bench.session();
     let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
     session.facts.done = done.clone();
-    // No kernel was loaded that could be reported.
+    // No kernel was loaded, so there is nothing to report.
     let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(SessionOp::Report(FinalReport::default()))])]);
     assert_eq!(*session.run_plan(&plan).unwrap_err().done, done);
 }

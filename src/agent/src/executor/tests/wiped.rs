@@ -141,7 +141,7 @@ fn reinstall_up_to(last: StageName, layout: &Layout, inventory: &Inventory) -> V
     let stages = stages.map(|stage| (stage.name, stage.operations)).collect();
     session.run_plan(&plan(stages)).map_err(|failure| failure.error).unwrap();
     session.leave_session(FailureState::Complete);
-    // The link of a created filesystem.
+    // The symbolic link to a created filesystem.
     let _ = fs::remove_file(Path::new("/dev/disk/by-uuid").join(root_uuid));
     verdicts
 }
@@ -172,7 +172,7 @@ fn loop_copies_of_labels_are_zeroed_to_the_sector_and_neither_on_a_kept_nor_on_a
         assert_eq!(left, wiped.outside(), "sectors of {sector_bytes} bytes");
         assert!(wiped.content().values().all(|sector| sector.starts_with(LABEL)));
 
-        // The table of the interrupted attempt is gone; what is created now zeroes copies as well.
+        // The partition table of the interrupted attempt is gone. Creating the new one also zeroes old copies.
         let inventory = Inventory { disks: [&[wiped.found()], &inventory.disks[1..]].concat(), ..inventory };
         reinstall_up_to(StageName::StorageFormat, &layout, &inventory);
         assert!(others() == before, "a disk that is not wiped has changed");

@@ -137,7 +137,7 @@ fn a_step_that_is_out_of_turn_is_refused() {
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     let error = bench.run("finish", json!({})).unwrap_err();
     assert!(error.contains("must follow deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
-    // A refused step does not lose the started deploy.
+    // A refused step does not discard the started deploy.
     assert!(bench.run("burn_image", json!({"image": 7})).is_err());
     bench.ran();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
@@ -221,7 +221,7 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     .unwrap();
     assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
     assert_eq!(allocation.order_id(), Some("new"));
-    // Markers of other nodes do not matter here: the plan has a rule for them.
+    // Markers of other nodes have no effect here. The plan handles them.
     assert!(decide_install_mode("n-2", RequestedMode::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
 }
 

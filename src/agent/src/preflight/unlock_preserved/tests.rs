@@ -75,7 +75,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     containers.iter().for_each(|container| storage::luks::create_container(container).unwrap());
     let name = "vault".to_owned();
     lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
-    // Both disks contain a physical volume of the group, so it is on both.
+    // Both disks contain a physical volume of the group, so the group is on both.
     let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
     let volume = CreateVolume {
         name: "srv".to_owned(),
@@ -112,7 +112,8 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(inside.count(), 2);
     assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
 
-    // A second inspection closes the mappings of the first one and opens them again; with another key, none of them is opened.
+    // A second inspection closes the mappings of the first one and opens them again. With another key, no mapping is
+    // opened.
     let again = look(KEY);
     assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
     let locked = look("quite another key, which nobody gives");
@@ -131,7 +132,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(rehearsed.filesystems, 1);
     assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
 
-    // Then for writing, as the installation does.
+    // Afterwards, the containers are opened for writing, as in the installation.
     opens.for_each(|open| storage::luks::open_container(&open, &open.container.device).unwrap());
     lvm::activate_volumes(&name, &volumes, &devices).unwrap();
     mkfs::verify_uuid(&make).unwrap();
