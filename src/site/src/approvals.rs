@@ -74,7 +74,7 @@ impl Approvals {
                  `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None if self.only => Err(format!(
-                "the machine's plan is not approved, but --approved-only requires that: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
+                "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None => Ok(None),
         }

@@ -38,7 +38,7 @@ impl ServerState {
             }
             if standing.succeeded {
                 return Ok(AdoptOutcome::Rejected(format!(
-                    "allocation {allocation} of machine {machine} is already known to be installed"
+                    "allocation {allocation} of machine {machine} is already recorded as installed"
                 )));
             }
             if let Some(other) = standing.elsewhere {

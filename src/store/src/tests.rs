@@ -1,4 +1,5 @@
-//! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
+//! Tests of the database without a server: restarts, databases of earlier versions, and all sequences of events during
+//! a reinstall.
 
 mod files;
 mod installed_fields;

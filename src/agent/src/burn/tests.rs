@@ -1,4 +1,4 @@
-//! Targets, keys and registry credentials of `image burn`, and its summary.
+//! Tests of the targets, keys, registry credentials and summary of `image burn`.
 
 use super::*;
 use linux::gpt::testing::crowded_image;
@@ -100,7 +100,7 @@ fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
     assert_eq!(said("anything else"), "anything else");
 }
 
-/// A file with its digest beside it.
+/// Creates an image file and its digest file. Returns the URL of the image.
 fn image(path: &Path, bytes: &[u8]) -> String {
     fs::write(path, bytes).unwrap();
     let script = format!("sha256sum {0} > {0}.sha256", path.display());

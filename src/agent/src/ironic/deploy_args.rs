@@ -44,7 +44,7 @@ impl IronicNode<'_> {
     /// selected for this cleaning, or else all arrays of the node's `target_raid_config`.
     ///
     /// # Errors
-    /// Refuses if the node has no configuration.
+    /// Fails if the node has no configuration.
     pub(crate) fn target_raid_config(&self) -> Result<&Value> {
         let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
         let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
@@ -66,7 +66,7 @@ impl IronicNode<'_> {
 /// Parses the argument `layout`.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
         return Err(Error::refusal(Phase::Layout, "the step requires the argument `layout`; nothing was written"));
@@ -80,7 +80,7 @@ pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
 /// Parses the arrays in the arguments of a step.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
     ironic_raid::read_step_arrays(step, args).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);
@@ -91,7 +91,7 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
 /// Parses the arguments `mode` and `without_marker`.
 ///
 /// # Errors
-/// Refuses if they are invalid or contradict each other.
+/// Fails if they are invalid or contradict each other.
 pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
     let without_marker = parse_flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
@@ -106,7 +106,7 @@ pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
 /// Parses an optional boolean argument.
 ///
 /// # Errors
-/// Refuses a value that is not a boolean.
+/// Fails if the value is not a boolean.
 pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
     match args.get(name) {
         None | Some(Value::Null) => Ok(false),
@@ -119,7 +119,7 @@ pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> 
 /// allocation is empty.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<Allocation> {
     let mut problems = Vec::new();
     let mut note = |problem: Diagnostic| problems.push(problem);

@@ -44,7 +44,7 @@ const FORMATS: [&str; 2] = ["raw", "qcow2"];
 /// Parses the image of `image_info`.
 ///
 /// # Errors
-/// Refuses an image that cannot be written.
+/// Fails if the image cannot be written.
 pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedImage> {
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
         return Err(plan_refusal("write_image requires image_info"));

@@ -54,7 +54,7 @@ pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
 /// Returns all files with their destinations. `fetch` downloads content.
 ///
 /// # Errors
-/// Refuses with a list of all invalid files.
+/// Returns an error that lists all invalid files.
 pub(crate) fn read_files(
     node: &IronicNode,
     args: &Map<String, Value>,

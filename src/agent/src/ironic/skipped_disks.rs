@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// of hints. Each hint selects all matching disks, and `volume_name` selects all disks of the array with that name.
 ///
 /// # Errors
-/// Refuses if the list is malformed.
+/// Fails if the list is malformed.
 pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Vec<KernelName>> {
     let listed = match node.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
         None | Some(Value::Null) => return Ok(Vec::new()),

@@ -74,7 +74,7 @@ impl StepRunner {
     /// Executes a step. Returns its result.
     ///
     /// # Errors
-    /// Refuses the plan without writing anything, or fails if a stage fails.
+    /// Fails without writing anything if the plan is refused, or fails if a stage fails.
     pub(crate) fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.run_raid_step(step, node, args),

@@ -1,4 +1,4 @@
-//! Machines and images as people write them, good and bad.
+//! Tests of valid and invalid machine files and image files.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Each row of the two tables of `docs/move-machine.md`.
+//! Tests of each row in the two tables of `docs/move-machine.md`.
 
 use super::testing::{carried, end, ordered, start};
 use super::*;

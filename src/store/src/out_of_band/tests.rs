@@ -1,5 +1,5 @@
-//! Boots to which the installation is served, and the start, continuation and end of the steps of a management
-//! controller.
+//! Tests of the boots to which the installation is served, and of the start, continuation and end of the steps of a
+//! management controller.
 
 use super::*;
 use crate::next_boot::decide_boot;

@@ -1,4 +1,4 @@
-//! Files of databases: of before, of somebody else, and damaged.
+//! Tests of database files: of earlier versions, of other programs, and damaged.
 
 use super::*;
 

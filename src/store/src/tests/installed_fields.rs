@@ -1,4 +1,4 @@
-//! Selection of the record of an allocation's fields that belongs to the installation.
+//! Tests which record of an allocation's fields becomes the record of the installation.
 
 use super::*;
 use crate::{AllocationFields, InstalledAllocation};

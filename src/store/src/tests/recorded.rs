@@ -1,4 +1,4 @@
-//! A database that the version of commit 7cf8cba wrote (`testdata/recorded`): every record keeps its meaning.
+//! Tests that every record in a database written by commit 7cf8cba (`testdata/recorded`) keeps its meaning.
 
 use super::*;
 use crate::migration::MigrationState;

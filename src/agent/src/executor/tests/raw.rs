@@ -1,9 +1,9 @@
-//! Raw images, and disks that are installed already.
+//! Tests of raw images, and of disks that already contain a system.
 
 use super::*;
 use operations::MountReadOnly;
 
-/// A whole disk with an ext4 that has these files.
+/// Returns an unpartitioned disk with an ext4 filesystem that contains these files.
 pub(super) fn installed(files: &[(&str, &str)]) -> TestLoopDevice {
     let disk = TestLoopDevice::new(16 << 20, 512);
     linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
@@ -28,7 +28,7 @@ pub(super) fn root_on(disk: &TestLoopDevice, options: &[&str]) -> MountFilesyste
     }
 }
 
-/// A raw image in a file: a GPT with one ext4.
+/// Creates a raw image file: a GPT with one ext4 filesystem.
 fn raw_image(directory: &Path) -> image::ImageSource {
     let path = directory.join("disk.raw");
     let script = format!(
@@ -83,7 +83,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
 }
 
-/// A config drive as a conductor sends it: found by its label, with what is in it.
+/// Tests a config drive as a conductor sends it. It must be found by its label, with its content.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_filesystem_is_put_behind_a_raw_image() {

@@ -24,7 +24,7 @@ fn container(device: &str, number: u128) -> LuksContainer {
     LuksContainer::new(device.into(), Uuid::from_u128(number), 512, KeySource::Server, SecretText::new(KEY))
 }
 
-/// What the agent does before a plan.
+/// Reads the inventory as the agent does before a plan.
 fn look(key: &str) -> Inventory {
     let mut allocation = Allocation { reinstall: true, disk_key: SecretText::new(key), ..Allocation::default() };
     let layout = layout();
@@ -33,7 +33,7 @@ fn look(key: &str) -> Inventory {
     read_assembled_with(Some(&mut opens)).unwrap()
 }
 
-/// Where nothing is opened, or not all.
+/// Tests which locked containers are recorded as untried.
 #[test]
 fn what_nobody_has_tried_is_told() {
     let signature = |kind: &str| vec![inventory::DeviceSignature { kind: kind.to_owned(), ..Default::default() }];
@@ -65,7 +65,8 @@ fn what_nobody_has_tried_is_told() {
     assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
 
-/// The group of two containers is made, closed, opened for reading with its volume, kept in rehearsal, and nothing of that writes.
+/// A group on two containers is created and closed. Unlocking it read-only, and rehearsing its preservation, must not
+/// write to the disks.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_write() {
@@ -139,7 +140,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     close();
 }
 
-/// What an earlier look has opened is looked at again: by then the key may be another one, or none.
+/// Containers that an earlier inspection has opened are inspected again, since the key may have changed or be missing.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_second_look_asks_for_the_key_again() {
@@ -167,7 +168,7 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
     );
 }
 
-/// One of the two has another key: the other is not left open, and nothing of the group is seen.
+/// If one of two containers has another key, the other one is closed too, and the group is not visible.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
@@ -191,7 +192,7 @@ fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
     assert_eq!(fingerprints(disks.all()), before);
 }
 
-/// The container of a filesystem may be on a logical volume.
+/// A container on a logical volume is found as well.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {
