@@ -131,7 +131,7 @@ struct AllocationParts {
     image: ImageSpec,
     /// Id of the layout, and the layout.
     layout: (String, Value),
-    /// Steps of the installation; empty if nothing is to be installed.
+    /// Steps of the installation; empty if nothing will be installed.
     steps: AllocationSteps,
 }
 

@@ -138,8 +138,8 @@ impl Migration {
                 Err("this boot has not started to receive the data of the migration".to_owned())
             }
             (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
-            // The source was told to boot its installed system before the migration was ordered. Once a later boot
-            // waits in its ramdisk, a delayed report of the earlier boot proves nothing.
+            // This boot continued into the installed system before the migration was ordered. Once a later boot waits
+            // in its ramdisk, a delayed report of the earlier boot proves nothing.
             (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
                 Ok(Migration { left: Some(boot), ..self.clone() })
             }

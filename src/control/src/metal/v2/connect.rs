@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-/// Maximum size of a message, in bytes. The largest layouts are tens of kilobytes, and user data is at most 32 KiB.
+/// Maximum size of a message, in bytes. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
 /// Flag of an envelope with a compressed message.
