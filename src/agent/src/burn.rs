@@ -1,5 +1,5 @@
-//! The `drophammer image burn` command: streams an image to a directory or a disk, without the rest of an installation,
-//! and reports throughput.
+//! The `drophammer image burn` command: streams an image to a directory or a disk, without the other stages of an
+//! installation, and reports the throughput.
 
 use crate::executor::peak_rss_bytes;
 use clap::Args;
@@ -31,21 +31,22 @@ pub struct BurnOptions {
     /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image].
     #[arg(long)]
     pub digest: Option<String>,
-    /// URL of a mirror with the same bytes; may be given several times.
+    /// URL of a mirror with an identical copy of the image; may be given several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// Public key of a trusted signer, or a file with the key; may be given several times. minisign keys are for images on servers and in
-    /// files, cosign keys for images in registries. With any key, a signature is required.
+    /// Public key of a trusted signer, or a file with the key; may be given several times. minisign keys verify images
+    /// on web servers and in files, cosign keys verify images in registries. If a key is given, a signature is
+    /// required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
     /// Docker `config.json` with the credentials for the image's registry.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
     /// Write a raw disk image, which replaces ALL data on the target. On a disk, the backup GPT is moved to the end of
-    /// the disk; a file gets the partition table unchanged.
+    /// the disk. In a file, the partition table remains unchanged.
     #[arg(long)]
     pub overwrite: bool,
-    /// Print the figures as JSON.
+    /// Print the results as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -76,7 +77,7 @@ fn burn_image(burn: &BurnOptions) -> Result<CommandOutcome> {
 #[derive(Debug, PartialEq, Eq)]
 enum BurnTarget {
     Directory(PathBuf),
-    /// Disk, or file in place of a disk, to which a raw image is written.
+    /// Disk to which a raw image is written, or a file in place of a disk.
     Disk(PathBuf),
 }
 
@@ -197,9 +198,10 @@ fn show_progress(progress: TransferProgress) {
 #[derive(Debug, Serialize)]
 struct BurnSummary {
     digest: String,
-    /// Figures of the stream alone: time until the last file was written, and the load of each stage of the pipeline.
+    /// Results for the stream without the final sync: time until the last file was written, and the load of each stage
+    /// of the pipeline.
     burn: ImageTransferFigures,
-    /// Time until all data was synced to disk.
+    /// Time from the start until all data was synced to disk.
     seconds: f64,
     files: u64,
     unpacked_bytes: u64,

@@ -101,8 +101,8 @@ pub fn run_program<C: Parser>(run: impl Fn(C) -> Result<CommandOutcome>) -> Exit
     }
 }
 
-/// Prints help or a usage error, with control characters escaped: the error may contain file names that the shell inserted for a pattern,
-/// and users other than the caller may have created these files.
+/// Prints help or a usage error, with control characters escaped. The error may contain file names that the shell
+/// substituted for a glob pattern, and other users may have created these files.
 fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
     if escape_hidden(&text) == text {

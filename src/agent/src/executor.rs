@@ -1,6 +1,7 @@
-//! Executor of plans. A session owns the state of a run and lives as long as the agent, so it can run several plans one after another.
+//! Executor of plans. A session owns the state of a run, and exists as long as the agent, so it can run several plans
+//! in succession.
 //!
-//! Only operations of the printed plan are executed, with one exception: the results of an installation that fails are made unbootable
+//! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
 //! (`undo`).
 
 use crate::report::ProgressReporter;
@@ -58,18 +59,20 @@ pub(crate) struct PlanExecutor {
     image: Option<image::IncomingImage>,
     /// Secrets of the installed system that the control plane has sent separately from the allocation.
     secrets: ReleasedSecrets,
-    /// Receiving side of a migration, set only on the target machine.
+    /// Receiver of a migration; set only on the target machine.
     incoming: Option<IncomingMigration>,
-    /// Digest of the sender's certificate, which is new at each boot of the sender. Set once all devices were received.
+    /// Digest of the sender's certificate. The sender generates a new certificate at each boot. Set once all devices
+    /// have been received.
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image that is intended for cloud-init's seed.
+    /// Partition of the raw image for cloud-init's seed.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
-    /// Known boot parameters of a system that is booted through the firmware, because only its boot loader can determine the others.
+    /// Boot parameters of a system that is booted through the firmware, as far as they are known. Only the system's
+    /// boot loader can determine the others.
     firmware_boot: Option<BootInfo>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
@@ -90,7 +93,7 @@ pub(crate) struct ImageTrust {
 pub(crate) struct RunFacts {
     /// Kernel that is loaded for kexec.
     pub boot: Option<BootInfo>,
-    /// Install marker that this run has written; `None` if it has written none.
+    /// Install marker that this run has written; `None` if it has not written a marker.
     pub marker: Option<InstallMarker>,
     pub done: DiskChanges,
 }
@@ -163,7 +166,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs operations on separate devices concurrently, so the slowest disk determines the duration.
+    /// Runs operations on different devices concurrently, so that the slowest disk determines the duration.
     fn run_concurrently(&mut self, operations: &[Operation]) -> Result<()> {
         let mut on_devices = Vec::new();
         for operation in operations {
@@ -175,7 +178,8 @@ impl PlanExecutor {
                 Operation::Run(_) => self.run_operation(operation)?,
             }
         }
-        // The undo is recorded only after all paths are verified: the undo of an operation that was never started would write its device.
+        // The undo is recorded only after all paths are verified, because the undo of an operation writes its device
+        // even if the operation was never started.
         on_devices.iter().for_each(|(operation, _)| self.record_undo(operation));
         let reporter = &*self.reporter;
         let results: Vec<_> = thread::scope(|scope| {
@@ -209,17 +213,18 @@ impl PlanExecutor {
         }
     }
 
-    /// Verifies the paths that an operation passes to a tool or the kernel.
+    /// Verifies the device paths that an operation passes to a tool or the kernel.
     ///
     /// # Errors
-    /// Fails if a path leads to a disk that is not the one in the plan. The operation has not written anything then.
+    /// Fails if a path leads to a disk other than the one in the plan. In that case, the operation has not written
+    /// anything.
     fn verify_paths(&self, operation: &Operation) -> Result<()> {
         operation.effect().opened.into_iter().try_for_each(|device| self.held.verify_underlying_disks(device))
     }
 
     /// Records how to undo an operation. Called before the operation, since a partial operation must be undone too.
     fn record_undo(&mut self, operation: &Operation) {
-        // An operation that does what an earlier undo would do makes that undo unnecessary.
+        // If the operation has the same effect as a recorded undo, the undo is no longer needed.
         if let Operation::Device(operation) = operation {
             self.undo.retain(|undo| !undo::is_done_by(undo, operation));
         }

@@ -9,12 +9,13 @@
 //! | the control plane does not accept the reported success | waits at its console | waits at its console |
 //! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
 //!
-//! In a migration, the sender reboots if the receiver has not started to write: the disks of the sender are intact. The receiver reboots if
-//! the control plane wants another attempt. In all other cases, the machine waits at its console.
+//! In a migration, the sender reboots if the receiver has not started to write, since the disks of the sender are
+//! intact. The receiver reboots if the control plane wants another attempt. In all other cases, the machine waits at
+//! its console.
 //!
-//! Once an attempt has passed the point of no return, the old system is gone, so later attempts are treated from their start as if they had
-//! passed it. The exception is an attempt that finds the old system intact: see `clear_begun_if_intact` in
-//! `plan::request_from_allocation`.
+//! Once an attempt has passed the point of no return, the old system is gone. Later attempts are therefore treated as
+//! past the point of no return from their start. The exception is an attempt that finds the old system intact: see
+//! `clear_begun_if_intact` in `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
 use crate::executor::{self, LAST_WORDS};
@@ -42,17 +43,17 @@ pub(crate) struct InstallFailure {
     pub error: Error,
     pub leaves: FailureState,
     pub past_point_of_no_return: bool,
-    /// Whether the token expired while the machine waited for an allocation.
+    /// True if the token expired while the machine waited for an allocation.
     pub token_has_ended: bool,
-    /// Allocation; empty if none is known.
+    /// Allocation; empty if the failure occurred before it was received.
     pub allocation: Allocation,
-    /// Printed plan; empty if there is none.
+    /// Plan as printed; empty if the failure occurred before it was made.
     pub plan: String,
-    /// Marker of this allocation that was found on a disk but not trusted. The report contains it for the operator.
+    /// Marker of this allocation that was found on a disk, but is not trusted. It is reported to the operator.
     pub marker: Option<InstallMarker>,
-    /// Whether neither the disks nor the control plane contain a record of the installation.
+    /// True if the installation is recorded neither on the disks nor at the control plane.
     pub unmarked: bool,
-    /// Whether the control plane rejected the reported success, so the system must not be booted.
+    /// True if the control plane rejected the report of success, so that the system must not be booted.
     pub is_success_refused: bool,
     /// Changes to the disks before the failure.
     pub done: DiskChanges,
@@ -69,7 +70,7 @@ pub(crate) enum NextAction {
     Renew,
     /// Reboot into the complete new system, from its disk.
     BootNew,
-    /// Wait at the console until an operator intervenes or the ramdisk reboots (`drophammer.hold=`).
+    /// Wait at the console until an operator intervenes or the hold time ends (`drophammer.hold=`).
     Hold,
 }
 
@@ -154,9 +155,9 @@ impl InstallFailure {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // A request of the control plane for another attempt has precedence, even if nothing was written.
+            // If the control plane requests another attempt, this takes precedence even if nothing was written.
             true if answer.retry => NextAction::Retry,
-            // With `keeps`, the installed system belongs to the allocation that this one replaces, and must not be booted.
+            // If `keeps` is true, the installed system belongs to the replaced allocation, and must not be booted.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::BootInstalled,
             _ => NextAction::Hold,
         }
@@ -178,7 +179,7 @@ impl InstallAgent {
         let answer = self.report_failure(&failure);
         match failure.choose_next_action(&answer) {
             NextAction::Hold => {
-                // With metal-stack, this event is the only report of the failure.
+                // metal-stack receives no other report of the failure than this event.
                 self.reporter.wait_until_sent(NO_HURRY);
                 return Err(failure.error);
             }
@@ -197,8 +198,8 @@ impl InstallAgent {
         Ok(RebootRequested)
     }
 
-    /// Returns whether no system is known to be installed. If a pool's control plane does not record installations, only the disks can
-    /// prove one.
+    /// Returns whether no system is known to be installed. If a pool's control plane does not record installations,
+    /// only the disks can prove that a system is installed.
     fn is_unmarked(&self, failure: &InstallFailure) -> bool {
         let asks_the_disks =
             self.control.machine_pool().is_some() && failure.allocation.reinstall && failure.is_untouched();
@@ -211,7 +212,7 @@ impl InstallAgent {
         self.reporter.wait_until_sent(LAST_WORDS);
     }
 
-    /// Reports the failure. If the report is not delivered, no other attempt is made.
+    /// Reports the failure. If the report cannot be delivered, the machine does not start another attempt.
     fn report_failure(&self, failure: &InstallFailure) -> ReportAcknowledgement {
         let message = format!("{}: {}", failure.step, failure.error);
         let timings = self.reporter.stage_times();
@@ -233,7 +234,7 @@ impl InstallAgent {
         })
     }
 
-    /// Boots the installed system by kexec, as it is on the disks.
+    /// Boots the installed system from the disks by kexec.
     fn boot_old_system(&self, allocation: &Allocation) -> Result<Infallible> {
         print_line(
             "\nThe reinstall ended before its first write. Every disk is unchanged, and the installed system will be booted.",

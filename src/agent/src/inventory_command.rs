@@ -10,14 +10,14 @@ use model::inventory::{Inventory, OpaqueObject};
 use serde::Serialize;
 use std::path::Path;
 
-/// Inventory with derived fields. They are recomputed when the JSON is parsed.
+/// Inventory with derived fields. The derived fields are recomputed when the JSON is parsed.
 #[derive(Serialize)]
 struct InventoryListing<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     /// Objects whose content could not be read.
     opaque: Vec<OpaqueObject>,
-    /// BMC, read in-band; absent without a device.
+    /// BMC, read in-band; absent if the machine has no device for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     bmc: Option<InBandBmc>,
 }
@@ -25,7 +25,7 @@ struct InventoryListing<'a> {
 /// Options of `drophammer inventory`.
 #[derive(Debug, clap::Args)]
 pub struct InventoryOptions {
-    /// Print only the JSON, without notes on standard error. Unreadable objects are listed in it as `opaque`.
+    /// Print only the JSON, without notes on standard error. The JSON lists unreadable objects as `opaque`.
     #[arg(long)]
     pub json: bool,
 }

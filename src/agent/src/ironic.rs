@@ -1,7 +1,7 @@
-//! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS, one at a time. The
-//! protocol is the protocol of ironic-python-agent.
+//! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS,
+//! one at a time. It uses the protocol of ironic-python-agent.
 //!
-//! The steps are in `steps`; they act on the machine only through `executor`.
+//! The steps are implemented in `steps`. They access the machine only through `executor`.
 
 mod api;
 mod certificate;
@@ -43,11 +43,11 @@ use worker::CommandWorker;
 /// Minimum interval between heartbeats.
 const GAP: Duration = Duration::from_secs(5);
 
-/// Number of early heartbeats after the end of a command; each follows after twice the previous delay. A conductor that is busy with the
-/// node accepts a heartbeat without reading the result of the command.
+/// Number of early heartbeats after the end of a command. The delay doubles after each of them. Several are needed,
+/// because a conductor that is busy with the node accepts a heartbeat without reading the result of the command.
 const HURRIED: u32 = 5;
 
-/// Time to send the response to the command that ends the agent.
+/// Time that the agent waits before it exits, to send the response to its last command.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Action of the machine after the agent exits.
@@ -66,14 +66,14 @@ enum HeartbeatSignal {
     End(IronicEnding),
 }
 
-/// How the agent exits, as ordered by the conductor.
+/// End of the agent, as ordered by the conductor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,
     Reboot,
-    /// The machine stays on, with network, for logins.
+    /// The machine stays on for logins over the network.
     Rescue,
-    /// The machine stays on, and accepts no further commands.
+    /// The machine stays on, but accepts no further commands.
     Lockdown,
 }
 
@@ -169,7 +169,8 @@ impl IronicAgent<'_> {
         }
     }
 
-    /// Sends heartbeats until an end is ordered. Returns `None` if the conductor no longer accepts them.
+    /// Sends heartbeats until the conductor orders the end of the agent. Returns `None` if the conductor no longer
+    /// accepts heartbeats.
     fn send_heartbeats(
         &self,
         api: &IronicClient,
@@ -191,7 +192,7 @@ impl IronicAgent<'_> {
                 IronicResult::Unknown => (self.short_delay(), "Ironic no longer has the node (404)".to_owned()),
                 IronicResult::Refused(error) => {
                     output::print_line(&error.to_string());
-                    // A command that ends the agent takes effect, even if no conductor reads its result.
+                    // A command that ends the agent takes effect even if no conductor reads its result.
                     return wait_for_ending(heard, self.short_delay());
                 }
             };
@@ -214,7 +215,7 @@ impl IronicAgent<'_> {
         }
     }
 
-    /// Returns the delay after an error, or while the node is locked.
+    /// Returns the delay before the next request after an error, or while the node is locked.
     fn short_delay(&self) -> Duration {
         self.gap.mul_f64(1.0 + fastrand::f64())
     }
@@ -239,7 +240,7 @@ impl IronicAgent<'_> {
         retry_lookup(Some(self.conductor.lookup), || api.send_inventory(callbacks, &found))
     }
 
-    /// Waits after an inspection until the conductor switches the power off. Sends no further messages.
+    /// Waits after an inspection until the conductor switches the power off, without sending messages.
     fn wait_for_power(&self, heard: &Receiver<HeartbeatSignal>) -> Result<IronicEnding> {
         loop {
             match heard.recv() {
@@ -262,7 +263,8 @@ impl IronicAgent<'_> {
         Ok(token)
     }
 
-    /// Returns the address for the conductor: the configured one, or else the source address of the route to Ironic.
+    /// Returns the address that the conductor connects to: the configured address, or else the source address of the
+    /// route to Ironic.
     fn advertised_address(&self, api: &IronicClient) -> Result<IpAddr> {
         if let Some(address) = self.conductor.advertise_host {
             return Ok(address);
@@ -279,7 +281,7 @@ impl IronicAgent<'_> {
     }
 }
 
-/// Returns the source address of the route to a host, without sending anything.
+/// Returns the source address of the route to a host, without sending packets.
 fn source_address_for(place: &(String, u16)) -> std::io::Result<IpAddr> {
     use std::net::{Ipv4Addr, Ipv6Addr, ToSocketAddrs};
     let mut why = std::io::ErrorKind::NotFound.into();
@@ -305,8 +307,8 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     }
 }
 
-/// Returns the conductor's order to end the agent, if it arrives within this time. Discards requests for a heartbeat, because the caller
-/// sends a heartbeat anyway.
+/// Returns the conductor's order to end the agent, if it arrives within this time. Discards requests for a heartbeat,
+/// because the caller sends a heartbeat afterwards anyway.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

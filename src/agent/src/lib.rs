@@ -1,4 +1,5 @@
-//! Complete installation, top to bottom. Failures are handled in `failure_handling`.
+//! Complete installation, from the registration to the boot of the installed system. Failures are handled in
+//! `failure_handling`.
 //!
 //! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
 //! installation is not bootable.
@@ -48,13 +49,13 @@ use std::time::{Duration, Instant};
 use transfer::machine::IncomingMigration;
 use uuid::Uuid;
 
-/// Length of a long poll for the allocation. Proxies cut connections that are silent for longer.
+/// Duration of a long poll for the allocation. Proxies close connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Waiting time after which a refusal may mean that the token has expired.
+/// Time of waiting for an allocation after which a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// Outcome of a failure after which the machine reboots immediately.
+/// Returned if the machine reboots immediately after a failure.
 #[derive(Debug)]
 pub(crate) struct RebootRequested;
 
@@ -126,7 +127,7 @@ struct InstallAgent {
     reporter: Arc<ProgressReporter>,
     /// LLDP neighbours of the network interfaces, if the control plane requires them.
     leaves: Vec<NicNeighbours>,
-    /// Disks that were erased during this boot; `None` if none were. The disks of a pool machine are erased for its next owner.
+    /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,
 }
 
@@ -136,13 +137,13 @@ struct PreparedInstall {
     plan: Plan,
     text: String,
     trust: ImageTrust,
-    /// Receiving side of a migration, set only on the target machine.
+    /// Receiver of a migration; set only on the target machine.
     incoming: Option<IncomingMigration>,
 }
 
 impl InstallAgent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. Writes no disk, except that it erases those of an unallocated
-    /// pool machine. Returns `None` after the machine has sent its disks in a migration.
+    /// Registers, waits for the allocation, fetches it and makes the plan. Does not write to any disk, except to erase
+    /// the disks of an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
     fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());
@@ -257,7 +258,7 @@ impl InstallAgent {
         make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
     }
 
-    /// Fetches the key of encrypted filesystems if the control plane sends it separately from the allocation.
+    /// Fetches the key of encrypted filesystems if the control plane sends the key separately from the allocation.
     fn fetch_disk_key(&self, is_needed: bool, allocation: &mut Allocation) -> Result<()> {
         let released = if is_needed { self.control.fetch_secrets(SecretPurpose::DiskKey)? } else { None };
         if let Some(released) = released {
@@ -277,7 +278,7 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Asks a question at the console, and reports to the control plane that the machine waits for input there.
+    /// Asks a question at the console, and reports to the control plane that the machine is waiting for input.
     fn ask_at_console(&self, question: &str, until: Instant) -> Result<Option<String>> {
         self.reporter.start_phase(EventName::Installing, "waiting for a passphrase at the console");
         let line = console::hidden_input::read_hidden_line(Path::new(console::hidden_input::CONSOLE), question, until);

@@ -1,5 +1,5 @@
-//! Conformance test against the published rules of metal-stack's API: `scripts/metal` installs a control plane that enforces them, and runs
-//! this.
+//! Conformance test against the published rules of metal-stack's API. `scripts/metal` installs a control plane that
+//! enforces these rules, and runs this test.
 //!
 //! The machines are simulated: their disks are inventories from `testdata`, and their plans are not executed. No code here can open a
 //! device, so the disks of the host are safe.
@@ -67,14 +67,14 @@ impl Rack {
         self.client.get(format!("{}/judge/log", self.url)).timeout(PATIENCE).send().unwrap().json().unwrap()
     }
 
-    /// Boots a machine. Returns its control plane, whose address and certificates pixie serves, and its reporter.
+    /// Boots a machine. Returns its reporter, and its control plane with the address and certificates from pixie.
     fn boots(&self) -> (Arc<MetalControlPlane>, ProgressReporter) {
         let control = MetalControlPlane::new(&format!("{}/certs", self.url), MACHINE, Path::new("/nonexistent"));
         let control = Arc::new(control.unwrap_or_else(|error| panic!("{error}")));
         (control.clone(), ProgressReporter::new(control))
     }
 
-    /// Returns the names of the calls, and of events, without their messages. Asserts that none violated the rules.
+    /// Returns the names of all calls and events, without their messages. Asserts that none of them violated the rules.
     fn calls(&self) -> Vec<String> {
         let log = self.log();
         assert_eq!(log["wrong"], json!([]), "{log:#}");
@@ -108,7 +108,7 @@ fn tell(reporter: &ProgressReporter, event: EventName, message: &str) {
     reporter.wait_until_sent(PATIENCE);
 }
 
-/// Virtual machine of mini-lab: one disk, two network interfaces, two leaves.
+/// Returns the inventory of a virtual machine of mini-lab: one disk, two network interfaces, two leaf switches.
 fn machine() -> Inventory {
     let text = std::fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -183,8 +183,8 @@ fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &A
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late: before it does, the server ends
-/// streams, and the machine must open new ones.
+/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late: the server ends
+/// streams before, and the machine must open new ones.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_installations() {
@@ -239,7 +239,7 @@ fn judge_installations() {
     }
 }
 
-/// Erases the disks of an unallocated machine only after a check that it is still unallocated. Then allocates it.
+/// Erases the disks of an unallocated machine only after checking that it is still unallocated, and then allocates it.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_a_pool() {
@@ -268,8 +268,8 @@ fn judge_a_pool() {
     assert_eq!(rack.calls(), ["Wait", "SuperUserPassword", "Wait"]);
 }
 
-/// A registration replaces the record of the BMC. The token of a machine cannot read it, unless it has an additional permission; then the known
-/// record is sent back.
+/// Tests that a registration replaces the record of the BMC. If the machine's token has the additional permission to
+/// read the record, the machine sends the known record back.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_a_bmc() {
@@ -283,7 +283,7 @@ fn judge_a_bmc() {
     rack.steer("refuse", &json!({"call": "GetBMC", "code": "unavailable", "message": "is being started", "times": 2}));
     control.register_machine(&machine()).unwrap();
     assert_eq!(rack.log()["bmc"], known);
-    // A record without a MAC, as metal-bmc of version 1 creates it. The published rules require one.
+    // A record without a MAC, as created by version 1 of metal-bmc. The published rules require a MAC.
     let mut created = known.clone();
     for name in ["mac", "user", "password", "interface", "bmc_version", "power_state"] {
         created[name] = json!("");
@@ -294,7 +294,7 @@ fn judge_a_bmc() {
         (&rack.log()["bmc"]["address"], &rack.log()["bmc"]["mac"]),
         (&known["address"], &json!("00:00:00:00:00:00"))
     );
-    // Nothing is registered if the record cannot be read although it may be.
+    // The machine does not register if it is permitted to read the record, but cannot read it.
     rack.steer("set", &json!({"bmc": known.clone()}));
     rack.steer("refuse", &json!({"call": "GetBMC", "code": "invalid_argument", "message": "no", "times": 1}));
     let error = control.register_machine(&machine()).unwrap_err().to_string();
@@ -310,7 +310,7 @@ fn judge_a_bmc() {
     let log = rack.log();
     println!("without the permission, erased: {}", log["erased"]);
     assert_eq!((&log["bmc"]["password"], log["erased"].as_array().unwrap().len()), (&json!(""), 15));
-    // A machine that the control plane does not have.
+    // A machine that is unknown to the control plane.
     rack.steer("set", &json!({"reads_bmc": true, "bmc": null, "erased": []}));
     control.register_machine(&machine()).unwrap();
     rack.calls();
@@ -345,7 +345,7 @@ fn judge_what_goes_wrong() {
     rack.steer("free", &json!({}));
     let error = control.report_result(&ended()).unwrap_err().to_string();
     assert!(error.ends_with("the machine is not allocated"), "{error}");
-    // The server is older than this call of the API.
+    // The server is too old to support this call.
     rack.steer("set", &json!({"events": false}));
     tell(&reporter, EventName::Crashed, "no");
     rack.calls();

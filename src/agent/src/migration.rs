@@ -45,7 +45,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(15);
 
 impl InstallAgent {
-    /// Sends the disks as long as the control plane requests it. Then the machine reboots.
+    /// Sends the disks as long as the control plane requests it, and then reboots the machine.
     pub(super) fn send_migration(
         &self,
         machine: &AssignedMachine,
@@ -57,7 +57,7 @@ impl InstallAgent {
         let refuse = |problems: &[_]| Error::refusal(Phase::Plan, diagnostic::join_problems(problems));
         let layout = allocation.parse_layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         preflight::wait_for_layout_disks(&layout).map_err(at("move.carry"))?;
-        // The locks are never released: the disks stay read-only until the machine reboots.
+        // The locks are never released, so the disks stay read-only until the machine reboots.
         let (inventory, _locks) = preflight::read_locked_inventory().map_err(at("move.carry"))?;
 
         let claim = build_request(machine, &self.machine, allocation, &[]).claim.unwrap_or_default();
@@ -85,7 +85,7 @@ impl InstallAgent {
     /// Sends the devices until the migration ends.
     ///
     /// # Errors
-    /// Fails if the certificate of the receiver is not trusted. The receiver has not erased anything then.
+    /// Fails if the certificate of the receiver is not trusted. In that case, the receiver has not erased anything.
     fn send_until_over(
         &self,
         own: &OwnIdentity,
@@ -137,7 +137,7 @@ impl InstallAgent {
         }
     }
 
-    /// Fetches the machine; `None` if the control plane is unreachable.
+    /// Fetches the machine. Returns `None` if the control plane is unreachable.
     ///
     /// # Errors
     /// Fails if the control plane refuses the request.
@@ -152,7 +152,8 @@ impl InstallAgent {
         }
     }
 
-    /// Sends all devices to the receiver. Returns whether it has acknowledged them; otherwise the error was reported.
+    /// Sends all devices to the receiver. Returns true if the receiver has acknowledged all of them, and false after
+    /// reporting an error.
     fn send_groups(
         &self,
         own: &OwnIdentity,
@@ -167,7 +168,7 @@ impl InstallAgent {
         let say = |line: &str| self.reporter.print_line(line);
         let fails = |error: &Error| messages.report(&error.to_string());
         let Err(error) = machine::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
-        // May repeat an error that was already reported for one of the groups.
+        // This may repeat an error that was already reported for one of the groups.
         fails(&error);
         self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
         thread::sleep(AGAIN);
@@ -200,7 +201,7 @@ impl InstallAgent {
     }
 }
 
-/// Progress of the transfer, reported to the control plane, which displays it to operators.
+/// Reporter of the transfer's progress. The control plane displays the progress to operators.
 struct TransferMessages<'a> {
     agent: &'a InstallAgent,
     standing: &'a MigrationReport,
@@ -222,9 +223,9 @@ impl TransferMessages<'_> {
     }
 }
 
-/// Returns the receiver if the data must be sent to it now. Before the receiver has erased its disks, nothing is sent, and its certificate
-/// is checked. Nothing is ever sent to a machine whose certificate is neither approved nor signed with the secret, whatever the control
-/// plane requests.
+/// Returns the receiver if the data must be sent to it now. Before the receiver has erased its disks, its certificate
+/// is only checked, and nothing is sent. Even if the control plane requests it, nothing is ever sent to a machine whose
+/// certificate is neither approved nor signed with the secret.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,
@@ -241,9 +242,9 @@ fn find_trusted_receiver<'m>(
 #[derive(Debug, PartialEq, Eq)]
 enum SenderAction {
     Send(Box<MigrationOffer>),
-    /// Wait for another response, for this reason.
+    /// Wait for another response. Contains the reason.
     Wait(String),
-    /// Reboot, for this reason.
+    /// Reboot. Contains the reason.
     Reboot(&'static str),
 }
 
@@ -279,7 +280,7 @@ fn to_transfer_device(from: &SourceDevice) -> TransferDevice {
     TransferDevice { name: from.name.to_string(), path: from.device.clone() }
 }
 
-/// Groups devices so that devices of different groups have no disk in common.
+/// Groups devices so that devices in different groups have no disk in common.
 fn group_by_shared_disks(inventory: &Inventory, from: &[SourceDevice]) -> Vec<Vec<SourceDevice>> {
     let stack = DeviceStack::new(inventory);
     let mut groups: Vec<(BTreeSet<KernelName>, Vec<SourceDevice>)> = Vec::new();

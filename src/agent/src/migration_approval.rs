@@ -1,4 +1,5 @@
-//! Wait of the receiving machine of a migration for the operator's approval, between its plan and its point of no return.
+//! Wait for the operator's approval on the receiving machine of a migration, between its plan and its point of no
+//! return.
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
@@ -10,7 +11,7 @@ use model::migration::{MigrationAnswer, MigrationOffer};
 use std::thread;
 use transfer::machine::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
 
-/// Returns the message of the wait, for both machines.
+/// Returns the message that both machines show while they wait.
 pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
     format!(
         "for the operator's approval of the certificates of both machines; the certificate of this machine is {}",
@@ -22,14 +23,15 @@ pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
 #[derive(Debug, PartialEq, Eq)]
 enum ApprovalStatus {
     Given,
-    /// Not given yet, for this reason. Nothing has been written.
+    /// The approval is not given yet, and nothing has been written. Contains the reason.
     Awaited(String),
-    /// The migration has ended, for this reason.
+    /// The migration has ended. Contains the reason.
     Ended(&'static str),
 }
 
 impl InstallAgent {
-    /// Waits until both certificates are approved, or verified by a secret, and the sender is known. Nothing is written before that.
+    /// Waits until both certificates are approved or verified by a secret, and the sender is known. Nothing is written
+    /// before.
     ///
     /// # Errors
     /// Fails if the migration has ended or the token of this boot has expired.
@@ -69,7 +71,7 @@ impl InstallAgent {
 /// Evaluates a response of the control plane.
 ///
 /// # Errors
-/// Refuses a sender whose certificate is not valid, or not signed with the secret.
+/// Fails if the sender's certificate is not valid, or is not signed with the secret.
 fn evaluate_approval(
     said: MigrationAnswer,
     incoming: &IncomingMigration,

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 const LISTEN: Duration = Duration::from_secs(180);
 
 impl InstallAgent {
-    /// Returns the LLDP neighbours of the network interfaces. A machine that does not detect both leaves is registered anyway, and the
-    /// control plane decides.
+    /// Returns the LLDP neighbours of the network interfaces. A machine that does not detect both leaf switches
+    /// registers anyway, and the control plane decides whether to accept it.
     pub(super) fn detect_lldp_neighbours(&self, inventory: &Inventory) -> Result<Vec<NicNeighbours>> {
         let heard = ears::receive_neighbours(&inventory.nics, LISTEN, &print_line)?;
         let leaves = lldp::select_leaves(&heard);
@@ -33,8 +33,8 @@ impl InstallAgent {
         })
     }
 
-    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records the present and the missing
-    /// disks again, because the registration that follows contains only the present ones.
+    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records present
+    /// and missing disks again, because the next registration contains only the present ones.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,
@@ -51,8 +51,8 @@ impl InstallAgent {
         Ok((inventory, missing))
     }
 
-    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` are the disks that earlier boots
-    /// recorded and that are absent now.
+    /// Erases every disk, unless the disks contain the installation of the current owner. `missing` lists the absent
+    /// disks that earlier boots recorded.
     pub(super) fn erase_for_next_owner(
         &mut self,
         pool: &dyn MachinePool,
@@ -150,8 +150,8 @@ impl InstallAgent {
     }
 }
 
-/// Records the disks for later boots. A machine without storage for the record continues, and its next boot does not wait for specific
-/// disks.
+/// Records the disks for later boots. If the machine has no storage for the record, it continues, but its next boot
+/// does not wait for specific disks.
 fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownDisk]) {
     let disks = pool_disks::disks_to_record(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {
@@ -159,7 +159,7 @@ fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownD
     }
 }
 
-/// Returns the message of the event `Waiting`, which is displayed to operators.
+/// Returns the message of the event `Waiting`. Operators see this message.
 pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
     let missing: Vec<String> = missing.iter().map(KnownDisk::to_string).collect();
     match missing.is_empty() {

@@ -1,4 +1,5 @@
-//! Preparation of a plan: tools exist, disks have appeared, and everything on them is assembled and read.
+//! Preparation of a plan: checks that tools exist, waits until the disks have appeared, and assembles and reads
+//! everything on them.
 
 pub(crate) mod keep_flag;
 pub(crate) mod local_state;
@@ -22,7 +23,8 @@ use settle::{DiskSettling, DiskWaitLimits};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Checks before the installation that all required tools exist, so that it does not fail in the middle for lack of a tool.
+/// Checks before the installation that all required tools exist, so that it does not fail halfway because a tool is
+/// missing.
 ///
 /// # Errors
 /// Fails if the ramdisk lacks a tool.
@@ -35,7 +37,7 @@ pub(crate) fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// Function that unlocks containers of an inventory. Returns those that it could not unlock.
+/// Function that unlocks containers of an inventory. Returns the containers that it could not unlock.
 pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
 /// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `settle`.
@@ -82,8 +84,8 @@ pub(crate) fn read_assembled_inventory() -> Result<Inventory> {
     read_assembled_with(None)
 }
 
-/// Like [`read_assembled_inventory`], for a machine whose disks must not be written: they are read-only before they are first read, until the
-/// returned locks are released.
+/// Like [`read_assembled_inventory`], but for a machine whose disks must not be written. The disks are made read-only
+/// before they are first read, and stay read-only until the returned locks are released.
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled, read or locked.
@@ -99,14 +101,15 @@ fn list_disks() -> Result<Vec<DevicePath>> {
     Ok(probe::read_inventory(ProbeDepth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
 }
 
-/// Like [`read_assembled_inventory`], after `open` has unlocked containers.
+/// Like [`read_assembled_inventory`], but first unlocks containers with `open`.
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled or read.
 pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
     let mut assembled = assembly::assemble_read_only(&list_disks()?)?;
     let failed = open.map(|open| unlock_assembled(&mut assembled, open)).transpose()?;
-    // Unlock before the inventory is read, which would otherwise report disks locked by this program as write-protected.
+    // The disks are made writable before the inventory is read. Otherwise, it would report disks that this program has
+    // locked as write-protected.
     assembled.unlock_disks()?;
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);

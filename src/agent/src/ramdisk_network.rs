@@ -13,7 +13,8 @@ use serde_json::Value;
 /// Prints a shell script for the ramdisk, derived from `drophammer.network=` and the NICs of the machine.
 ///
 /// # Errors
-/// Fails if the description is missing or invalid (with the position of the error), or if one of its NICs does not exist.
+/// Fails if the network configuration is missing, is invalid (with the position of the error), or contains a NIC that
+/// does not exist.
 pub(crate) fn run_uplink() -> Result<CommandOutcome> {
     let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
     let wrong = |what: String| Error::new(Phase::Settings, format!("kernel command line: drophammer.network=: {what}"));
@@ -24,7 +25,7 @@ pub(crate) fn run_uplink() -> Result<CommandOutcome> {
     Ok(CommandOutcome::Good)
 }
 
-/// Parses the argument: JSON without blanks, or JSON encoded in base64.
+/// Parses the kernel argument: JSON without blanks, or JSON encoded in base64.
 fn parse_network_argument(cmdline: &str) -> Result<Value, String> {
     let mut given = cmdline.split_whitespace().filter_map(|word| word.strip_prefix("drophammer.network="));
     let text = given.next_back().ok_or("it is missing")?;

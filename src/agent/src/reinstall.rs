@@ -1,7 +1,8 @@
-//! `drophammer reinstall` on the running machine: starts the agent by kexec. This saves the minutes that a boot through the firmware takes.
+//! `drophammer reinstall` on the running machine: starts the agent by kexec. This avoids a boot through the firmware,
+//! which takes minutes.
 //!
-//! Nothing is decided here: the agent does the same as after a PXE boot, with the same order, plan and safety checks. If kexec is not
-//! possible, the machine reboots over PXE.
+//! This command does not affect the reinstall itself: the agent does the same as after a PXE boot, with the same order,
+//! plan and safety checks. If kexec is not possible, the machine reboots over PXE.
 
 mod boot_download;
 mod boot_verification;
@@ -44,7 +45,8 @@ pub struct ReinstallOptions {
 /// or does not return.
 ///
 /// # Errors
-/// Fails if the server cannot be reached, or the system cannot be stopped. The system is unchanged until the stop starts.
+/// Fails if the server cannot be reached, or if the system cannot be stopped. The system is unchanged until it begins
+/// to stop.
 pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));
@@ -74,7 +76,8 @@ pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome
     report_refusal(verified.and_then(|()| start_agent(&boot, &macs, &manner, digest)).map(|()| CommandOutcome::Good))
 }
 
-/// Returns the id and the MACs, those of NICs with a link first. Without an id, the server identifies the machine by a MAC.
+/// Returns the id and the MACs of the machine. MACs of NICs with a link come first. Without an id, the server
+/// identifies the machine by a MAC.
 fn identify_machine(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>, Vec<String>)> {
     let (system, mut nics) = probe::read_machine_identity(sys)?;
     nics.sort_by_key(|nic: &Nic| !nic.link);
@@ -97,7 +100,7 @@ fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
 
 /// Loads the new kernel and stops the system. From here on, the system is changed.
 fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
-    // The new kernel reads the hardware clock again, which this system need not keep correct.
+    // The new kernel reads the time from the hardware clock, which this system may not have kept correct.
     let cmdline = format!("{} {BOOT_TIME}{}", boot.names.cmdline, OffsetDateTime::now_utc().unix_timestamp());
     let loaded = kexec::load_kernel_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &cmdline);
     let next = match loaded {
@@ -115,7 +118,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
     output::print_line(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
     if stopped.is_err() && next == NextKernel::Loaded {
-        // If the kernel stayed loaded, a later reboot would unexpectedly start the agent.
+        // The kernel is unloaded, since a later reboot would otherwise unexpectedly start the agent.
         kexec::unload_kernel();
     }
     stopped.context(Phase::Boot, || "stop this system; some of its services may already be stopped")
@@ -134,7 +137,8 @@ fn find_network_entry(macs: &[String]) -> std::result::Result<efi::NetworkEntry,
     }
 }
 
-/// Sets the firmware's BootNext variable to the network entry, if possible. Returns what was done.
+/// Sets the firmware's BootNext variable to the network entry, if possible. Returns a description of what the firmware
+/// will boot.
 fn set_firmware_boot(macs: &[String]) -> String {
     let told = find_network_entry(macs).and_then(|entry| {
         let set = efi::set_boot_next(Path::new(efi::VARIABLES), entry.number);

@@ -1,5 +1,5 @@
-//! Events, progress, timings and the console log: printed on the console immediately, and sent to the control plane when possible. Never
-//! blocks or fails an installation.
+//! Events, progress, timings and the console log. They are printed on the console immediately, and sent to the control
+//! plane when possible. Reporting never blocks an installation, and never makes it fail.
 
 mod sender;
 
@@ -13,10 +13,10 @@ use sender::EventSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Minimum interval of progress lines on the console: serial consoles are slow, and their output is often stored.
+/// Minimum interval between progress lines on the console. Serial consoles are slow, and their output is often stored.
 const CONSOLE_PAUSE: Duration = Duration::from_secs(2);
 
-/// Minimum interval of progress events for the control plane.
+/// Minimum interval between progress events for the control plane.
 const EVENT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Reporter of the progress of an installation, on the console and to the control plane.
@@ -87,7 +87,7 @@ impl ProgressReporter {
         print_line(&format::fold_lines(&format!("{:20}{line}", ""), format::CONSOLE_COLUMNS));
     }
 
-    /// Reports the progress of the image. Called often; printed and sent at intervals.
+    /// Reports the progress of the image. May be called often, since progress is printed and sent only at intervals.
     pub(crate) fn report_progress(&self, progress: TransferProgress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);

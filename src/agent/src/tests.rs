@@ -1,4 +1,4 @@
-//! What the agent makes of an allocation.
+//! Tests of the agent's actions for an allocation.
 
 use super::failure_handling::NextAction;
 use super::*;
@@ -23,7 +23,7 @@ fn inventory(marker: Option<InstallMarker>) -> Inventory {
     Inventory { disks: vec![disk], filesystems: vec![filesystem], ..Inventory::default() }
 }
 
-/// The server has noted that the first attempt begins, and its answer was lost.
+/// The server has recorded the start of the first attempt, but its response was lost.
 #[test]
 fn an_attempt_that_never_heard_the_answer_did_not_begin() {
     let layout = model::layout::read_yaml(LAYOUT).unwrap().layout;
@@ -82,7 +82,7 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
     }
 }
 
-/// The failure belongs to this order: it ends the order, and the installed system is booted.
+/// The failure is reported for this order, ends it, and the installed system is booted.
 #[test]
 fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_write() {
     let order = Some(OrderedReinstall { id: "o-1".into(), attempt: 1, attempts: 3, ..OrderedReinstall::default() });
@@ -104,7 +104,7 @@ fn a_key_that_cannot_be_read_ends_a_reinstall_as_everything_before_the_first_wri
     assert_eq!(failure.choose_next_action(&ReportAcknowledgement::default()), NextAction::BootInstalled);
 }
 
-/// What a machine of a pool goes through, without a look at this host.
+/// Tests the erasure of a pool machine without accessing the devices of this host.
 #[test]
 fn a_machine_of_a_pool_is_erased_unless_what_is_there_may_be_its_owners() {
     let control = Arc::new(FakeControl::default());

@@ -1,5 +1,5 @@
-//! Messages that agent and `drophammer serve` exchange over HTTP: the messages of metal-api, and additional ones. Only the client and the
-//! server of this HTTP API use these types; all other code uses [`model::install_report`].
+//! Messages that the agent and `drophammer serve` exchange over HTTP: the messages of metal-api, and additional ones.
+//! Only the client and the server of this API use these types. All other code uses [`model::install_report`].
 //!
 //! | call | body | answer |
 //! |---|---|---|
@@ -11,9 +11,10 @@
 //! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
 //! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::ReportAcknowledgement`] |
 //!
-//! Every request has the header `Authorization: Bearer TOKEN`. Errors have metal-api's format, `{"statuscode": N, "message": "…"}`. A
-//! client may choose an id for a request and send it in the header [`REQUEST_ID`]; the response then has the same header. Field names are
-//! those of metal-api. Fields that drophammer adds may be missing in the messages of other implementations.
+//! Every request has the header `Authorization: Bearer TOKEN`. Errors have metal-api's format,
+//! `{"statuscode": N, "message": "…"}`. A client may send an id for a request in the header [`REQUEST_ID`]. The
+//! response then has the same header. Field names follow metal-api. Fields that drophammer adds may be missing in the
+//! messages of other implementations.
 
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::install_report::{
@@ -105,13 +106,13 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks, which is also the maximum number of NICs, in [`RegisteredHardware`].
+/// Maximum number of disks in [`RegisteredHardware`], and also of NICs.
 const HARDWARE: usize = 4096;
 /// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;
 
 impl RegisterRequest {
-    /// Returns a message about the first limit that the registration exceeds; `None` if it exceeds none.
+    /// Returns a message about the first limit that the registration exceeds, or `None` if it is within all limits.
     pub fn exceeded_limit(&self) -> Option<String> {
         let RegisteredHardware { disks, nics, .. } = &self.hardware;
         let counts =
@@ -124,8 +125,8 @@ impl RegisterRequest {
     }
 }
 
-/// Final report about an installation. The machine leaves the ramdisk only after the control plane has acknowledged the report of a
-/// success.
+/// Final report about an installation. After a success, the machine leaves the ramdisk only once the control plane has
+/// acknowledged the report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstallReport {
@@ -134,7 +135,7 @@ pub struct InstallReport {
     pub message: String,
     #[serde(default)]
     pub allocationuuid: String,
-    /// Stage of the plan that failed, such as `storage.wipe`. If there was no plan yet, the phase that failed.
+    /// Stage of the plan that failed, such as `storage.wipe`, or the failed phase if there was no plan yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(default)]
@@ -153,27 +154,28 @@ pub struct InstallReport {
     /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// Method by which each disk was erased, with the proof that it was erased.
+    /// Method with which each disk was erased, and the proof of the erasure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
-    /// Id of the order that a reinstall carried out; empty for an installation.
+    /// Id of the order that the reinstall has carried out; empty for a first installation.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
-    /// True for a failure after which every disk is unchanged, so the machine can boot its old system.
+    /// True for a failure that left every disk unchanged, so that the machine can boot its old system.
     #[serde(default)]
     pub untouched: bool,
-    /// For a success: install marker that was written to the disk. For a failure: install marker of this allocation that was found on a
-    /// disk but is not trusted.
+    /// For a success, the install marker that was written to the disk. For a failure, an install marker of this
+    /// allocation that was found on a disk and is not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<InstallMarker>,
-    /// Identifiers of the preserved objects, read before and after a reinstall. They differ only if the installation has failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. If they differ, the installation has
+    /// failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<HiddenFiles>,
-    /// Throughput of the image transfer, if an image was written.
+    /// Throughput of the image transfer; `None` if no image was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burn: Option<ImageTransferFigures>,
     /// Kubernetes volumes on the disks.
@@ -209,12 +211,13 @@ impl InstallReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogPart {
-    /// Number of bytes of the log before this part.
+    /// Offset of this part in the log, in bytes.
     pub start: u64,
     pub log: String,
 }
 
-/// Announcement that an attempt is about to pass the point of no return. The agent waits for the response before the first write.
+/// Announcement that an attempt is about to pass the point of no return. The agent starts to write only after the
+/// response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PointOfNoReturn {
@@ -239,7 +242,7 @@ pub struct PointOfNoReturn {
 }
 
 /// Kernel, initrd and command line that a running system boots with kexec for its reinstall. Response to
-/// `GET /boot.json?uuid=UUID&mac=MAC`; the server responds with 409 if no reinstall is ordered.
+/// `GET /boot.json?uuid=UUID&mac=MAC`. If no reinstall is ordered, the server responds with 409 instead.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextBoot {
@@ -250,7 +253,7 @@ pub struct NextBoot {
     pub cmdline: String,
 }
 
-/// Error body of metal-api.
+/// Body of an error response, as in metal-api.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub statuscode: u16,

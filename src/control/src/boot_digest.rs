@@ -1,4 +1,4 @@
-//! Digest of everything that a running machine boots for its reinstall: the contents of kernel and ramdisk, and the kernel command line.
+//! Digest of the kernel, ramdisk and kernel command line that a running machine boots for its reinstall.
 //!
 //! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command compares the digest with the
 //! downloaded files and command line, so that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server
@@ -32,8 +32,8 @@ impl BootDigest {
     }
 }
 
-/// Replaces the token with a placeholder. The token is replaced only if it consists of hexadecimal digits, so that no other text can be
-/// hidden in its value.
+/// Replaces the token with a placeholder. A value that does not consist of hexadecimal digits is not replaced, so that
+/// it cannot hide other text from the digest.
 fn replace_token(cmdline: &str) -> String {
     let is_token =
         |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,8 +1,9 @@
 //! Setting of the machine's clock, which must be correct before certificates and signatures are verified.
 //!
-//! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, it comes from the response
-//! that booted the machine: from `drophammer.time=` of the boot script, or the `Date` header of pixie. None of these sources is
-//! authenticated. An accepted time is therefore never earlier than the build of the ramdisk, and at most [`AFTER_BUILD`] later.
+//! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, it
+//! comes from the response that booted the machine: from `drophammer.time=` in the boot script, or from the `Date`
+//! header of pixie. These sources are not authenticated. A time is therefore accepted only if it is between the build
+//! of the ramdisk and [`AFTER_BUILD`] later.
 
 mod sntp;
 
@@ -16,13 +17,15 @@ use time::format_description::well_known::Rfc2822;
 /// Maximum number of time servers that are queried.
 const SERVERS: usize = 4;
 
-/// Offset up to which the clock is considered correct, compared with a time server or a `Date` header, whose resolution is one second.
+/// Maximum offset of a correct clock from a time server or a `Date` header. The resolution of a `Date` header is one
+/// second.
 const PRECISE: Duration = Duration::from_secs(2);
 
-/// Offset up to which the clock is considered correct, compared with the boot script: kernel and ramdisk were loaded after it.
+/// Maximum offset of a correct clock from the time of the boot script. It is larger, because kernel and ramdisk were
+/// loaded after the script.
 const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// Maximum time between the build of the ramdisk and a time that is accepted.
+/// Maximum time between the build of the ramdisk and an accepted time.
 const AFTER_BUILD: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// File of the ramdisk with the time of its build, in seconds since 1970.
@@ -39,7 +42,7 @@ struct SourceTime {
     now: SystemTime,
     /// Description of the source, for messages.
     source: String,
-    /// Offset up to which the clock is considered correct.
+    /// Maximum offset of a correct clock from this source.
     tolerance: Duration,
 }
 
@@ -50,18 +53,18 @@ enum ClockDecision {
     Keep,
     /// The clock must be set. Contains the offset.
     Set(Duration),
-    /// The time is outside of the accepted range, and another source is needed.
+    /// The time is outside the accepted range, so another source is needed. Contains the reason.
     Reject(String),
 }
 
-/// Sets the clock by the time servers of the DHCP leases, or by the boot script.
+/// Sets the clock from the time servers of the DHCP leases, or else from the boot script.
 pub fn set_clock_of_boot(cmdline: &str, say: &dyn Fn(&str)) {
     let servers = fs::read_to_string(DHCP_TIME_SERVERS).unwrap_or_default();
     let servers: Vec<String> = servers.split_whitespace().map(str::to_owned).collect();
     set_clock(&servers, boot_time(cmdline, read_uptime()), say);
 }
 
-/// Sets the clock by these time servers, or by a `Date` header.
+/// Sets the clock from these time servers, or else from a `Date` header.
 pub(crate) fn set_clock_by_date(servers: &[String], date: Option<&str>, say: &dyn Fn(&str)) {
     let date = date.and_then(parse_date);
     let date = date.map(|now| SourceTime { now, source: "pixie's answer".to_owned(), tolerance: PRECISE });
@@ -97,7 +100,8 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
     }
 }
 
-/// Decides whether a clock that shows `here` is set to `now`. A ramdisk without a build time, as in tests, accepts any time.
+/// Decides whether to set a clock that shows `here` to the time `now`. Without a build time of the ramdisk, as in
+/// tests, any time is accepted.
 fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<SystemTime>) -> ClockDecision {
     if let Some(built) = built.filter(|built| now < *built) {
         let built = OffsetDateTime::from(built).date();
@@ -118,7 +122,8 @@ fn boot_time(cmdline: &str, uptime: Duration) -> Option<SourceTime> {
     Some(SourceTime { now, source: "the kernel command line".to_owned(), tolerance: BOOT_TOLERANCE })
 }
 
-/// Parses seconds since 1970. The limit is far beyond the lifetime of a ramdisk, and within what the kernel accepts.
+/// Parses seconds since 1970. The upper limit is far beyond the lifetime of a ramdisk, and within the range that the
+/// kernel accepts.
 fn parse_epoch(text: &str) -> Option<SystemTime> {
     let seconds: u64 = text.trim().parse().ok().filter(|seconds| *seconds < 1 << 36)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
@@ -158,7 +163,7 @@ mod tests {
         for (here, offset) in [
             (0, now),
             (built, 100 * DAY),
-            // Local time in the clock.
+            // A clock that is set to local time.
             (now - 2 * 3600, 2 * 3600),
             (now + 8 * 3600, 8 * 3600),
             (now - 301, 301),

@@ -28,14 +28,14 @@ mod location;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Maximum size of a machine file, in bytes. The largest layouts have some ten thousand bytes.
+/// Maximum size of a machine file, in bytes. The largest layouts are tens of kilobytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Verifies the signature of a document with the keys that the agent trusts. The arguments are the name, the content and the signature of
-/// the document.
+/// Function that verifies the signature of a document with the keys that the agent trusts. Its arguments are the name,
+/// the content and the signature of the document.
 pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send + Sync>;
 
-/// Control plane that reads a file.
+/// Control plane that consists of one file per machine.
 pub struct FileControl {
     client: Client,
     machine: String,
@@ -44,7 +44,7 @@ pub struct FileControl {
     places: Vec<FileLocation>,
     /// URL to which the report is sent.
     report: Option<FileLocation>,
-    /// Verifies signatures; `None` if the agent trusts no keys.
+    /// Function that verifies signatures; `None` if the agent does not trust any key.
     verifier: Option<SignatureVerifier>,
     /// Retry policy for an unreachable web server.
     patient: RetryPolicy,
@@ -54,7 +54,7 @@ pub struct FileControl {
     seen: Mutex<Option<TrustedFile>>,
 }
 
-/// Machine file that was read and whose origin is trusted.
+/// Trusted machine file.
 #[derive(Clone)]
 struct TrustedFile {
     place: FileLocation,
@@ -66,14 +66,14 @@ struct TrustedFile {
 enum FetchResult {
     /// The file does not exist.
     Missing,
-    /// The file is the one that was fetched before.
+    /// The file has not changed since the last request.
     NotModified,
     /// New content, and its ETag.
     Document(Vec<u8>, Option<HeaderValue>),
 }
 
 impl FileControl {
-    /// Creates the control plane, and expands the patterns of the locations for this machine.
+    /// Creates the control plane, and expands the location patterns for this machine.
     ///
     /// # Errors
     /// Fails if a pattern contains a property that the machine lacks, or if TLS cannot be set up.
@@ -98,17 +98,17 @@ impl FileControl {
         })
     }
 
-    /// Reads the machine's current file. Returns `None` if there is none.
+    /// Reads the machine's current file. Returns `None` if it does not exist.
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
         for place in &self.places {
             let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
-            // A signature may match once both the file and its signature have been uploaded.
+            // The signature may match once both the file and the signature have been uploaded.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
                 Err(error) if error.is_refusal() => AttemptResult::Transient(error),
                 Err(error) => AttemptResult::Permanent(error),
             });
-            // Callers interpret a refusal as a rejected token, but files have no tokens.
+            // Callers would interpret a refusal as a rejected token, but files do not use tokens.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
                 *lock_mutex(&self.seen) = Some(seen.clone());
@@ -119,7 +119,7 @@ impl FileControl {
         Ok(None)
     }
 
-    /// Reads a file and verifies its signature. Refuses a file that is not trusted or that belongs to another machine.
+    /// Reads a file and verifies its signature. Fails if the file is not trusted, or belongs to another machine.
     fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
         let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
             FetchResult::Missing => return Ok(None),
@@ -255,8 +255,8 @@ impl ControlPlane for FileControl {
         Ok(seen.unwrap_or_default())
     }
 
-    /// Checks that the file has not changed since it was read. Before this check, the operator can still cancel the installation by
-    /// removing or changing the file.
+    /// Checks that the file has not changed since it was read. Until this check, the operator can cancel the
+    /// installation by removing or changing the file.
     fn announce_point_of_no_return(&self, _: &AttemptNotice) -> Result<()> {
         let before = self.fetch_machine()?;
         if self.read_current_machine()?.as_ref() == Some(&before) {
@@ -267,8 +267,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report with short retries. If the report cannot be delivered, the error is printed and otherwise ignored, because the next
-    /// boot reads the result from the install marker.
+    /// Sends the report with short retries. A failure is printed and otherwise ignored, because the next boot reads the
+    /// result from the install marker.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

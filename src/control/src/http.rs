@@ -29,7 +29,7 @@ const EVENT: Duration = Duration::from_secs(5);
 /// registration sends the long inventory.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Status codes by which a server indicates that it does not support log uploads.
+/// Status codes of servers that do not support log uploads.
 const NOT_KEPT: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
 
 /// Client of an HTTP control plane.
@@ -42,9 +42,10 @@ pub struct HttpControlPlane {
     boot: String,
     /// Number of requests sent in this boot.
     requests: AtomicU64,
-    /// Last registration, which is sent again if the server rejects the token, for example because the address of the machine has changed.
+    /// Last registration. It is sent again if the server rejects the token, for example because the address of the
+    /// machine has changed.
     registered: Mutex<Option<RegisterRequest>>,
-    /// Fields that the received allocation does not contain, because the server sends them only on a separate request.
+    /// Secret fields of the allocation that the server sends only on a separate request.
     separate: Mutex<SeparateSecretFields>,
     /// Time of the last registration that was triggered by an event.
     by_event: Mutex<Option<Instant>>,
@@ -75,7 +76,7 @@ impl HttpControlPlane {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds a new id to a request and to its description. Returns the description and the request.
+    /// Adds a new id to a request. Returns the description of the request, with the id, and the request.
     fn add_request_id(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_request_id(what);
         (what, request.header(REQUEST_ID, id))
@@ -91,9 +92,9 @@ impl HttpControlPlane {
         format!("/v1/machine/{}{call}", self.machine)
     }
 
-    /// Calls [`Self::request_with_retries`]. If the token is rejected, registers again and repeats the call: a token is bound to the
-    /// address from which the machine registered, and a DHCP lease may have changed this address. The timeout of the call also limits the
-    /// registration.
+    /// Calls [`Self::request_with_retries`]. If the token is rejected, registers again and repeats the call. A token is
+    /// bound to the address from which the machine registered, and a new DHCP lease may have changed this address. The
+    /// timeout of the call also applies to the registration.
     fn request_reregistering(
         &self,
         retries: RetryPolicy,
@@ -127,7 +128,8 @@ impl HttpControlPlane {
         may
     }
 
-    /// Sends a request until it succeeds, within the limits of `retries`. A rejected token results in a refusal.
+    /// Sends a request until it succeeds, within the limits of `retries`. A rejected token results in an error that is
+    /// a refusal.
     fn request_with_retries(
         &self,
         retries: RetryPolicy,
@@ -234,7 +236,7 @@ impl ControlPlane for HttpControlPlane {
             self.add_request_id("log", self.build_request(Method::POST, &self.machine_path("/log")).json(&part));
         match request.timeout(EVENT).send() {
             Ok(response) if response.status().is_success() => Ok(true),
-            // The server is another implementation of the control plane, or an earlier version.
+            // The server is another implementation of the control plane, or has an earlier version.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.response_error(&what, response)),
             Err(error) => Err(self.unreachable_error(&what, error.without_url())),
@@ -267,15 +269,16 @@ impl ControlPlane for HttpControlPlane {
         let report = InstallReport::from(ended);
         let request = || self.build_request(Method::POST, &self.machine_path("/report")).json(&report);
         let response = self.request_reregistering(report_retries(&ended.outcome), "report", ANSWER, request)?;
-        // A success status acknowledges the report, whatever body another implementation returns.
+        // A success status acknowledges the report, even if another implementation returns a different body.
         let text = http::read_response(response).unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 
-/// Returns the retry policy for the report. The report of a failure has short retries, because a failed machine must not wait ten minutes
-/// before it offers its console. A report has long retries if it is of a success, or if the attempt was announced to the server: until the
-/// server receives the report, it may assume that the attempt has passed the point of no return.
+/// Returns the retry policy for the report. Reports of a success, and of attempts that were announced to the server,
+/// are retried for a long time. Until the server receives the report of an announced attempt, it may assume that the
+/// attempt has passed the point of no return. Reports of other failures are retried only briefly, because a failed
+/// machine must not wait ten minutes before it offers its console.
 fn report_retries(outcome: &InstallOutcome) -> RetryPolicy {
     let must_be_heard = match outcome {
         InstallOutcome::Succeeded { .. } => true,

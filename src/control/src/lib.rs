@@ -1,5 +1,5 @@
-//! Control planes, which assign allocations to machines and receive their events. A control plane is a server over HTTP, a file, or
-//! metal-stack. The installation does not depend on which one is used.
+//! Control planes, which assign allocations to machines and receive their events. A control plane is a server over
+//! HTTP, a file, or metal-stack. The rest of the agent does not depend on the type of the control plane.
 
 pub mod api_types;
 pub mod boot_digest;
@@ -29,9 +29,9 @@ use std::time::Duration;
 /// Announcement of an attempt that is about to destroy data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttemptNotice<'a> {
-    /// Id of the allocation. Empty if the disks of an unallocated machine are erased.
+    /// Id of the allocation; empty if the attempt erases the disks of an unallocated machine.
     pub allocation: &'a str,
-    /// Id of the reinstall's order; `None` if this is not a reinstall.
+    /// Id of the order of a reinstall; `None` for a first installation.
     pub order: Option<&'a str>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
@@ -48,7 +48,7 @@ pub trait ControlPlane: Send + Sync {
     /// Registers this machine.
     ///
     /// # Errors
-    /// Fails if the control plane is unreachable within its bounded retries, or rejects the registration.
+    /// Fails if the control plane cannot be reached within a bounded number of retries, or rejects the registration.
     fn register_machine(&self, inventory: &Inventory) -> Result<()>;
 
     /// Waits at most `patience` for an allocation. Returns whether the machine has one.
@@ -114,13 +114,14 @@ pub trait ControlPlane: Send + Sync {
         Ok(None)
     }
 
-    /// Returns where earlier installations of this machine are recorded: at the control plane, or only on the disks.
+    /// Returns whether earlier installations of this machine are recorded at the control plane, or only on the disks.
     fn install_memory(&self) -> RecordSource {
         RecordSource::ControlPlane
     }
 
-    /// Returns the pool that this machine belongs to, if any. The disks of a machine in a pool are erased before it is allocated, so that
-    /// its next owner does not find data of the previous one. The disks of a machine outside a pool are not erased before it is allocated.
+    /// Returns the pool that this machine belongs to, if any. The disks of a machine in a pool are erased before the
+    /// machine is allocated, so that its next owner cannot read data of the previous one. Outside of a pool, disks are
+    /// not erased before the allocation.
     fn machine_pool(&self) -> Option<&dyn MachinePool> {
         None
     }
@@ -128,8 +129,8 @@ pub trait ControlPlane: Send + Sync {
 
 /// Control plane that allocates a machine to one owner after another.
 pub trait MachinePool {
-    /// Returns whether this machine is allocated. `at_stake` is true if its disks contain data, which would be lost if this function
-    /// wrongly returned `false`.
+    /// Returns whether this machine is allocated. If `at_stake` is true, its disks contain data that would be lost if
+    /// this function wrongly returned `false`.
     ///
     /// # Errors
     /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, because the disks of an unallocated
@@ -149,8 +150,8 @@ pub trait MachinePool {
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
-/// Returns the machine if its id is `id`, the id of this machine. The allocation of another machine must not erase the disks of this
-/// machine.
+/// Returns the received machine if its id is `id`, the id of this machine. The allocation of another machine must not
+/// erase the disks of this machine.
 ///
 /// # Errors
 /// Fails if the machine has another id.

@@ -1,5 +1,5 @@
-//! Control plane of metal-stack, whose address and API version are provided by pixie. This module contains the code for both API versions;
-//! [`MetalApi`] is the interface to the code for one of them.
+//! Control plane of metal-stack. Pixie provides its address and API version. This module contains the code that both
+//! API versions share, and [`MetalApi`] is the interface to the code for one version.
 
 pub(crate) mod bmc_record;
 pub(crate) mod event_filter;
@@ -31,21 +31,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Characters of which passwords consist. Characters that look alike on a console are omitted.
+/// Characters of generated passwords. Characters that look alike on a console are omitted.
 const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
-/// Number of characters of a password.
+/// Number of characters in a generated password.
 const PASSWORD: usize = 16;
 
 /// Maximum time to upload the last log lines before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Text that is reported instead of a console password that was generated during an earlier boot.
+/// Text that is reported instead of the console password, if that was generated during an earlier boot.
 const MADE_BEFORE: &str = "not known: this boot found the machine installed";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
 /// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
 pub trait MetalApi: Send + Sync {
-    /// Reads the control plane's record of the BMC, which a registration replaces.
+    /// Reads the control plane's record of the BMC. A registration replaces this record.
     ///
     /// # Errors
     /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the record.
@@ -69,7 +69,7 @@ pub trait MetalApi: Send + Sync {
     /// Waits at most `patience` for an allocation. Returns whether the machine has one.
     ///
     /// # Errors
-    /// Fails only if a retry cannot succeed; the caller waits again after a transient error.
+    /// Fails only if a retry cannot succeed. After a transient error, returns false, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
 
     /// Returns the machine as it was last received.
@@ -84,13 +84,13 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks, immediately before the first write, that this allocation or its reinstall has not been cancelled.
+    /// Checks immediately before the first write that this allocation or its reinstall has not been cancelled.
     ///
     /// # Errors
     /// Fails if it was cancelled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Reports the result of an installation. The failure of a first installation is not reported here, but only by the event
+    /// Reports the result of an installation. The failure of a first installation is reported only by the event
     /// [`EventName::Crashed`]. `console_password` is `None` if the password was generated during an earlier boot.
     ///
     /// # Errors
@@ -110,9 +110,9 @@ pub struct MetalControlPlane {
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
-    /// Device of the BMC, if it is read in-band.
+    /// Device of the BMC; `None` if the BMC is not read in-band.
     ipmi: Option<PathBuf>,
-    /// Log upload, if pixie's configuration contains one.
+    /// Log upload; `None` if pixie's configuration does not contain a log server.
     loki: Option<LokiUpload>,
 }
 
@@ -161,9 +161,11 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Returns the record of the BMC that a registration sends: the control plane's own one, whose gaps the BMC fills.
+    /// Returns the record of the BMC that a registration sends. It consists of the control plane's record, and data
+    /// from the BMC for missing fields.
     fn read_bmc_record(&self) -> Result<BmcRecord> {
-        // In-band first, which takes seconds: metal-bmc changes the record at any time.
+        // The BMC is read first, since that takes seconds, and metal-bmc may change the control plane's record at any
+        // time.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
             "not registered: a registration would erase the control plane's record of the BMC (address, user, password), which cannot be read"
@@ -240,7 +242,7 @@ impl ControlPlane for MetalControlPlane {
         self.api.report_result(ended, is_new.then_some(self.password.as_str()))
     }
 
-    /// Returns false: only the install marker on the disks records whether the allocation is installed.
+    /// Returns false, since only the install marker on the disks records whether the allocation is installed.
     fn records_installations(&self) -> bool {
         false
     }
@@ -255,8 +257,8 @@ impl MachinePool for MetalControlPlane {
         self.api.is_allocated(at_stake)
     }
 
-    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks of the last registration, which the
-    /// control plane stores until the next registration.
+    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks of the last
+    /// registration, which the control plane stores until the machine registers again.
     fn known_disks(&self) -> Result<Vec<KnownDisk>> {
         let recorded = self.record.read_disks()?;
         if !recorded.is_empty() {

@@ -14,7 +14,8 @@ pub struct RetryPolicy {
     pub longest_pause: Duration,
 }
 
-/// Retries for ten minutes, for requests that must succeed. In this time, control planes may be restarted and switches rebooted.
+/// Retries for ten minutes, for requests that must succeed. This is long enough for a restart of the control plane or a
+/// reboot of a switch.
 pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
@@ -37,7 +38,7 @@ pub(crate) enum AttemptResult<T> {
 }
 
 impl RetryPolicy {
-    /// Calls `attempt` until it succeeds, fails permanently, or `patience` has elapsed. Logs each retry.
+    /// Calls `attempt` until it succeeds or fails permanently, or until `patience` has elapsed. Logs each retry.
     ///
     /// # Errors
     /// Returns the error of the last attempt.
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_success() {
-        // Patience enough for a machine that is very busy.
+        // The timeout suffices even for a very busy host.
         let patient = RetryPolicy { patience: Duration::from_secs(60), ..QUICK };
         let mut calls = 0;
         let result = patient.run_attempts(|| {

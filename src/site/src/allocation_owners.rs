@@ -1,11 +1,12 @@
-//! Effective allocations of machines in a migration. The database determines them, even while the operator's files do not reflect the
-//! migration yet. Pure.
+//! Effective allocations of machines in a migration. They follow the database, even while the operator's files do not
+//! reflect the migration yet. The module performs no I/O.
 
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;
 use store::migration::Migration;
 
-/// Effective allocations while migrations are open, or their results are not yet applied to the files.
+/// Effective allocations of machines whose migrations are open, or whose files do not contain the result of the
+/// migration yet.
 pub struct AllocationOwners<'a> {
     moves: &'a [Migration],
     /// Machines as described in their files.
@@ -37,7 +38,7 @@ impl<'a> AllocationOwners<'a> {
             (true, ..) if has_it => own.cloned(),
             (true, MigrationSide::Send, true) => own.cloned(),
             (true, ..) => self.allocation_in_file(is.other_machine(&machine.id), &is.allocation),
-            // A migration that has ended does not affect other allocations.
+            // A migration that has ended affects only the allocation that was migrated.
             (false, _, false) => other.cloned(),
             (false, ..) => None,
         };

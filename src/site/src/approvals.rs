@@ -1,8 +1,9 @@
 //! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer rack plan --approve`.
 //!
-//! An approval applies to one installation, including all attempts that continue it. Once the success of the installation is reported, the
-//! machine has a new install marker, and the approval is spent. Removing the file withdraws the approval. An invalid or unreadable file
-//! does not withdraw it: the machine gets nothing to install until the operator has repaired or removed the file.
+//! An approval applies to one installation, including all of its attempts. Once the installation is reported as
+//! successful, the machine has a new install marker, and the approval is used up. Removing the file withdraws the
+//! approval. An invalid or unreadable file does not withdraw it: no installation is served to the machine until the
+//! operator has corrected or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
 use model::allocation::ApprovedPlan;
@@ -21,12 +22,12 @@ pub struct Approvals {
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
     /// Reason why the folder cannot be read. It may then contain an approval for any machine.
     unread: Option<String>,
-    /// True if machines without an approval get nothing to install (`--approved-only`).
+    /// True if installations are served only to machines with an approval (`--approved-only`).
     pub only: bool,
 }
 
 impl Approvals {
-    /// Collects the approvals of the folder, and reports those that cannot be used.
+    /// Collects the approvals of the folder, and reports the ones that cannot be used.
     pub(crate) fn new(folder: &YamlFolder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
         let before = problems.len();
         folder.report_unread(problems);
@@ -46,14 +47,14 @@ impl Approvals {
         Approvals { all, unread, only }
     }
 
-    /// Returns the allocation to which the machine's approval applies, if that is not `allocation`.
+    /// Returns the allocation to which the machine's approval applies, or `None` if that is `allocation`.
     pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
-    /// Returns the machine's approval unless it is spent. `standing` is the state of the allocation to which the approval applies. The
-    /// inner error is the reason why the approval cannot be used.
+    /// Returns the machine's approval unless it is used up. `standing` is the state of the allocation to which the
+    /// approval applies. The inner error is the reason why the approval cannot be used.
     pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
@@ -63,7 +64,8 @@ impl Approvals {
     /// Returns the approval in force for the machine in the form that the agent receives, or `None` if the machine needs no approval.
     ///
     /// # Errors
-    /// Returns an error if the machine gets nothing to install: its approval cannot be used, or is required and missing.
+    /// Returns an error if no installation may be served to the machine: its approval cannot be used, or is required
+    /// and missing.
     pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
@@ -72,7 +74,7 @@ impl Approvals {
                  `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None if self.only => Err(format!(
-                "the machine's plan is not approved, but --approved-only requires that: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
+                "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
             )),
             None => Ok(None),
         }
@@ -87,7 +89,7 @@ fn check_machine_id(approval: &Approval, id: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the path of a machine's approval.
+/// Returns the path of a machine's approval file.
 pub fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
     dir.join(FOLDER).join(format!("{machine}.yaml"))
 }

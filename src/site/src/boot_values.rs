@@ -2,7 +2,7 @@
 
 use model::machine_identity::usable_uuid;
 
-/// Parses a UUID in its usual spelling. Returns it in lower case, or `None` if it does not identify a machine.
+/// Parses a UUID in its usual spelling. Returns the UUID in lower case, or `None` if it does not identify a machine.
 ///
 /// # Errors
 /// Returns an error if the text is not a UUID.
@@ -46,8 +46,8 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments with them would not reach the
-/// kernel unchanged.
+/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments that contain them
+/// would not reach the kernel unchanged.
 ///
 /// # Errors
 /// Returns an error if the text contains a character or word that iPXE would interpret.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// Name of the folder in the server's directory.
 pub const FOLDER: &str = "deploy-templates";
 
-/// Template with its file.
+/// Deploy template and the path of its file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredTemplate {
     pub path: PathBuf,
-    /// UUID in the file, or one derived from the name.
+    /// UUID of the template: from its file, or else derived from its name.
     pub uuid: String,
     pub template: DeployTemplate,
 }
@@ -58,7 +58,8 @@ impl DeployTemplates {
     }
 }
 
-/// Returns the UUID of a template whose file contains none. It is derived from the name, so it never changes.
+/// Returns the UUID of a template whose file does not contain one. The UUID is derived from the name, so it never
+/// changes.
 fn derive_uuid(name: &str) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Sha256::digest(name.as_bytes())[..16]);

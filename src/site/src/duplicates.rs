@@ -4,8 +4,8 @@ use crate::operator_files::MachineSpec;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Returns the machines by id, without ids that more than one file has. Such a file may be an unedited copy, which must not get the
-/// allocation of the original, and it is unknown which file is the original.
+/// Returns the machines by id, without ids that more than one file contains. One of these files may be an unedited
+/// copy, which must not get the allocation of the original, and the server cannot determine which file is the original.
 pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
     problems: &mut Vec<String>,

@@ -1,5 +1,5 @@
-//! Allocation that applies to a machine. Before its installation, the allocation of the machine file applies. A reinstall keeps the
-//! installed allocation, except for the image, unless the order applies the file.
+//! Allocation that applies to a machine. Before the first installation, this is the allocation of the machine file. A
+//! reinstall keeps the installed allocation except for the image, unless the order applies the file.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
@@ -29,11 +29,11 @@ const VALUE_CHARS: usize = 60;
 #[derive(Debug, Clone)]
 pub struct EffectiveAllocation {
     pub allocation: AllocationSpec,
-    /// Reason why the installed allocation cannot be kept. Nothing may be installed then.
+    /// Reason why the installed allocation cannot be kept. If set, nothing may be installed.
     pub problem: Option<String>,
 }
 
-/// Difference between the machine file and its installed allocation in one field.
+/// Difference in one field between the machine file and the installed allocation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AllocationDifference {
     /// Name of the field in the machine file.
@@ -58,11 +58,12 @@ pub enum DifferenceEffect {
     Kept,
     /// The value of the machine file applies.
     Applied,
-    /// The reinstall is refused: the installed value is not on record, and can be kept only if the file contains it.
+    /// The reinstall is refused: the server has not recorded the installed value, and can keep it only if the file
+    /// contains it.
     Refused,
 }
 
-/// Returns the machine with the allocation that applies to it in this state.
+/// Returns the machine with its effective allocation in this state.
 pub fn with_effective_allocation(machine: &MachineSpec, standing: &InstallState) -> MachineSpec {
     let allocation = machine.allocation.as_ref().map(|in_file| effective_allocation(in_file, standing).allocation);
     MachineSpec { allocation, ..machine.clone() }
@@ -76,7 +77,8 @@ pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> E
         Ok(allocation) => allocation,
         Err(why) => return of_file(Some(format!("the installed allocation cannot be kept: {why}; {REMEDY}"))),
     };
-    // The stored layout applies, so that templates which generate a layout do not contradict the name of a layout in the file.
+    // The stored layout applies. The name of a layout in the file is removed, since it would conflict with templates
+    // that generate a layout.
     let changes_layout = standing.order.as_ref().is_some_and(|order| order.change_promise);
     if standing.layout.is_some() && !changes_layout {
         allocation.filesystemlayout = None;
@@ -97,14 +99,16 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     ))
 }
 
-/// Returns all differences between the machine file and its installed allocation, with their effects on the open order or, without an
-/// order, on a reinstall without options. Returns none if the installed allocation is not on record.
+/// Returns all differences between the machine file and the installed allocation. Their effects apply to the open order
+/// or, without an order, to a reinstall without options. Returns an empty list if the installed allocation is not
+/// recorded.
 pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
     let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     compare_fields(record, file, standing.kept_allocation().is_none())
 }
 
-/// Returns whether a reinstall uses the fields of the machine file because the fields of the installation are not on record.
+/// Returns whether a reinstall uses the fields of the machine file because the fields of the installation are not
+/// recorded.
 pub fn is_unrecorded(standing: &InstallState) -> bool {
     standing.succeeded && standing.installed_allocation.is_none()
 }
@@ -140,7 +144,7 @@ fn compare_fields(
     all.collect()
 }
 
-/// Note for the operator about a machine whose installed allocation is not on record.
+/// Note for the operator about a machine whose installed allocation is not recorded.
 pub const UNRECORDED: &str = "the installed allocation is not on record, because an earlier version installed the machine or the operator adopted it: all \
     values of the machine file apply";
 

@@ -1,6 +1,6 @@
-//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed, but can be installed. A blacklisted
-//! image is not listed, and can be installed only on machines that already run it. The name of an OS definition applies to all of its
-//! variants. The file may contain names of images that do not exist yet.
+//! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed, but can be
+//! installed. A blacklisted image is not listed, and can be installed only on machines that already run it. The name of
+//! an OS definition applies to all of its variants. The file may name images that do not exist yet.
 
 use crate::operator_files::{AllocationSpec, format_at, yaml_node};
 use crate::watched_file::WatchedFile;
@@ -67,7 +67,7 @@ impl ImageStates {
     }
 }
 
-/// Returns the file of image states in a server's directory.
+/// Returns the path of the file with the image states in a server's directory.
 pub(crate) fn states_file(dir: &Path) -> WatchedFile<ImageStates> {
     WatchedFile::new(dir.join(FILE), ImageStates::parse)
 }

@@ -1,9 +1,10 @@
 //! The operator's directory: machines, layouts, images, sizes, deploy templates, OS definitions and approvals from YAML files.
 //!
-//! An invalid file is reported, and its last good version stays in force. The same applies to a machine whose image or layout does not
-//! exist. The crate does not handle requests: `server` publishes its snapshots, and `rack plan` and `serve --check` read the same
-//! directory. Start with `loader`, which builds a `snapshot` of everything in force: `operator_files` parses and validates files,
-//! `effective_allocation` determines the allocation that applies, `resolve` follows its references, and `requested_steps` merges its deploy templates.
+//! An invalid file is reported, and its last good version stays in force. A machine file whose image or layout does not
+//! exist is treated in the same way. The crate does not handle requests: `server` publishes its snapshots, and
+//! `rack plan` and `serve --check` read the same directory. Start with `loader`, which builds a `snapshot` of
+//! everything in force: `operator_files` parses and validates files, `effective_allocation` determines the allocation
+//! that applies, `resolve` follows its references, and `requested_steps` merges its deploy templates.
 
 pub mod allocation_owners;
 pub mod approvals;

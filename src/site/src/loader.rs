@@ -1,4 +1,5 @@
-//! Reader of the directory. It builds a snapshot of everything in force, and reports the problems of all files.
+//! Reader of the operator's directory. It builds a snapshot of all files in force, and reports the problems of all
+//! files.
 
 use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 use store::image_digest_cache::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
 
-/// Maximum size of a manifest, in bytes. The largest known manifests have 4.4 MB.
+/// Maximum size of a manifest, in bytes. The largest known manifests are 4.4 MB.
 const MANIFEST_BYTES: i64 = 8 << 20;
 
 fn read_layout(text: &str) -> Result<Layout, String> {
@@ -36,7 +37,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
     DeployTemplate::parse_file(text).map_err(|problems| diagnostic::join_problems(&problems))
 }
 
-/// Reader of the directory. It keeps the last good version of each file.
+/// Reader of the operator's directory. It keeps the last good version of each file.
 pub struct SiteLoader {
     images_dir: PathBuf,
     machines: YamlFolder<MachineSpec>,
@@ -53,7 +54,7 @@ pub struct SiteLoader {
     digests: ImageDigests,
     definitions: OsDefinitions,
     state: ServerState,
-    /// True if something other than a file has changed since the last scan, such as the database or a digest.
+    /// True if anything outside of the files has changed since the last scan, such as the database or a digest.
     stale: bool,
 }
 
@@ -87,12 +88,12 @@ impl SiteLoader {
         }
     }
 
-    /// Sets whether machines without an approved plan get nothing to install.
+    /// Sets whether installations are served only to machines with an approved plan.
     pub fn with_approved_only(self, approved_only: bool) -> SiteLoader {
         SiteLoader { approved_only, ..self }
     }
 
-    /// Ignores approvals, as for a plan that the operator is about to approve.
+    /// Ignores approvals, for plans that the operator has not approved yet.
     pub fn without_approvals(self) -> SiteLoader {
         SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
     }
@@ -195,7 +196,8 @@ impl SiteLoader {
         SiteScan { directory, problems, notes }
     }
 
-    /// Adds the local file of an image to the snapshot, and reads the image's digest and contents. Returns whether the digest is known.
+    /// Adds the local file of an image to the snapshot, and sets the image's digest and contents. Returns whether the
+    /// digest is known.
     fn add_image_file(
         &mut self,
         directory: &mut SiteSnapshot,
@@ -273,8 +275,8 @@ impl SiteLoader {
     }
 }
 
-/// Returns the machine with the definition that its allocation's `os` names, and with the image of that definition. Also returns a remark
-/// for the operator, if one is necessary.
+/// Resolves the OS definition that the machine's allocation names in `os`. Returns the machine with this definition and
+/// its image, and a remark for the operator if one is necessary.
 fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
     let mut machine = machine.clone();
     let Some(allocation) = &mut machine.allocation else { return (machine, None) };
@@ -329,7 +331,7 @@ fn read_standing_blocking(
     Ok(InstallState { approved, ..standing })
 }
 
-/// Indexes values by id. If two files have the same id, the first one by name takes precedence.
+/// Indexes values by id. If two files contain the same id, the first file by name takes precedence.
 fn index_by_id<T>(
     kind: &str,
     all: Vec<(PathBuf, T)>,

@@ -56,8 +56,8 @@ pub struct MachineSpec {
     pub allocation: Option<AllocationSpec>,
 }
 
-/// Desired state of a machine. Image and layout are ids that must exist in the other folders. If no layout is named, the one whose
-/// constraints match the machine's size and the image is used.
+/// Desired state of a machine. Image and layout are ids that must exist in the other folders. If no layout is named,
+/// the layout whose constraints match the machine's size and the image applies.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationSpec {
@@ -69,7 +69,7 @@ pub struct AllocationSpec {
     pub project: String,
     #[serde(default)]
     pub role: String,
-    /// Id of the image. If `os` is set, the image of the OS definition.
+    /// Id of the image. If `os` is set, the id of the OS definition's image.
     #[serde(default = "unnamed_image")]
     pub image: Spanned<String>,
     /// Name of an OS definition, with or without a variant.
@@ -83,7 +83,8 @@ pub struct AllocationSpec {
     #[serde(skip)]
     pub definition: DefinitionState,
     pub filesystemlayout: Option<Spanned<String>>,
-    /// Subset of the machine's traits. A deploy template with the name of a requested trait changes the steps of the installation.
+    /// Requested traits, a subset of the machine's traits. A deploy template with the name of a requested trait changes
+    /// the steps of the installation.
     #[serde(default)]
     pub requested_traits: Vec<Spanned<String>>,
     #[serde(default)]
@@ -94,20 +95,20 @@ pub struct AllocationSpec {
     pub console_password: String,
     /// Key of encrypted filesystems with `key: server`.
     pub disk_key: Option<Spanned<SecretText>>,
-    /// Field with which earlier versions ordered a reinstall. It is rejected.
+    /// Field that ordered a reinstall in earlier versions. It is rejected now.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
-    /// `quick`, `secure` or `none`.
+    /// Method of erasing disks: `quick`, `secure` or `none`.
     #[serde(default)]
     pub erase: EraseMode,
     /// Disks whose data the first installation may erase, by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default)]
     pub give_up: Vec<Spanned<String>>,
-    /// `auto`, `image`, `builtin` or `none`.
+    /// Configuration of the installed system (finishing): `auto`, `image`, `builtin` or `none`.
     pub finish: Option<FinisherChoice>,
     #[serde(default)]
     pub kernel_arguments: Vec<Spanned<String>>,
-    /// `pxe`, `disk` or `keep`.
+    /// Boot order of the firmware after the installation: `pxe`, `disk` or `keep`.
     #[serde(default)]
     pub boot_order: BootOrder,
     #[serde(default, rename = "network")]
@@ -157,7 +158,7 @@ pub enum ImageLocation {
     File(String),
 }
 
-/// Parses a document as JSON, without validation of its fields.
+/// Converts a YAML document to JSON, without validating its fields.
 ///
 /// # Errors
 /// Returns an error if the text is not YAML.

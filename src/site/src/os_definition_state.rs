@@ -16,8 +16,8 @@ pub enum DefinitionState {
 }
 
 impl DefinitionState {
-    /// Returns the definition as it is sent to the machine. Parameters may contain secrets: without `with_secrets`, their values are
-    /// empty.
+    /// Returns the definition as it is sent to the machine. Since parameters may contain secrets, their values are
+    /// empty unless `with_secrets` is true.
     pub fn for_machine(&self, with_secrets: bool) -> Option<SelectedDefinition> {
         let DefinitionState::Usable(chosen) = self else { return None };
         let mut told = (**chosen).clone();
@@ -27,7 +27,7 @@ impl DefinitionState {
         Some(told)
     }
 
-    /// Returns the OS that the definition names, if the definition creates it itself, without an image.
+    /// Returns the name of the OS if the definition creates the OS itself, without an image.
     pub fn created_os(&self) -> Option<OsSelector> {
         let DefinitionState::Usable(chosen) = self else { return None };
         chosen.has_create().then(|| chosen.selector())

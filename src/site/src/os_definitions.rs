@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,
-    /// Remark for the operator that is not a problem.
+    /// Remark for the operator. It does not describe a problem.
     pub note: Option<String>,
 }
 
@@ -87,7 +87,8 @@ impl OsDefinitions {
         changed
     }
 
-    /// Determines the parameters for all machines, and verifies them. Returns the problems of the definitions and of these parameters.
+    /// Determines the site-wide parameters, and verifies them. Returns the problems of the definitions and of these
+    /// parameters.
     pub(crate) fn collect_problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, definition) in &self.catalog.definitions {
@@ -108,7 +109,7 @@ impl OsDefinitions {
         problems
     }
 
-    /// Returns the definitions and the parameters for all machines.
+    /// Returns the definitions and the site-wide parameters.
     pub(crate) fn catalog(&self) -> &DefinitionCatalog {
         &self.catalog
     }
@@ -149,7 +150,7 @@ fn unknown_parameters(definition: &OsDefinition, said: &[SpannedChange]) -> impl
     said.iter().filter_map(|said| Some(format_at_change(said, &definition.find_parameter(said).err()?)))
 }
 
-/// Returns the names of the folders in `path`; none if it cannot be listed.
+/// Returns the names of the folders in `path`. Returns an empty list if `path` cannot be listed.
 fn list_folders(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.path().is_dir());

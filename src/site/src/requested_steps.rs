@@ -1,5 +1,5 @@
-//! Steps of an allocation: its default steps, merged with the templates that its requested traits name. Conflicts between templates are
-//! reported before the machine boots.
+//! Steps of an allocation: the default steps, merged with the templates that the requested traits name. Conflicts
+//! between templates are reported before the machine boots.
 
 mod enabled_templates;
 mod out_of_band;
@@ -27,13 +27,13 @@ use store::{InstallState, ServerState};
 pub(crate) struct AllocationSteps {
     /// Steps that the agent runs; empty if no template is requested.
     pub steps: Vec<TemplateStep>,
-    /// Arrays from which the layout is generated, if a template requests them.
+    /// Arrays from which the layout is generated; `None` if no template requests arrays.
     pub arrays: Option<RequestedArrays>,
-    /// Steps that the server runs through the management controller before the machine installs, in order.
+    /// Steps that the server runs, in this order, through the management controller before the installation.
     pub out_of_band: Vec<OutOfBandStep>,
 }
 
-/// Arrays that a template requests, from which the layout is generated.
+/// Arrays that a template requests. The layout is generated from them.
 #[derive(Debug)]
 pub struct RequestedArrays {
     config: RaidConfig,
@@ -50,7 +50,7 @@ struct RequestedTemplate {
 }
 
 impl RequestedTemplate {
-    /// Formats a problem with its position in the machine file and its position in the template's file.
+    /// Formats a problem with its positions in the machine file and in the template's file.
     fn format_problem(&self, problem: Diagnostic) -> String {
         let StoredTemplate { path, template, .. } = &*self.stored;
         let located = template.add_location(problem);
@@ -97,7 +97,7 @@ fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
 pub struct MachineArrays {
     /// Arrays of the template that the allocation requests.
     requested: Option<RequestedArrays>,
-    /// Arrays of templates that the machine's traits enable, and its allocation does not request.
+    /// Arrays of templates that the machine's traits enable, but its allocation does not request.
     enabled: Vec<RequestedArrays>,
 }
 
@@ -110,7 +110,8 @@ impl MachineArrays {
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
 
-    /// Adds the results for a machine with this inventory to the state of the machine's allocation.
+    /// Generates the layouts for a machine with this inventory. Adds the requested layout and the problems to the state
+    /// of the machine's allocation.
     pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
@@ -119,7 +120,8 @@ impl MachineArrays {
     }
 }
 
-/// Adds the results of the machine's templates for its registered hardware to the state of its allocation, on the calling thread.
+/// Generates the layouts of the machine's templates for its registered hardware, and adds the results to the state of
+/// its allocation. Blocks the calling thread.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -150,7 +152,7 @@ fn find_requested_arrays(
 /// Merges the templates of the allocation with its default steps.
 ///
 /// # Errors
-/// Returns all problems, one per line, with their positions in the machine file and in the template's.
+/// Returns all problems, one per line, with their positions in the machine file and in the template's file.
 pub(crate) fn merge_allocation_steps(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -222,8 +224,8 @@ fn find_arrays(
     }
 }
 
-/// Returns remarks on templates whose steps are invalid, with their positions: nothing is installed on a machine with such a trait. The
-/// templates are kept, since another conductor may support their steps.
+/// Returns remarks on templates whose steps are invalid, with their positions. Nothing is installed on machines with
+/// traits that enable such a template. The templates are not rejected, since another conductor may support their steps.
 pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();
     for stored in templates.all() {

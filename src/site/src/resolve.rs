@@ -1,5 +1,5 @@
-//! Resolution of an allocation to its image, layout and steps. Before the installation, they are determined by the machine file;
-//! afterwards, by what is installed or ordered.
+//! Resolution of an allocation to its image, layout and steps. Before the first installation, the machine file
+//! determines them. Afterwards, the installed system or the order determines them.
 
 mod differences;
 
@@ -57,7 +57,8 @@ pub struct ResolvedAllocation {
     pub layout: Value,
     /// Steps that the agent runs; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
-    /// Steps that the server runs through the management controller before it serves the installation to the machine, in order.
+    /// Steps that the server runs, in this order, through the management controller before it serves the installation
+    /// to the machine.
     pub out_of_band: Vec<OutOfBandStep>,
     /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
@@ -84,7 +85,7 @@ pub fn resolve_allocation(
     if let Some(why) = explain_refusal(machine, &allocation, standing, known, problem.filter(|_| installs)) {
         return Err(why);
     }
-    // An installed system boots whatever the state of its definition.
+    // An installed system boots even if its definition is unusable or not verified yet.
     if installs && matches!(allocation.definition, DefinitionState::Verifying) {
         return Ok(None);
     }
@@ -99,7 +100,8 @@ pub fn resolve_allocation(
     Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
 }
 
-/// Returns the reason why the allocation must not be used, whatever it refers to, or `problem`.
+/// Returns the reason why the allocation must not be used, even if all its references are valid. `problem` is one of
+/// the possible reasons.
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -124,16 +126,17 @@ fn explain_refusal(
         .or_else(definition)
 }
 
-/// What an allocation refers to.
+/// Objects that an allocation refers to.
 struct AllocationParts {
     image: ImageSpec,
     /// Id of the layout, and the layout.
     layout: (String, Value),
-    /// Empty if nothing is installed.
+    /// Steps of the installation; empty if nothing will be installed.
     steps: AllocationSteps,
 }
 
-/// Resolves image, layout and steps, and reports all problems together. Returns `None` if one of them is not known yet.
+/// Resolves image, layout and steps, and reports all problems together. Returns `None` if the image or the layout is
+/// not known yet.
 fn resolve_parts(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -151,7 +154,7 @@ fn resolve_parts(
         true => check_enabled_templates(machine, standing, known),
         false => Ok(()),
     };
-    // Without the templates it is unknown which layout applies.
+    // If the templates cannot be merged, it is unknown which layout applies.
     let layout = match unmerged.filter(|_| installs) {
         None => resolve_layout(machine, allocation, standing, known, &merged),
         Some(why) => Err(why),
@@ -222,9 +225,9 @@ fn resolve_image(
     }
 }
 
-/// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since another layout would
-/// erase other disks. An installed machine keeps its layout, unless the order applies the layout of the machine file
-/// (`--change-promise`).
+/// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since
+/// another layout might erase other disks. An installed machine keeps its layout, unless the order applies the layout
+/// of the machine file (`--change-promise`).
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -297,8 +300,9 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine file names. If the file names none: for an installed machine, the layout with the stored id (for
-/// databases of earlier versions, which stored no layouts); for any other machine, the layout selected by size and image.
+/// Returns the layout that the machine file names. If it names none, returns the layout with the stored id for an
+/// installed machine (databases of earlier versions store only the id), and the layout selected by size and image for
+/// any other machine.
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,

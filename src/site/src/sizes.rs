@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 pub const FOLDER: &str = "sizes";
 
-/// Size as defined in its file.
+/// Size of machines, as defined in its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
@@ -106,7 +106,7 @@ impl ConstraintKind {
         }
     }
 
-    /// Returns the amount of this resource that a machine has, in the unit of the constraint.
+    /// Returns how much of this resource the machine has, in the unit of the constraint.
     pub fn measure(self, hardware: &RegisteredHardware) -> u64 {
         match self {
             ConstraintKind::Cores => u64::from(hardware.cpu_cores),
@@ -116,13 +116,13 @@ impl ConstraintKind {
     }
 }
 
-/// Returns the total size of all disks in bytes. The sum saturates, since a machine may report any size.
+/// Returns the total size of all disks in bytes. The sum saturates, since machines can report arbitrary sizes.
 fn total_storage(hardware: &RegisteredHardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// Returns the size of a machine: the named one, or the only one whose constraints match the hardware. Returns `None` if no sizes are
-/// defined.
+/// Returns the size of a machine: the named size, or else the only size whose constraints match the hardware. Returns
+/// `None` if no sizes are defined.
 ///
 /// # Errors
 /// Returns an error if no size matches, several sizes match, or the named size does not exist.

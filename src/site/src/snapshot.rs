@@ -17,7 +17,7 @@ const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.mi
 pub struct SiteSnapshot {
     /// Machines by id.
     pub(crate) machines: HashMap<String, MachineSpec>,
-    /// Ids of the machines whose files list a MAC, by MAC. A MAC identifies a machine only if exactly one file lists it.
+    /// Ids of the machines whose files list a MAC, by MAC. A MAC identifies a machine only if no other file lists it.
     pub(crate) macs: HashMap<String, Vec<String>>,
     /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
@@ -41,7 +41,7 @@ impl SiteSnapshot {
         self.machines.get(id)
     }
 
-    /// Returns the machine whose id is this UUID, or else the machine whose id is this UUID in the other byte order.
+    /// Returns the machine with this UUID as its id, or else the machine with this UUID in the other byte order.
     pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }

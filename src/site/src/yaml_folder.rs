@@ -19,7 +19,7 @@ pub(crate) enum FileFault {
     Unread(ReadFault),
 }
 
-/// Error of a file or folder that cannot be read, and the time since which it has been unreadable.
+/// Error of a file or folder that cannot be read, and the time of the first failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadFault {
     since: String,
@@ -66,7 +66,7 @@ pub(crate) struct YamlFolder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
     unread: Option<ReadFault>,
-    /// True if the folder may be missing, unless files were read from it before.
+    /// True if the folder may be missing. Once files have been read from it, it must exist.
     optional: bool,
 }
 
@@ -149,8 +149,8 @@ impl<T: Clone> YamlFolder<T> {
     }
 }
 
-/// Lists all YAML files in a folder. If an entry cannot be read, fails instead of returning a partial list, since files missing from the
-/// list would be treated as deleted.
+/// Lists all YAML files in a folder. Fails if an entry cannot be read, since files that are missing in a partial list
+/// would be treated as deleted.
 fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
@@ -175,12 +175,12 @@ pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
 }
 
-/// Returns whether the file is world-readable, whatever it contains.
+/// Returns whether the file is world-readable, without reading its content.
 pub fn is_world_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
 
-/// Formats a problem of a file. Each line of it begins with the path of the file.
+/// Formats a problem of a file. Each line begins with the path of the file.
 pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     let consequence = if has_good { " (its last good version stays in force)" } else { "" };
     let lines: Vec<String> = why.lines().map(|line| format!("{}:{}", path.display(), add_space(line))).collect();
@@ -275,7 +275,7 @@ mod tests {
         assert!(folder.rescan());
         assert_eq!(all(&mut folder), (vec!["a".to_owned()], vec![]));
 
-        // A directory in place of the file is unreadable too, but its stamp does not change.
+        // A directory in place of the file is also unreadable, but its stamp does not change.
         fs::remove_file(path.join("a.yaml")).unwrap();
         fs::create_dir(path.join("a.yaml")).unwrap();
         let (values, problems) = all(&mut folder);

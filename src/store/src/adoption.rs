@@ -1,8 +1,10 @@
-//! Adoption of an installation of which the server has no record: the operator confirms that the allocation is installed. The agent then
-//! boots the installation whose install marker is on the machine's disks, and reports it.
+//! Adoption of an installation that the server has no record of: the operator confirms that the allocation is
+//! installed. The agent then boots the installed system that the install marker on the machine's disks describes, and
+//! reports it.
 //!
-//! If the machine had reported a marker before the adoption, a reported success is valid only with the same marker. The content of a
-//! marker remains a claim of the disk, and is shown as a claim until a reinstall has completed.
+//! If the machine reported a marker before the adoption, its report of success is valid only if it contains the same
+//! marker. The server cannot verify the content of the marker, and shows it as unverified until a reinstall has
+//! completed.
 
 use super::install_state::read_install_state;
 use super::json_columns::to_json_column;
@@ -14,7 +16,7 @@ use rusqlite::{Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
     Adopted,
-    /// The allocation cannot be adopted, for this reason.
+    /// The adoption is rejected. Contains the reason.
     Rejected(String),
 }
 
@@ -36,7 +38,7 @@ impl ServerState {
             }
             if standing.succeeded {
                 return Ok(AdoptOutcome::Rejected(format!(
-                    "allocation {allocation} of machine {machine} is already known to be installed"
+                    "allocation {allocation} of machine {machine} is already recorded as installed"
                 )));
             }
             if let Some(other) = standing.elsewhere {

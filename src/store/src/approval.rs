@@ -1,11 +1,11 @@
-//! File in which the operator approves the plan of one machine.
+//! File with the operator's approval of the plan of one machine.
 
 use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, approval};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Maximum size of an approval file, in bytes. The approval of a machine with a thousand disks is smaller.
+/// Maximum size of an approval file, in bytes. It suffices for a machine with a thousand disks.
 const MAX_BYTES: usize = 4 << 20;
 
 const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
@@ -30,7 +30,8 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Returns whether the approved installation has completed. `installed` identifies the allocation's last completed installation now.
+    /// Returns whether the approved installation has completed. `installed` is the current identifier of the
+    /// allocation's last completed installation.
     pub fn is_spent(&self, installed: &str) -> bool {
         self.file.installed != installed
     }

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 /// File that the server locks while it runs.
 const LOCK: &str = "drophammer.lock";
 
-/// Lock on a server's directory, held until it is dropped. It is released explicitly, since closing the file is not enough: a child
-/// process that is being started shares the file until its `execve`.
+/// Lock on a server's directory, held until this value is dropped. The lock is released explicitly: closing the file is
+/// not enough, since a forked child process shares the open file until its `execve`.
 #[derive(Debug)]
 pub struct DirectoryLock(File);
 
@@ -48,7 +48,8 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
     }
 }
 
-/// Returns whether the error means that the filesystem does not support locks, as some network filesystems do not (flock(2)).
+/// Returns whether the error means that the filesystem does not support locks. Some network filesystems do not
+/// (flock(2)).
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTSUP | Errno::ENOLCK | Errno::ENOSYS))
 }
@@ -77,8 +78,8 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
-/// Returns an error if the backup is damaged or from another directory, or it is older than the last state of the directory and `older` is
-/// false.
+/// Returns an error if the backup is damaged or from another directory, or if it is older than the last state of the
+/// directory and `older` is false.
 pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let database = dir.join(DATABASE);
@@ -92,11 +93,12 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
         remove_if_present(&new)?;
         return Err(Error::refusal(Phase::Serve, why));
     }
-    // A complete backup contains everything that this directory recorded. Any other one may be older than the machines' disks.
+    // A current backup contains everything that this directory has recorded. Any other backup may be older than the
+    // machines' disks.
     let is_complete = known.as_ref() == Some(&restored);
     let mut instructions = String::new();
     if !is_complete {
-        // Every earlier backup, including this one, must be older than the restored database.
+        // The restored database must be newer than every earlier backup, including this one.
         restored.transactions =
             restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
         instructions = mark_unconfirmed(&new, &restored, dir)?;
@@ -112,7 +114,7 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     output::print_text(&instructions)
 }
 
-/// Returns why a backup must not replace the database of a directory, whose identity is `known`.
+/// Returns why a backup must not replace the database with the identity `known`.
 fn explain_contradiction(
     known: &DatabaseIdentity,
     backup: &DatabaseIdentity,

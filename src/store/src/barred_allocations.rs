@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, Transaction, params};
 
-/// Bars the machine from booting this allocation and all other allocations on the machine's record, because the machine's disks contain the
-/// system of this allocation, or a part of that system.
+/// Bars the machine from booting this allocation and all other allocations that are recorded for the machine. Its disks
+/// contain all or part of the system of this allocation.
 pub(crate) fn bar_allocations(
     transaction: &Transaction,
     machine: &str,
@@ -18,7 +18,8 @@ pub(crate) fn bar_allocations(
     Ok(())
 }
 
-/// Lifts the bar for one allocation, or for all if `allocation` is `None`: the machine owns the allocation again, or was reinstalled.
+/// Lifts the bar for one allocation, or for all if `allocation` is `None`. The machine owns the allocation again, or
+/// was reinstalled.
 pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)

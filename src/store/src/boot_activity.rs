@@ -1,4 +1,4 @@
-//! Times at which boots have last called, and the activity of boots that follows from them.
+//! Times at which boots last contacted the server, and whether boots are active according to these times.
 
 use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
@@ -11,8 +11,8 @@ use time::format_description::well_known::Rfc3339;
 
 /// Time after its last request during which a boot is considered active. Machines send a request at least once per minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// Shorter time that applies if the next boot registers from the same address. The machine has most likely restarted: a single missed
-/// request suffices.
+/// Shorter time that applies if the next boot registers from the same address. The machine has most likely restarted,
+/// so a single missed request suffices.
 pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
 /// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.
@@ -65,7 +65,8 @@ impl MachineBoot {
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
-    /// Start of the server. Earlier requests are unknown: a boot without a known request is assumed to have sent one at this time.
+    /// Start of the server. Earlier requests are unknown, so a boot without a known request is assumed to have sent one
+    /// at this time.
     started: Instant,
     pub quiet: Duration,
     /// See [`QUIET_AT_SAME_ADDRESS`].
@@ -106,7 +107,8 @@ impl BootActivity {
         self.is_active_within(boot, self.quiet)
     }
 
-    /// Returns whether this boot is active, so another boot of the machine cannot register from the given address yet.
+    /// Returns whether this boot is still active, so that another boot of the machine cannot register from the given
+    /// address yet.
     pub(crate) fn blocks_registration(&self, boot: &MachineBoot, address: &str) -> bool {
         let is_same = boot.address.as_deref() == Some(address);
         self.is_active_within(boot, if is_same { self.quiet_at_same_address } else { self.quiet })
@@ -117,7 +119,8 @@ impl BootActivity {
     }
 }
 
-/// Returns whether a time is longer ago than a duration. A time that cannot be parsed is treated as longer ago.
+/// Returns whether the time is further in the past than the duration. A time that cannot be parsed is treated as
+/// further in the past.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }

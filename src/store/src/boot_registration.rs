@@ -1,5 +1,5 @@
-//! Registration of a boot: whether the boot becomes the machine's current one, and what the machine boots if another boot was active at
-//! the time of the request.
+//! Registration of a boot. Decides whether the boot becomes the machine's current one, and what the machine boots if
+//! another boot was active at the time of the request.
 
 use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
@@ -25,15 +25,15 @@ pub struct Enrollment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "one value for each registration")]
 pub enum EnrollOutcome {
-    /// The boot is now the machine's current one. Contains what the machine boots, if that could not be decided at the time of the request
-    /// because another boot was active.
+    /// The boot is now the machine's current one. Contains the boot target if it could not be decided at the time of
+    /// the request, because another boot was active then.
     Yes(Option<BootTarget>),
-    /// The boot has registered again, from a new address; this is its previous address.
+    /// The boot has registered again, from a new address. Contains the previous address.
     Moved(String),
-    /// Another boot of the machine is still active; this is its address.
+    /// Another boot of the machine is still active. Contains its address.
     Waits(String),
-    /// Registration is impossible: after the boot was requested, the machine was freed or another boot registered; or too many unknown
-    /// machines are registered.
+    /// The boot cannot register: after it was requested, the machine was freed or another boot registered, or there are
+    /// too many unknown machines.
     Rejected,
 }
 

@@ -22,17 +22,20 @@ pub enum BootTarget {
     Install,
     /// The ramdisk, for an attempt at this order.
     Attempt(ReinstallOrder),
-    /// The ramdisk, whose agent boots the installed system: this order needs confirmation, because the database was restored.
+    /// The ramdisk, whose agent boots the installed system. The order needs confirmation, because the database was
+    /// restored.
     Unconfirmed(ReinstallOrder),
     /// The disk: the machine is installed, and no reinstall is ordered.
     Disk,
-    /// The disk: this order is abandoned, since its attempts have ended and none has passed the point of no return.
+    /// The disk. The order is abandoned, since all of its attempts have ended before the point of no return.
     Dropped(ReinstallOrder),
-    /// The disk: according to the database, the machine's allocation is installed under this other machine id.
+    /// The disk. According to the database, the machine's allocation is installed under another machine id. Contains
+    /// that id.
     Elsewhere(String),
     /// The disk: the machine is installed, but does not have a usable file.
     NoFile,
-    /// The ramdisk without the agent: this order was abandoned after its point of no return, and the operator must intervene.
+    /// The ramdisk without the agent. The order was abandoned after its point of no return, and the operator must
+    /// intervene.
     Stop(ReinstallOrder),
     /// The ramdisk, for the machine's role in a migration.
     Moving(MigrationSide, MigrationState),
@@ -43,8 +46,8 @@ pub enum BootTarget {
 }
 
 impl BootTarget {
-    /// Returns whether the machine must not boot the system on its disks, even if its ramdisk cannot be loaded: the system is incomplete,
-    /// or may run on another machine.
+    /// Returns whether the machine must not boot the system on its disks, even if its ramdisk cannot be loaded. The
+    /// system is incomplete, or may run on another machine.
     pub fn excludes_disk(&self) -> bool {
         match self {
             BootTarget::Attempt(order) => order.begun,

@@ -1,5 +1,5 @@
-//! Tokens of requested boots. The server signs a token, and stores nothing until the boot registers. Thus a request costs no transaction,
-//! and no number of requests can revoke the token of another client.
+//! Tokens of requested boots. The server signs a token, and stores nothing until the boot registers. A request
+//! therefore costs no transaction, and requests cannot revoke the tokens of other clients.
 
 use super::token::{self, TokenHash};
 use common::encoding::{decode_hex, encode_hex};
@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 /// Time within which a requested boot must register. A ramdisk registers within a few minutes, or never.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// Length of the signed data in bytes: machine id, time of the request in nanoseconds since 1970, whether another boot was active, random
-/// bytes.
+/// Length of the signed data in bytes. The data consist of the machine id, the time of the request in nanoseconds since
+/// 1970, whether another boot was active, and random bytes.
 const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Prefix of the signed data that distinguishes it from other data signed with the same key.
+/// Prefix of the signed data. It distinguishes them from other data that are signed with the same key.
 const PURPOSE: &[u8] = b"drophammer boot token 1";
 
 /// Boot that was requested and has not registered.
@@ -85,7 +85,7 @@ mod tests {
         let (one, other) = (key.issue_token(&boot).unwrap(), key.issue_token(&boot).unwrap());
         assert_ne!(one, other);
         assert_eq!(key.verify_token(&one), Some(boot.clone()));
-        // The same server after a restart.
+        // A restarted server derives the same key.
         assert_eq!(BootTokenKey::of_operator(&[7; 32]).verify_token(&other), Some(boot));
         assert!(
             key.issue_token(&RequestedBoot { machine: "m".to_owned(), ..requested(OffsetDateTime::now_utc()) })

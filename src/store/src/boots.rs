@@ -1,9 +1,9 @@
-//! Boots of machines that have registered, each from one address. A boot that was only requested has a signed token, and is not stored
-//! here.
+//! Registered boots of machines, each with the address from which it registered. A boot that was only requested has a
+//! signed token, and is not stored here.
 //!
-//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered boot ends with
-//! its own report, after a day without an installation, or when another boot of the machine registers after this one has become silent.
-//! `boot_registration` registers boots.
+//! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered
+//! boot ends when it reports its end, after a day if it has not started an installation, or when another boot of the
+//! machine registers after this one has become silent. `boot_registration` registers boots.
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
@@ -11,7 +11,7 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 impl ServerState {
-    /// Returns the registered boot with this token, or else `requested` if that boot is not revoked.
+    /// Returns the registered boot with this token. If there is none, returns `requested`, unless that boot is revoked.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -49,8 +49,8 @@ impl ServerState {
     }
 }
 
-/// Returns whether the token of a requested boot is revoked: after the request, another boot of the machine has registered that was
-/// requested later, or the machine was freed.
+/// Returns whether the token of a requested boot is revoked. That is the case if another boot, which was requested
+/// later, has registered, or if the machine was freed after the request.
 pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlite::Result<bool> {
     let current = current_boot(connection, &boot.machine)?;
     let freed = freed_machines::last_freed(connection, &boot.machine)?;
@@ -58,7 +58,7 @@ pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlit
     Ok(times.into_iter().flatten().any(|time| !boot.is_newer_than(&time)))
 }
 
-/// Replaces the machine's registered boot with this one, which registers from `address`.
+/// Replaces the machine's registered boot with `boot`, which registers from `address`.
 pub fn replace_boot(transaction: &Transaction, boot: &MachineBoot, address: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM boots WHERE machine = ?1", [&boot.machine])?;
     let MachineBoot { machine, hash, created, while_active, .. } = boot;
@@ -84,7 +84,7 @@ fn read_row(row: &Row) -> rusqlite::Result<MachineBoot> {
     })
 }
 
-/// Returns the boot of the machine that registered last.
+/// Returns the machine's boot that registered last.
 pub(crate) fn current_boot(connection: &Connection, machine: &str) -> rusqlite::Result<Option<MachineBoot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     connection.query_row(&select, [machine], read_row).optional()

@@ -1,6 +1,7 @@
-//! Confirmations after a restore. A restored database may be older than the disks of its machines. Therefore every machine is unconfirmed
-//! at first, and no order, first installation or migration of it is carried out. A machine is confirmed by the operator, or by its own
-//! report if the install marker on its disks is the one on record in the database.
+//! Confirmations after a restore. A restored database may be older than the disks of its machines. Therefore every
+//! machine is unconfirmed at first, and no order, first installation or migration is carried out on it. A machine is
+//! confirmed by the operator, or by its own report if the install marker on its disks is the one that the database has
+//! recorded.
 
 use super::{ServerState, epoch, now};
 use common::error::Result;
@@ -10,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
     Operator,
-    /// The machine, which has reported the install marker on record.
+    /// The machine, which has reported the recorded install marker.
     Marker,
 }
 
@@ -78,8 +79,8 @@ pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusq
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
-/// Returns whether the operator has placed or confirmed an order since the last restore. `database` is the epoch in which the order was
-/// placed.
+/// Returns whether an order was placed or confirmed after the last restore. `database` is the epoch in which the order
+/// was placed.
 pub(crate) fn is_confirmed_order(
     connection: &Connection,
     machine: &str,
@@ -96,7 +97,7 @@ fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
     select.query_row([machine], |row| row.get(0)).optional()
 }
 
-/// Returns the refusal for the first of these machines that needs confirmation, if any does.
+/// Returns the refusal for the first of these machines that needs confirmation, or `None` if none does.
 pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
@@ -109,7 +110,7 @@ pub(crate) fn explain_first_unconfirmed<'a>(
     Ok(None)
 }
 
-/// Returns the refusal of a machine that needs confirmation, with the remedy.
+/// Returns the refusal for a machine that needs confirmation, with the remedy.
 pub fn explain_confirmation(machine: &str) -> String {
     format!(
         "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. \
@@ -124,7 +125,8 @@ pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: 
     transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
 }
 
-/// Transfers the confirmation of a machine to its new id. If the machine is not confirmed, neither is the new id.
+/// Transfers the confirmation of a machine to its new id. Without a confirmation of the old id, the new id is
+/// unconfirmed.
 pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)

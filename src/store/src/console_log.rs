@@ -5,10 +5,11 @@ use crate::token::TokenHash;
 use common::error::Result;
 use rusqlite::{Row, params};
 
-/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the one before. Each
-/// chunk is counted as [`PART`] bytes longer than its text, so that the number of chunks is limited too.
+/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the
+/// previous one. Each chunk is counted as [`PART`] bytes longer than its text, so that the number of chunks is limited
+/// too.
 const KEPT: i64 = 256 << 10;
-/// Number of bytes that are added to the length of each chunk's text.
+/// Number of bytes that are added to the length of a chunk's text when the size of the log is computed.
 const PART: i64 = 128;
 
 /// Chunk of a console log.
@@ -16,9 +17,9 @@ const PART: i64 = 128;
 pub struct LogChunk {
     /// Hash of the token of the boot that sent the chunk.
     pub boot: TokenHash,
-    /// Offset in the log of the boot, in bytes as sent.
+    /// Offset of the chunk in the log of the boot, in bytes as sent.
     pub start: u64,
-    /// Length in bytes as sent.
+    /// Length of the chunk, in bytes as sent.
     pub bytes: u64,
     /// Time at which the chunk was received.
     pub time: String,

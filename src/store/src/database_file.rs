@@ -1,8 +1,9 @@
-//! Database file. It is opened only if it is undamaged and belongs to the directory. When a durable transaction ends, its result is in
-//! this single file. If the file is removed, the server stops.
+//! Database file. It is opened only if it is undamaged and belongs to the directory. When a durable transaction
+//! returns, its result is in this file. If the file is removed, the server stops.
 //!
-//! Because of the write-ahead log (WAL), the frequent events of machines need no sync each. Transactions that must not be lost are synced
-//! and then moved from the log into the database file, so that a copy of the file contains all of them.
+//! The write-ahead log (WAL) makes it unnecessary to sync each of the frequent events of machines. Transactions that
+//! must not be lost are synced and then moved from the log into the database file, so that a copy of the file contains
+//! all of them.
 
 use super::database_id::{self, DatabaseIdentity};
 use super::{lost_database, schema};
@@ -18,8 +19,8 @@ use tokio::sync::watch;
 pub(crate) enum Durability {
     /// The result is on disk before the caller gets a response.
     Synced,
-    /// The result survives a crash of the server, but a power failure may undo it. Once a later transaction is synced, it is on disk as
-    /// well, since the log is sequential.
+    /// The result survives a crash of the server, but a power failure may undo it. Once a later transaction is synced,
+    /// this result is on disk as well, since the log is sequential.
     Deferred,
 }
 
@@ -87,8 +88,8 @@ impl DatabaseFile {
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
     }
 
-    /// Runs one transaction, and syncs it if its result is [`Durability::Synced`]. Transactions that any client can cause should be
-    /// deferred, since a sync costs as much as hundreds of transactions.
+    /// Runs one transaction, and syncs it if `work` returns [`Durability::Synced`]. Transactions that any client can
+    /// cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -114,9 +115,9 @@ impl DatabaseFile {
         self.run_counted(|_| Ok(((), true)))
     }
 
-    /// Runs one transaction, whose result is in the database file on disk when this returns. A transaction that changes nothing is not
-    /// synced. The explicit sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the server, but not a power
-    /// failure.
+    /// Runs one transaction. When this function returns, the result is in the database file on disk. A transaction that
+    /// changes nothing is not synced. The explicit sync is needed because `synchronous=NORMAL` with a WAL survives a
+    /// crash of the server, but not a power failure.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -141,7 +142,7 @@ impl DatabaseFile {
         Ok(value)
     }
 
-    /// Commits a transaction. Returns the new number of durable transactions, if this one is counted.
+    /// Commits a transaction. If the transaction is counted, returns the new number of durable transactions.
     fn commit_counted<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
@@ -193,8 +194,8 @@ impl DatabaseFile {
     }
 }
 
-/// Moves the log into the database file, and syncs it. While a backup reads the database, the log remains until the next transaction; it
-/// is equally durable.
+/// Moves the log into the database file, and syncs the file. While a backup reads the database, the log remains until
+/// the next transaction, which is equally durable.
 fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
@@ -216,7 +217,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
     match connection.query_row(select, [], |_| Ok(())).optional() {
-        // The list of tables itself is damaged.
+        // The table of all tables is damaged.
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
             Err(damaged_error(path, &error.to_string()))
         }

@@ -1,5 +1,5 @@
-//! Id file next to the database. It contains the random id of the database, which distinguishes it from other databases, and the number of
-//! its durable transactions, which distinguishes it from older copies.
+//! Id file next to the database. It contains the random id of the database and the number of its durable transactions.
+//! The id distinguishes the database from other ones, and the number distinguishes it from older copies.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::atomic_file::replace_file;
@@ -61,7 +61,7 @@ pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
     }
 }
 
-/// Returns whether there was a database with content at this path: its id file records transactions, or cannot be read.
+/// Returns whether a database with content existed at this path: its id file records transactions, or cannot be read.
 pub(crate) fn had_transactions(database: &Path) -> bool {
     read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }
@@ -78,8 +78,8 @@ pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<
     sync_folder(path)
 }
 
-/// Overwrites the number of transactions in the id file, which must exist and belong to this database. The line lies within one sector, so
-/// that a power failure leaves either the old number or the new one.
+/// Overwrites the number of transactions in the id file, which must exist and belong to this database. The number lies
+/// within one sector, so that a power failure leaves either the old or the new number.
 ///
 /// # Errors
 /// Returns an error if the file is missing, belongs to another database, or cannot be written.
@@ -96,7 +96,7 @@ pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<(
     written.context(Phase::Serve, || format!("write {}", path.display()))
 }
 
-/// Makes a rename in the folder of this file durable.
+/// Syncs the folder of this file, so that a rename in it is durable.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be opened or synced.

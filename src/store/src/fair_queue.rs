@@ -1,12 +1,12 @@
-//! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. Thus a client waits for
-//! at most one job of each other address, however many jobs that address has queued.
+//! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. A
+//! client therefore waits for at most one job of each other address, however many jobs that address has queued.
 
 use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Address of the client that causes a job; `None` for jobs of the server itself.
+/// Origin of a job: the address of the client that caused it, or `None` for jobs of the server itself.
 pub(crate) type JobOrigin = Option<IpAddr>;
 
 /// Creates an empty queue.
@@ -30,7 +30,7 @@ struct WaitingJobs<T> {
     queues: HashMap<JobOrigin, VecDeque<T>>,
     /// Origins with jobs, in the order in which they are served.
     turns: VecDeque<JobOrigin>,
-    /// Job that is run after all others. No further job is accepted.
+    /// Job that is run after all others. Once it is set, no further job is accepted.
     last: Option<T>,
     senders: usize,
     is_closed: bool,

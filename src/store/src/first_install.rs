@@ -1,5 +1,5 @@
-//! Start of a first installation at its point of no return. It may start if nothing has changed since the allocation was served. Once it
-//! has started, it continues only with the same disks.
+//! Start of a first installation at its point of no return. The installation may start if nothing has changed since the
+//! allocation was served. Once started, it continues only with the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -15,14 +15,15 @@ use rusqlite::{OptionalExtension, Transaction, params};
 /// Response to a boot that requests to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstStartOutcome {
-    /// The boot may erase data. Contains true if no boot of this installation has started before.
+    /// The boot may erase data. Contains true if this is the first boot that starts the installation.
     Permitted(bool),
     /// The boot must not erase data, for this reason.
     Rejected(String),
 }
 
 impl ServerState {
-    /// Records that the boot with this token passes the point of no return of a first installation, unless it is refused.
+    /// Records that the boot with this token passes the point of no return of a first installation, unless the start is
+    /// refused.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -86,8 +87,8 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
-/// Records the failure of an installation that has started. If the boot reports that it has written nothing, the installation is reset,
-/// unless the machine has passed a point of no return during an earlier boot, and may have written then.
+/// Records the failure of an installation that has started. The installation is reset if the boot reports that it has
+/// written nothing, and no earlier boot has passed the point of no return.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,

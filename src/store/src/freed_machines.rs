@@ -4,8 +4,9 @@ use super::{ServerState, now, out_of_band};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Query that matches if another allocation than the one in the machine file is installed, unless the file's allocation is installed or
-/// its installation has started, or a boot of the machine is registered and has not ended.
+/// Query that matches if the system of a previous tenant may run: an allocation other than the one in the machine file
+/// is installed. Does not match if the file's allocation is installed or its installation has started, or if a boot of
+/// the machine is registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
@@ -26,8 +27,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the system of a previous tenant may still run on the machine, because the machine has not booted the ramdisk since
-    /// it was freed. `allocation` is the allocation in the machine file.
+    /// Returns whether the system of a previous tenant may still run on the machine. That is the case if the machine
+    /// has not booted the ramdisk since it was freed. `allocation` is the allocation in the machine file.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -42,7 +43,7 @@ fn record_freed(transaction: &Transaction, machine: &str) -> rusqlite::Result<()
     transaction.execute(upsert, params![machine, now()]).map(drop)
 }
 
-/// Returns the time at which the machine was last freed, as RFC 3339.
+/// Returns the time at which the machine was last freed, as RFC 3339; `None` if it was never freed.
 pub(crate) fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT freed FROM machines WHERE id = ?1";
     connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)

@@ -18,7 +18,7 @@ pub struct DigestResult {
     digest: Result<String, String>,
 }
 
-/// Digests that are known or being computed.
+/// Cache of digests, including those that are being computed.
 pub struct ImageDigests {
     state: ServerState,
     /// Digests by file; `None` while a digest is being computed.
@@ -29,7 +29,8 @@ pub struct ImageDigests {
 }
 
 impl ImageDigests {
-    /// Starts the thread. It calls `done` with the result of each file, which must be passed to [`ImageDigests::store_result`].
+    /// Starts the thread. The thread calls `done` with the result for each file, which the caller must pass to
+    /// [`ImageDigests::store_result`].
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -59,7 +60,7 @@ impl ImageDigests {
         if let Some(known) = self.known.get(&file) {
             return known.clone().transpose();
         }
-        // Without the cache the digest is computed again, which is only slower.
+        // If the digest cannot be stored, it is computed again, which is only slower.
         let cached = self.state.find_digest(&file).ok().flatten();
         if cached.is_none() {
             let _ = self.queue.send(file.clone());
@@ -68,8 +69,8 @@ impl ImageDigests {
         Ok(cached)
     }
 
-    /// Stores a result. If the file has changed while it was read, so has its stamp: the result is stored for the old stamp, and the digest
-    /// of the new content will be requested.
+    /// Stores a result. If the file has changed while it was read, its stamp has changed too. The result is then stored
+    /// for the old stamp, and the digest of the new content will be requested.
     pub fn store_result(&mut self, done: DigestResult) {
         let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
@@ -81,7 +82,7 @@ impl ImageDigests {
         self.known.insert(done.file, Some(done.digest));
     }
 
-    /// Discards failures after a while, since their causes may have been temporary. Returns whether there were any.
+    /// Discards failures after a while, since their causes may have been temporary. Returns whether any were discarded.
     pub fn discard_failures(&mut self) -> bool {
         let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
         if is_due {

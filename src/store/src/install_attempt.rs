@@ -1,4 +1,5 @@
-//! Attempts of installations and migrations that pass their point of no return: the announcement by the boot, and the record.
+//! Attempts of installations and migrations that pass their point of no return: the announcement by the boot, and the
+//! server's record.
 
 use super::TokenHash;
 use model::install_marker::{AttemptRecord, RecordedDisk};

@@ -1,4 +1,5 @@
-//! State of an allocation on a machine: what has started, what is installed, what is ordered, and how the last reinstall ended.
+//! State of an allocation on a machine: the started installation, the installed system, the open order, and the result
+//! of the last reinstall.
 
 use super::approval::Approval;
 use super::install_attempt::StartedAttempt;
@@ -25,7 +26,8 @@ pub struct InstallState {
     pub adopted: bool,
     /// Install marker that the operator was shown when the allocation was adopted.
     pub adopted_marker: Option<InstallMarker>,
-    /// True if the installation is known only from an adopted install marker: image, disks and volumes are claims of the disk.
+    /// True if the installation is known only from an adopted install marker. Its image, disks and volumes are not
+    /// verified then.
     pub is_claimed: bool,
     /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
@@ -42,19 +44,20 @@ pub struct InstallState {
     pub outcome: Option<ReinstallOutcome>,
     /// First installation that has passed its point of no return, and is not complete.
     pub first: Option<FirstInstall>,
-    /// Install marker of this allocation that the machine has reported, but the server does not trust. It waits for the operator's
-    /// confirmation.
+    /// Install marker of this allocation that the machine has reported, but that the server does not trust. It waits
+    /// for the operator's confirmation.
     pub waits: Option<InstallMarker>,
     /// Kubernetes volumes that the last installation reported.
     pub volumes: Vec<PreparedVolume>,
     /// Other machine id under which this allocation is installed. If set, this machine must not receive the allocation.
     pub elsewhere: Option<String>,
-    /// True if the machine's disks must not be booted for this allocation, since a migration has transferred it to another machine or
-    /// overwritten it.
+    /// True if the machine must not boot this allocation from its disks, since a migration has transferred the
+    /// allocation to another machine, or overwritten it.
     pub barred: bool,
     /// True if the database was restored from a backup, and the record of the machine has not been confirmed since.
     pub unconfirmed: bool,
-    /// Fencing token of the first installation; `None` before the allocation was served, and in databases of earlier versions.
+    /// Fencing token of the first installation; `None` until the allocation is served, and in databases of earlier
+    /// versions.
     pub fencing: Option<FencingToken>,
     /// Former ids of the machine.
     pub former: Vec<String>,
@@ -69,7 +72,7 @@ pub struct InstallState {
 }
 
 impl InstallState {
-    /// Returns whether the allocation is installed, as reported by the machine or the operator.
+    /// Returns whether the allocation is installed according to the machine or the operator.
     pub fn is_installed(&self) -> bool {
         self.succeeded || self.adopted
     }
@@ -79,8 +82,8 @@ impl InstallState {
         !self.is_installed() || self.order.is_some()
     }
 
-    /// Returns the fields that a reinstall keeps; `None` if the fields of the machine file apply. That is the case if the allocation is
-    /// not installed, its installed fields are not on record, or the order applies those of the file.
+    /// Returns the fields that a reinstall keeps, or `None` if the fields of the machine file apply. They apply if the
+    /// allocation is not installed, if its installed fields are not recorded, or if the order requests it.
     pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
         let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
         self.installed_allocation.as_ref().filter(|_| self.succeeded && !applies_file)
@@ -95,7 +98,8 @@ impl InstallState {
         }
     }
 
-    /// Returns the state as it applies to a machine that needs confirmation: its order is withheld, so that the installed system boots.
+    /// Removes the order from the state of an installed machine that needs confirmation, so that the installed system
+    /// boots.
     pub fn without_unconfirmed_order(self) -> InstallState {
         match self.unconfirmed && self.is_installed() {
             true => InstallState { order: None, ..self },
@@ -103,8 +107,9 @@ impl InstallState {
         }
     }
 
-    /// Returns the layout with which an installation has started, or `None` if none has. The installation continues with this layout even
-    /// if the files contain another layout, since the installation may be complete although its report was lost.
+    /// Returns the layout with which an installation has started, or `None` if none has started. The installation
+    /// continues with this layout even if the files contain another one, since it may be complete, with only its report
+    /// lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -127,13 +132,14 @@ pub struct ServedLayout {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstInstall {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that passed its point of no return last.
+    /// Hash of the token of the boot that last passed its point of no return.
     pub by: TokenHash,
     /// True if no earlier boot passed its point of no return.
     pub only: bool,
     /// True if the agent has reported a failure during that boot.
     pub heard: bool,
-    /// Record of that boot's secret; `None` if the agent sent no digest of it, and in databases of earlier versions.
+    /// Record of that boot's secret; `None` if the agent did not send a digest of the secret, and in databases of
+    /// earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,
 }
@@ -145,7 +151,7 @@ impl FirstInstall {
     }
 }
 
-/// Record of an allocation after it was served.
+/// Record of an allocation that was served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedRecord {
     /// Time at which the allocation was first recorded, as RFC 3339 in UTC.
@@ -213,7 +219,8 @@ impl ServerState {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
         let (id, document, image) = (what.layout_id.to_owned(), what.layout.to_string(), what.image.to_owned());
         let (order, fields) = (what.order.to_owned(), what.fields.clone());
-        // The report of success makes this the installed layout. It must be found then, even if the server loses power in between.
+        // The report of success makes this the installed layout. The layout must be on disk by then, even if the server
+        // loses power in between.
         self.run_durably(move |transaction| {
             transaction.execute(
                 "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order, fields)

@@ -1,8 +1,8 @@
 //! Record of an allocation as it was installed, so that a reinstall can keep it. Secrets are recorded as salted digests, which detect a
 //! change without revealing the value: the database and its backups contain no secrets.
 //!
-//! The record is stored with the layout when the allocation is served. It becomes the record of the attempt at the point of no return, and
-//! the record of the installation when the success of this attempt is reported.
+//! The record is stored with the layout when the allocation is served. At the point of no return, it becomes the record
+//! of the attempt. When the success of this attempt is reported, it becomes the record of the installation.
 
 use super::ServerState;
 use super::json_columns::to_json_column;
@@ -51,7 +51,7 @@ impl InstalledAllocation {
         self.digests.contains_key(name)
     }
 
-    /// Returns whether the secret had this value; `None` is a secret that is not set.
+    /// Returns whether the secret had this value. `None` means that the secret was not set.
     pub fn is_same_secret(&self, name: &str, value: Option<&str>) -> bool {
         self.digests.get(name) == value.map(|value| self.digest_secret(name, value)).as_ref()
     }
@@ -105,8 +105,8 @@ impl ServerState {
     }
 }
 
-/// Copies the record of the served allocation to the attempt that passes its point of no return. In a database of an earlier version, the
-/// record is absent.
+/// Copies the record of the served allocation to the attempt that passes its point of no return. In a database of an
+/// earlier version, the record of the served allocation is missing.
 pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     let update = "UPDATE allocations SET started_fields =
              (SELECT fields FROM layouts WHERE layouts.machine = ?1 AND layouts.allocation = ?2)
@@ -114,7 +114,7 @@ pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation:
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Makes the record of the last attempt that of the installation, since the success of this attempt is proven.
+/// Makes the record of the last attempt the record of the installation. The success of this attempt is proven.
 pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     let update = "UPDATE allocations SET fields = started_fields, started_fields = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
@@ -153,7 +153,7 @@ mod tests {
     fn equal_secrets_of_two_machines_have_different_digests() {
         let [one, other] = [record(&[("user_data", "x")]), record(&[("user_data", "x")])];
         assert_ne!(one.digests, other.digests);
-        // Nor do two fields share a digest, whatever their names and values are joined to.
+        // Two fields have different digests, even if the concatenations of their names and values are equal.
         let fields = record(&[("a", "bc"), ("ab", "c")]);
         assert_ne!(fields.digests["a"], fields.digests["ab"]);
     }

@@ -4,7 +4,8 @@ use rusqlite::Row;
 use rusqlite::types::Type;
 use serde::de::DeserializeOwned;
 
-/// Parses a column of JSON. A value that cannot be parsed is an error: if it were treated as absent, another layout would be used.
+/// Parses a column of JSON. A value that cannot be parsed is an error. If it were treated as missing, a different
+/// layout might be used.
 pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);

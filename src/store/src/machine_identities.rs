@@ -7,7 +7,8 @@ use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac}
 use rusqlite::{Connection, OptionalExtension};
 
 impl ServerState {
-    /// Reads the UUID and the MACs with which the machine registered last; empty if it has never registered.
+    /// Reads the UUID and the MACs with which the machine registered last. Returns an empty identity if it has never
+    /// registered.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -16,7 +17,7 @@ impl ServerState {
         self.run_job(move |connection| read_identity(connection, &machine)).await
     }
 
-    /// Reads the ids of all machines whose last registration has a NIC with this MAC.
+    /// Returns the ids of all machines whose last registration lists a NIC with this MAC.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -30,8 +31,9 @@ impl ServerState {
     }
 }
 
-/// Reads the identity from the machine's last registration. The UUID column is empty after a rename, since the UUID that was reported
-/// under the old id is no longer expected. Databases of earlier versions contain the UUID only in the registration.
+/// Reads the identity from the machine's last registration. After a rename, the UUID column is empty, since the UUID
+/// that was reported under the old id is no longer expected. Databases of earlier versions contain the UUID only in the
+/// registration.
 fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.query_row(select, [machine], |row| {

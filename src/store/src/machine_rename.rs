@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenameOutcome {
     Done,
-    /// The machine cannot be renamed, for this reason.
+    /// The machine cannot be renamed. Contains the reason.
     Refused(String),
 }
 
@@ -53,10 +53,11 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    // Data that the machine has reported under its new id is newer, and preserved. So is a boot of the new id.
+    // Data that the machine has reported under its new id is newer, and preserved. A boot of the new id is preserved as
+    // well.
     let moved = transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
     if moved > 0 {
-        // The mainboard was replaced: the UUID of the old one is no longer expected.
+        // The mainboard was replaced: the UUID of the old mainboard is no longer expected.
         transaction.execute("UPDATE machines SET smbios_uuid = '' WHERE id = ?1", [new])?;
     }
     transaction.execute("DELETE FROM machines WHERE id = ?1", [old])?;

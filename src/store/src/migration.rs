@@ -1,4 +1,4 @@
-//! Migration of a machine to the hardware of another machine: the order and its states. Pure.
+//! Migration of a machine to the hardware of another machine: the order and its states. The module performs no I/O.
 //!
 //! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
 //! are trusted, and `cert_seen` records which certificates the source machines have checked. `migration_records` stores migrations.
@@ -56,7 +56,7 @@ impl MigrationState {
         }
     }
 
-    /// Returns whether the migration has not ended.
+    /// Returns true until the migration has ended.
     pub fn is_open(self) -> bool {
         matches!(
             self,
@@ -88,16 +88,16 @@ pub struct MigrationEndpoint {
     pub address: String,
     /// Hash of the token of the boot in which the machine waits.
     pub boot: TokenHash,
-    /// True if the machine's ramdisk contains the secret that both machines share, with which it verifies its peer.
+    /// True if the machine's ramdisk contains the shared secret with which a machine verifies its peer.
     #[serde(default)]
     pub has_secret: bool,
 }
 
-/// Copy that the target machine has started to write.
+/// Copy of the source's disks that the target has started to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that passed its point of no return last.
+    /// Hash of the token of the boot that last passed its point of no return.
     pub by: TokenHash,
     /// True if no earlier boot passed its point of no return.
     pub only: bool,
@@ -106,15 +106,15 @@ pub struct StartedCopy {
     pub secret_digest: Option<String>,
 }
 
-/// Fingerprints of the certificates that the operator approved. A machine has another certificate after each boot, which needs another
-/// approval.
+/// Fingerprints of the certificates that the operator approved. A machine has a new certificate after each boot, which
+/// needs a new approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedCertificates {
     pub sender: Option<String>,
     pub receiver: Option<String>,
 }
 
-/// Migration as ordered, with its progress.
+/// Order of a migration, and the progress of the migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Migration {
     pub id: String,
@@ -130,7 +130,7 @@ pub struct Migration {
     /// Fencing token of the target's installation; `None` before the migration is stored, and in databases of earlier versions.
     #[serde(default)]
     pub fencing: Option<FencingToken>,
-    /// Install marker of the source, which is restored if the migration is cancelled.
+    /// Install marker of the source. It becomes the recorded marker again if the migration is cancelled.
     pub marker: Option<InstallMarker>,
     /// Disk of the target for each disk name of the layout.
     pub disks: Vec<RecordedDisk>,
@@ -142,7 +142,7 @@ pub struct Migration {
     pub failures: u32,
     /// Hash of the token of the last boot that failed.
     pub failed: Option<TokenHash>,
-    /// Hash of the token of the source's boot that reported the success of its installation, and then booted the installed system.
+    /// Hash of the token of the source's boot that reported a success, and then booted the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<TokenHash>,
     /// Last problem that the source reported.
@@ -151,7 +151,7 @@ pub struct Migration {
     pub words_b: String,
     /// True if the result of the migration is not yet applied to the operator's files.
     pub files: bool,
-    /// True if the operator ordered the migration without approvals. Every certificate is then passed to the peer.
+    /// True if the operator ordered the migration without approvals. Every certificate is then sent to the peer.
     #[serde(default)]
     pub allow_unapproved: bool,
     #[serde(default)]
@@ -170,9 +170,10 @@ pub struct CurrentBoots {
 pub enum MigrationEvent {
     /// Machine that waits in its ramdisk for the migration.
     Waiting(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
-    /// Problem that a machine reports and that does not end the migration; the text is empty once the problem is solved.
+    /// Problem that a machine reports, and that does not end the migration. The text is empty once the problem is
+    /// solved.
     ProblemReported(MigrationSide, TokenHash, String),
-    /// Request of the target to pass its point of no return.
+    /// The target requests permission to pass its point of no return.
     StartRequested {
         start: AttemptStart,
         now: CurrentBoots,
@@ -180,8 +181,8 @@ pub enum MigrationEvent {
     Succeeded {
         part: MigrationSide,
         boot: TokenHash,
-        /// Digest of the certificate that the source had when it sent the data, as reported by the target. `None` if the target's agent is
-        /// of an earlier version.
+        /// Digest of the certificate that the source used when it sent the data, as reported by the target. `None` if
+        /// the target's agent is of an earlier version.
         received_from: Option<String>,
         now: CurrentBoots,
     },
@@ -242,7 +243,7 @@ impl Migration {
         if self.a == machine { &self.b } else { &self.a }
     }
 
-    /// Returns the state of the migration in the form that the two machines receive.
+    /// Converts the state of the migration to the form that the two machines receive.
     pub fn to_status(&self) -> MigrationStatus {
         MigrationStatus { order: self.id.clone(), state: self.state.name().to_owned() }
     }
@@ -259,7 +260,7 @@ impl Migration {
         }
     }
 
-    /// Returns the effect of the migration on the machine when it requests its allocation.
+    /// Returns the effect of the migration on the machine's request for its allocation.
     pub fn role_in(&self, machine: &str, now: CurrentBoots) -> MigrationRole {
         match (self.role_of(machine), self.state) {
             (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {

@@ -8,15 +8,15 @@ use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};
 
-/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the machine file
-/// contains an allocation, other installed allocations are ignored.
+/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the
+/// machine file contains an allocation, the query considers only this one.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
 
 impl ServerState {
-    /// Returns whether the machine must not boot anything from its disks because of a migration. Any client can cause this call, so that
-    /// nothing is counted or stored.
+    /// Returns whether the machine must not boot anything from its disks because of a migration. Any client can cause
+    /// this call, so nothing is counted or stored.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -39,7 +39,8 @@ impl ServerState {
     }
 }
 
-/// Returns what the files contain about a machine. If its migration has ended, returns what they will contain once they are updated.
+/// Returns the content of the operator's files about a machine. If the files do not reflect its migration yet, returns
+/// the content that they will have once they are updated.
 pub fn effective_files(
     connection: &Connection,
     machine: &str,
@@ -50,7 +51,8 @@ pub fn effective_files(
     Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
 }
 
-/// Returns what the machine boots because of a migration, or `None` if migrations do not affect that.
+/// Returns the target that the machine boots because of a migration, or `None` if no migration affects the machine's
+/// boot.
 pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,

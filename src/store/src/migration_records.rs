@@ -42,7 +42,7 @@ impl ServerState {
         self.run_job_blocking(|connection| list_live(connection))
     }
 
-    /// Returns the newest migration of this machine, even if it has ended.
+    /// Returns the machine's newest migration, even if it has ended.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -79,7 +79,7 @@ impl ServerState {
     }
 }
 
-/// Returns the reason why nothing else can be ordered for a machine while it is in this migration.
+/// Explains that nothing else can be ordered for a machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {
@@ -88,7 +88,7 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     }
 }
 
-/// Returns the reason why nothing can be ordered for this machine now, if it is in a migration.
+/// Returns the reason why nothing can be ordered for the machine now, or `None` if it is not part of a migration.
 pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }

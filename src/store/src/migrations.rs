@@ -18,7 +18,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationPlacement {
     Placed,
-    /// The migration cannot be ordered, for this reason: something has changed since the order was checked.
+    /// The migration cannot be ordered, since something has changed after the order was checked. Contains the reason.
     Rejected(String),
 }
 
@@ -31,7 +31,7 @@ pub struct MigrationUpdate {
 }
 
 impl ServerState {
-    /// Stores the order of a migration, unless an order or a migration is open for one of the machines.
+    /// Stores the order of a migration, unless an order or a migration is already open for one of the machines.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -39,8 +39,9 @@ impl ServerState {
         self.run_durably(move |transaction| insert_migration(transaction, &new)).await
     }
 
-    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live migration with this id,
-    /// see `Migration::is_live`; an empty id matches any migration. The inner error is the reason why the event is rejected.
+    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live
+    /// migration with this id (see `Migration::is_live`). An empty id matches any migration. The inner error is the
+    /// reason why the event is rejected.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -60,8 +61,8 @@ impl ServerState {
         .await
     }
 
-    /// Records that the target machine passes its point of no return, unless it is refused. Returns `None` if the machine is not the
-    /// target of a live migration. The inner error is the reason for a refusal.
+    /// Records that the target machine passes its point of no return, unless the start is refused. Returns `None` if
+    /// the machine is not the target of a live migration. The inner error is the reason for a refusal.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -127,7 +128,8 @@ pub fn apply_event(
     Ok(Ok(MigrationUpdate { is: after, news }))
 }
 
-/// Applies the effects of a state change: to the rows of the allocation, and to the bars that keep machines from booting their disks.
+/// Applies the effects of a state change to the rows of the allocation, and to the bars that prevent machines from
+/// booting from their disks.
 fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> rusqlite::Result<()> {
     let Migration { id, a, b, allocation, .. } = after;
     match (before.state, after.state) {
@@ -143,17 +145,18 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
             let marker = after.marker.as_ref().map(to_json_column).transpose()?;
             let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![a, allocation, marker])?;
-            // Allocations that the source must not boot because of this migration.
+            // Lift the bars of the source that this migration has set.
             transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
             bar_allocations(transaction, b, allocation, id)
         }
-        // Nothing was written.
+        // Nothing was written to the target.
         (_, MigrationState::Refused) => transaction.execute("DELETE FROM barred WHERE move = ?1", [id]).map(drop),
         _ => Ok(()),
     }
 }
 
-/// Transfers all rows of the allocation to another machine, and replaces existing ones.
+/// Transfers all rows of the allocation to another machine, and replaces the rows that this machine has for the same
+/// allocation.
 fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
     for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
         let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");

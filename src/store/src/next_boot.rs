@@ -25,11 +25,11 @@ pub struct BootDecision {
 }
 
 impl ServerState {
-    /// Decides what the machine boots, and counts the attempt if there is an order. Only a counted attempt is synced, since any client can
-    /// send the request.
+    /// Decides what the machine boots, and counts an attempt if a reinstall is ordered. The transaction is synced only
+    /// if it has counted an attempt, since any client can send the request.
     ///
-    /// A missing file does not make a machine new: see [`BootTarget::NoFile`]. While another boot is active, no attempt is counted: the
-    /// attempt of the requested boot is counted when that boot registers.
+    /// An installed machine whose file is missing is not treated as new: see [`BootTarget::NoFile`]. While another boot
+    /// is active, no attempt is counted: the attempt of the requested boot is counted when that boot registers.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -56,8 +56,9 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision. A decision that has changed an order is synced: its transaction has then made more than
-/// `changes` changes. All other decisions are not synced, since any client can cause them.
+/// Returns the durability of a decision. A decision that has changed an order is synced. It is detected by the number
+/// of changes that the transaction has made, which then exceeds `changes`. Other decisions are not synced, since any
+/// client can cause them.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,
@@ -65,7 +66,8 @@ pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durab
     }
 }
 
-/// Returns what the machine boots. If `is_heard`, another of its boots is active, and no attempt is counted.
+/// Returns what the machine boots. If `is_heard` is true, another boot of the machine is active, and no attempt is
+/// counted.
 pub fn choose_boot(
     transaction: &Transaction,
     machine: &str,
@@ -96,8 +98,8 @@ fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> r
     })
 }
 
-/// Returns whether an attempt was counted recently, and its boot has not registered yet. A further request, which may come from an unknown
-/// client, then does not count another attempt.
+/// Returns whether an attempt was counted recently, and its boot has not registered yet. In that case, another request
+/// does not count as another attempt, since it may come from any client.
 fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
     let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
@@ -133,7 +135,8 @@ pub(crate) fn decide_boot(
         return Ok(BootTarget::Attempt(order));
     }
     if order.begun {
-        // The last attempt may be complete and its report lost in a power cut: one more boot can report it.
+        // The last attempt may have succeeded although its report was lost in a power failure. One more boot can report
+        // the success.
         let is_unheard = !std::mem::replace(&mut order.given_up, true);
         if is_unheard {
             store_order(transaction, machine, allocation, &order)?;
@@ -146,8 +149,9 @@ pub(crate) fn decide_boot(
     Ok(BootTarget::Dropped(order))
 }
 
-/// Returns what a machine without a file boots. An installed machine boots its disk until its file is back. If its reinstall has started,
-/// there is no system on its disk: it boots the ramdisk and waits for its file. No attempt is counted.
+/// Returns what a machine without a file boots. An installed machine boots from its disk until its file is back. If its
+/// reinstall has started, its disk does not contain a complete system, so it boots the ramdisk and waits for its file.
+/// No attempt is counted.
 fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

@@ -1,4 +1,4 @@
-//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides about their changes.
+//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides how they change.
 
 use super::confirmation;
 use super::install_attempt::StartedAttempt;
@@ -19,7 +19,7 @@ pub struct ReinstallOverrides {
     pub give_up: Vec<String>,
     #[serde(default)]
     pub replace_newer: bool,
-    /// True if the allocation of the machine file applies, instead of the installed one.
+    /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
 }
@@ -33,19 +33,22 @@ pub struct ReinstallOrder {
     pub created: String,
     /// Number of attempts so far.
     pub attempts: u32,
-    /// True if an attempt has announced that it passes the point of no return. The attempt may not have received the response.
+    /// True if an attempt has announced that it passes the point of no return, even if the response did not reach the
+    /// machine.
     pub begun: bool,
     pub without_marker: bool,
-    /// True if the layout of the machine file applies, even if its wipe policy for a disk differs from the installed layout.
+    /// True if the reinstall applies the layout of the machine file, even if this layout has another wipe policy for a
+    /// disk than the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// True if the installation on the disks may be replaced even if it is newer than the order.
+    /// True if the reinstall may replace the installation on the disks even if that installation is newer than the
+    /// order.
     #[serde(default)]
     pub replace_newer: bool,
-    /// True if the allocation of the machine file applies, instead of the installed one.
+    /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
     /// Fencing token of the order; not shown to operators.
@@ -54,7 +57,7 @@ pub struct ReinstallOrder {
     /// True if the operator has placed or confirmed the order since the database was last restored; not shown to operators.
     #[serde(skip)]
     pub confirmed: bool,
-    /// Disks of the attempt that started last; not shown to operators.
+    /// Disks announced by the attempt that started last; not shown to operators.
     #[serde(skip)]
     pub disks: Vec<RecordedDisk>,
     /// Attempt that started last; `None` if no attempt has started on this server. Not shown to operators.
@@ -62,7 +65,8 @@ pub struct ReinstallOrder {
     pub attempt: Option<StartedAttempt>,
     /// True if the order was started and then abandoned: the machine waits for the operator.
     pub given_up: bool,
-    /// Time at which the last attempt was counted; `None` once its boot has registered. Not shown to operators.
+    /// Time at which the last attempt was counted; `None` once the boot of the attempt has registered. Not shown to
+    /// operators.
     #[serde(skip)]
     pub handed: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot` serves and abandons
 //! them, and `order_records` stores them.
 //!
-//! Each of these actions is one durable transaction, so that a crash leaves the order either as before or as after the action. A repeated
-//! request has no further effect.
+//! Each of these actions is one durable transaction, so a crash leaves the order either as before or as after the
+//! action. A repeated request has no further effect.
 
 mod install_reports;
 
@@ -24,7 +24,7 @@ pub enum OrderOutcome {
     Placed(ReinstallOrder),
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
-    /// This older order was started, and remains open.
+    /// An older order has started, and remains open. Contains that order.
     Started(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
@@ -35,7 +35,7 @@ pub enum OrderOutcome {
 pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
-    /// This order was started, and can no longer be cancelled.
+    /// The order has started, and can no longer be cancelled. Contains the order.
     Started(ReinstallOrder),
 }
 
@@ -45,7 +45,8 @@ pub enum CancelOutcome {
 pub enum OrderStart {
     /// Permission. Contains true if this is the first attempt of the order that passes the point of no return.
     Permitted(ReinstallOrder, bool),
-    /// The attempt must not pass: its order is not the open one, or the machine has booted again, or is blocked.
+    /// The attempt must not pass: its order is not the open one, the machine has booted again, or the machine is
+    /// blocked.
     NotInForce,
 }
 
@@ -73,7 +74,8 @@ impl ServerState {
             if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
                 return Ok(OrderOutcome::Started(open));
             }
-            // An abandoned order that has started leaves an incomplete system: the new order is therefore started too.
+            // An abandoned order that had started leaves an incomplete system. The new order therefore counts as
+            // started from the beginning.
             let earlier = standing.order.filter(|open| open.begun);
             let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
             let order = ReinstallOrder {
@@ -90,7 +92,7 @@ impl ServerState {
                 fencing: Some(epoch::issue_token(transaction)?),
                 confirmed: true,
                 disks: earlier.map(|open| open.disks).unwrap_or_default(),
-                // The marker of an attempt at the earlier order proves nothing about this one.
+                // The marker of an attempt at the earlier order proves nothing about the new order.
                 attempt: None,
                 given_up: false,
                 handed: None,
@@ -118,7 +120,7 @@ impl ServerState {
         .await
     }
 
-    /// Records that an attempt of the order passes the point of no return, if that order is still open.
+    /// Records that an attempt of the order passes the point of no return, if this order is still open.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

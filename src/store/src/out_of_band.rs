@@ -1,8 +1,9 @@
-//! Progress of the steps that run through a machine's management controller before its installation, and the decision whether the
-//! installation is served to a boot.
+//! Progress of the steps that run through a machine's management controller before its installation. Decides whether
+//! the installation is served to a boot.
 //!
-//! Each machine has at most one run. A run belongs to one order, or to the first installation of one allocation, and completed steps are
-//! never repeated for it. The server records each change before it sends the request to the controller.
+//! Each machine has at most one run. A run belongs to one order, or to the first installation of one allocation.
+//! Completed steps are never repeated for the same order or installation. The server records each change before it
+//! sends the request to the controller.
 
 use super::boot_activity::MachineBoot;
 use super::boots::current_boot;
@@ -22,9 +23,9 @@ use serde::{Deserialize, Serialize};
 pub enum RunPhase {
     /// The step has not changed anything yet.
     Ready,
-    /// The change of the step may have been requested.
+    /// The server may have requested the change of the step.
     Changing,
-    /// The change was accepted, and the restart that applies it may have been requested.
+    /// The controller has accepted the change, and the server may have requested the restart that applies it.
     Restarting,
     /// The controller has accepted the restart.
     Booting,
@@ -46,7 +47,7 @@ pub struct OutOfBandRequest {
     pub steps: Vec<OutOfBandStep>,
 }
 
-/// Run of the steps of one installation.
+/// Run of the steps for one installation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutOfBandRun {
     pub machine: String,
@@ -61,9 +62,9 @@ pub struct OutOfBandRun {
     pub since: String,
     /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested later.
     pub restarted: String,
-    /// Number of restarts that the present step has requested.
+    /// Number of restarts that were requested for the current step.
     pub restarts: u32,
-    /// Number of failures since the steps last changed.
+    /// Number of failures since the list of steps last changed.
     pub failures: u32,
     /// Reason of the last failure, or empty.
     pub message: String,
@@ -104,7 +105,7 @@ impl OutOfBandRun {
         }
     }
 
-    /// Returns the run in another phase, which begins now.
+    /// Returns the run with a new phase, which begins now.
     pub fn with_phase(&self, phase: RunPhase) -> OutOfBandRun {
         OutOfBandRun { phase, since: now(), ..self.clone() }
     }
@@ -132,7 +133,7 @@ fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, bo
         return AdmissionDecision::Start(new);
     };
     if run.steps != wanted.steps {
-        // Steps that were completed for this installation, and are the same as before, are not repeated.
+        // Steps that are unchanged, and were completed for this installation, are not repeated.
         let same = run.steps.iter().zip(&wanted.steps).take(run.completed).take_while(|(old, new)| old == new);
         return AdmissionDecision::Start(OutOfBandRun {
             completed: same.count(),
@@ -201,8 +202,9 @@ impl ServerState {
         self.run_job(move |connection| read_run(connection, &machine)).await
     }
 
-    /// Replaces the run, or deletes it, unless it has changed in the meantime. Returns whether it was unchanged. A restart ends the current
-    /// boot of the machine.
+    /// Replaces the run, or deletes it if `new` is `None`, unless the stored run has changed in the meantime. Returns
+    /// whether the run was replaced or deleted. When the run enters [`RunPhase::Booting`], the current boot of the
+    /// machine ends.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -242,12 +244,13 @@ fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<
     transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
 }
 
-/// Returns whether the steps of this order were started and are not completed. The boots that they cause are not attempts of the order.
+/// Returns whether the steps of this order were started and are not completed. Boots that these steps cause are not
+/// attempts of the order.
 pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }
 
-/// Transfers the run of a machine to its new id.
+/// Transfers the run of a machine to the machine's new id.
 pub(crate) fn rename_run(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
     let run = read_run(transaction, old)?;
     transaction.execute("DELETE FROM out_of_band WHERE machine IN (?1, ?2)", [old, new])?;

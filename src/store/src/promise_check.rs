@@ -1,13 +1,14 @@
-//! Comparison of the wipe policies recorded in an install marker with those of the layout that the machine would get. If a layout file was
-//! edited after the installation, the comparison prevents the server from mistaking it for the installed layout after the database was
-//! lost.
+//! Comparison of the wipe policies in an install marker with those of the layout that the machine would get. After the
+//! loss of the database, it prevents the server from mistaking a layout file that was edited after the installation for
+//! the installed layout.
 
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout::{compute_digest, read_json};
 use serde_json::Value;
 
-/// Describes the recorded and the new wipe policies, if the layout would wipe or preserve other disks than recorded in the marker;
-/// otherwise returns `None`. Markers of earlier versions contain no wipe policies, and never contradict a layout.
+/// Describes the recorded and the new wipe policies, if the layout would wipe or preserve other disks than recorded in
+/// the marker; otherwise returns `None`. Markers of earlier versions contain no wipe policies, so they never contradict
+/// a layout.
 pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some(
@@ -27,7 +28,7 @@ pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<Stri
     let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(disk.wipe_policy())));
     differs.then(|| {
         format!(
-            "the machine was installed with layout {} ({}), which promises: {}. Layout {} ({now}) promises: {}",
+            "the machine was installed with layout {} ({}), with the wipe policies: {}. Layout {} ({now}) has the wipe policies: {}",
             marker.layout,
             marker.layout_digest.as_deref().unwrap_or_default(),
             list_promises(promised),
@@ -49,7 +50,7 @@ fn list_promises<'a>(disks: impl Iterator<Item = (&'a str, Option<WipePolicy>)>)
 /// Returns the remedies for a contradiction, for the operator.
 pub fn contradiction_remedy(machine: &str) -> String {
     format!(
-        "restore the old content of the layout's file; or, to change the promise, run `drophammer machine reinstall {machine} --image IMAGE \
+        "restore the old content of the layout file or, to change the wipe policies, run `drophammer machine reinstall {machine} --image IMAGE \
          --change-promise`"
     )
 }
@@ -96,9 +97,9 @@ filesystems:
         );
         let wiped =
             says(&TWO_DISKS.replace("{device: /dev/sdb,", "{device: /dev/sdb, wipeonreinstall: true,")).unwrap();
-        assert!(wiped.contains("promises: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
+        assert!(wiped.contains("wipe policies: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:"), "{wiped}");
         assert!(
-            wiped.ends_with(" promises: /dev/sda wiped, /dev/sdb wiped")
+            wiped.ends_with(" wipe policies: /dev/sda wiped, /dev/sdb wiped")
                 && wiped.contains(installed.layout_digest.as_deref().unwrap())
         );
         let more = TWO_DISKS.replace(

@@ -1,4 +1,5 @@
-//! Registrations: the hardware that machines report at the start of a boot, and whether an installation has changed their disks since.
+//! Registrations: the hardware that machines report at the start of a boot, and whether an installation has changed the
+//! disks since then.
 
 use super::{ServerState, TokenHash, now, to_json};
 use common::error::Result;
@@ -100,8 +101,8 @@ fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result
     registered.optional()
 }
 
-/// Records that the machine of this boot has started to erase disks. Its registered inventory is outdated from then on, and an install
-/// marker that waited for confirmation is removed.
+/// Records that the machine has started to erase disks in this boot. From then on, its registered inventory is
+/// outdated. Removes an install marker that waits for confirmation.
 pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

@@ -1,4 +1,5 @@
-//! Databases that were restored from a backup: marking of their machines as unconfirmed, and instructions for the operator.
+//! First steps after a restore from a backup: marks all machines as unconfirmed, and prints instructions for the
+//! operator.
 
 use crate::{epoch, now, schema};
 use common::format;
@@ -19,7 +20,8 @@ pub(crate) struct RestoredRecord {
     pub withheld: String,
 }
 
-/// Upgrades the database to the current schema, starts a new epoch, and returns all records with the time of the newest entry.
+/// Upgrades the database to the current schema, and starts a new epoch. Returns all records, and the time of the newest
+/// entry.
 pub(crate) fn mark_unconfirmed(connection: &mut Connection) -> rusqlite::Result<(Vec<RestoredRecord>, Option<String>)> {
     schema::upgrade_schema(connection)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -70,7 +72,7 @@ fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>
     connection.query_row(select, [], |row| row.get(0))
 }
 
-/// Describes the age and the records of a restored database, and how the operator confirms them.
+/// Describes the age of a restored database, its records, and how the operator confirms them.
 pub(crate) fn describe_restore(records: &[RestoredRecord], newest: Option<&str>, dir: &Path) -> String {
     let age = newest.map_or_else(|| "The age of the backup is unknown".to_owned(), describe_age);
     let mut rows = vec![["machine", "name", "allocation", "on record", "withheld"].map(str::to_owned)];

@@ -1,5 +1,6 @@
-//! Sanitizing of JSON from machines and operators as soon as it is received. The document is rewritten while it is parsed, and its values
-//! are counted. No tree of it is built in memory before its number of values is known to be within the limit.
+//! Sanitizing of JSON from machines and operators as soon as it is received. The document is rewritten while it is
+//! parsed, and its values are counted. Only a document whose number of values is within the limit is later built as a
+//! tree in memory.
 
 use common::format::untrusted_text::TextKind;
 use common::format::{replace_hidden, truncate_bytes};
@@ -11,7 +12,7 @@ const MOST_VALUES: usize = 400_000;
 /// Maximum length of a text in an operator's document, in bytes.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;
 
-/// Author of a document, on whom the limits depend.
+/// Author of a document. The limits depend on the author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentAuthor {
     /// A machine. The limit of each text depends on its field.
@@ -44,7 +45,7 @@ struct ValueCopy<'o> {
     kind: TextKind,
 }
 
-/// Returns the kind of text that a field contains, on which its limit depends.
+/// Returns the type of text that a field contains. The limit of the text depends on this type.
 fn text_kind(field: &str) -> TextKind {
     match field {
         "message" | "words" => TextKind::Message,

@@ -48,15 +48,17 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that were added later. `allocations`: what is installed (image, layout, marker, and Kubernetes volumes), the outcome of the last
-/// reinstall, the disks of a first installation that has started, the adoption by the operator with the marker that was shown, the marker
-/// that waits for confirmation, the fencing token, and the fields of the installed allocation and of the attempt that started last.
-/// `layouts`: the layout, image and fields that were served last, and for which order.
-/// `orders`: the disks of the last attempt that has started, its boot and secret digest, the operator's options, the time of an attempt
-/// that was counted and whose boot has not registered, and the fencing token. `machines`: the absence of a file, the time of the
-/// registration, whether the machine has started to erase since then, the last usable UUID that its firmware reported, and the time at
-/// which the operator freed it. `moves`: the whole record; its absence identifies a database from before there were migrations. `identity`:
-/// the time at which this database replaced a lost one. `out_of_band`: the run; its absence identifies a database from before there were runs.
+/// Columns that later versions added, by table. `allocations`: the installation (image, layout, marker, and Kubernetes
+/// volumes), the outcome of the last reinstall, the disks of a first installation that has started, the adoption by the
+/// operator with the marker that was shown, the marker that waits for confirmation, the fencing token, and the fields
+/// of the installed allocation and of the attempt that started last. `layouts`: the layout, image and fields that were
+/// served last, and for which order. `orders`: the disks of the last attempt that has started, its boot and secret
+/// digest, the operator's options, the time of an attempt that was counted and whose boot has not registered, and the
+/// fencing token. `machines`: the absence of a file, the time of the registration, whether the machine has started to
+/// erase since then, the last usable UUID that its firmware reported, and the time at which the operator freed it.
+/// `moves`: the whole record; without this column, the database is older than migrations. `identity`: the time at which
+/// this database replaced a lost one. `out_of_band`: the run; without this column, the database is older than these
+/// runs.
 const LATER: [(&str, &str); 29] = [
     ("allocations", "image"),
     ("allocations", "layout"),
@@ -116,7 +118,7 @@ pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<boo
     Ok(true)
 }
 
-/// Converts the machine tokens of earlier versions to boots, which must register again.
+/// Converts the machine tokens of earlier versions to boots. These boots must register again.
 fn convert_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
     let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
     if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {

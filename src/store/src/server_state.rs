@@ -1,5 +1,5 @@
-//! Handle on the database, and the thread that owns the connection. This module also stores machines and digests, for which there is no
-//! other module.
+//! Handle on the database, and the thread that owns the connection. Also stores machines and digests, which have no
+//! module of their own.
 
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 /// Number of events stored per machine. One installation creates a few hundred.
 const EVENTS_KEPT: u32 = 5000;
-/// Interval, in stored events, at which older events are deleted.
+/// Number of stored events after which older events are deleted.
 const TRIM_EVERY: i64 = 64;
 
 pub(crate) enum DatabaseJob {
@@ -32,9 +32,10 @@ pub const DATABASE: &str = "drophammer.sqlite";
 /// Functions that the server provides, since the store has no access to its requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
-    /// Returns the client of the current request, to whose queue a job is added; `None` for jobs of the server itself.
+    /// Returns the client of the current request; `None` for jobs of the server itself. A job is added to the queue of
+    /// this client.
     pub current_client: fn() -> Option<IpAddr>,
-    /// Called with the duration of each job, including its time in the queue.
+    /// Callback that receives the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
 }
 
@@ -44,7 +45,8 @@ impl Default for StoreHooks {
     }
 }
 
-/// Handle on the database; cheap to clone. The thread exits when the last clone is dropped, or with [`ServerState::close`].
+/// Handle on the database; cheap to clone. The thread exits when the last clone is dropped, or when
+/// [`ServerState::close`] is called.
 #[derive(Clone)]
 pub struct ServerState {
     jobs: JobSender<DatabaseJob>,
@@ -53,7 +55,7 @@ pub struct ServerState {
     gone: watch::Receiver<Option<String>>,
 }
 
-/// Identification of a file's content at the time when its digest was computed.
+/// Stamp that identifies the content of a file at the time when its digest was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     pub path: String,
@@ -64,7 +66,8 @@ pub struct FileStamp {
 }
 
 impl ServerState {
-    /// Opens or creates the database at `path`. A boot is considered active until it has been silent for the duration `quiet`.
+    /// Opens or creates the database at `path`. A boot is considered active until it has sent no request for the
+    /// duration `quiet`.
     ///
     /// # Errors
     /// As [`DatabaseFile::open`].
@@ -106,8 +109,8 @@ impl ServerState {
         Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
     }
 
-    /// Sets the time without a call after which another boot may register from the same address. It cannot exceed the time for another
-    /// address.
+    /// Sets how long a boot must be silent before another boot may register from the same address. The duration cannot
+    /// exceed the one for other addresses.
     pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
@@ -147,7 +150,7 @@ impl ServerState {
         work: impl FnOnce(&mut DatabaseFile) -> Result<T> + Send + 'static,
     ) -> oneshot::Receiver<Result<T>> {
         let (answer, receiver) = oneshot::channel();
-        // The receiver is gone if the caller has disconnected; the work is done anyway.
+        // If the caller has disconnected, the receiver no longer exists. The work is done anyway.
         let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
@@ -189,7 +192,8 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
-    /// Returns once the database has performed a trivial read and write. A failure is not returned, since other calls report it.
+    /// Waits until the database has performed a trivial read and write. Ignores failures, since other calls report
+    /// them.
     pub async fn check_pulse(&self) {
         let _ = self.submit_job(DatabaseFile::check_pulse).await;
     }
@@ -200,7 +204,7 @@ impl ServerState {
         self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
     }
 
-    /// Returns the clients whose jobs the database has run, in their order.
+    /// Returns the client of each job that the database has run, in the order of the jobs.
     #[cfg(any(test, feature = "testing"))]
     pub fn served_clients(&self) -> Vec<Option<std::net::IpAddr>> {
         self.jobs.taken_origins()
@@ -225,8 +229,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the database has a record of this allocation on the machine, because it was served, adopted or reported at some
-    /// time.
+    /// Returns whether the database has a record of this allocation on the machine: the allocation was served, adopted
+    /// or reported at some time.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

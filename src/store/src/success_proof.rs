@@ -1,5 +1,5 @@
-//! Proof of a reported success. A success is valid only if this server saw the attempt start, and the reported install marker is the one
-//! that this attempt wrote.
+//! Proof of a reported success. A success is valid only if this server has recorded the start of the attempt, and the
+//! reported install marker was written by this attempt.
 //!
 //! | the report names | state of the allocation | result |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | no order | the first installation has started on this server | recorded if the marker is of that attempt |
 //! | no order | anything else | refused |
 //!
-//! A machine that needs confirmation after a restore boots its installed system. If its success would be refused, it is acknowledged
-//! nevertheless, and its marker is stored as a claim.
+//! A machine that needs confirmation after a restore boots its installed system. A report of success that would
+//! otherwise be refused is acknowledged, and its marker is stored as unverified.
 
 use super::TokenHash;
 use super::install_attempt::StartedAttempt;
@@ -28,14 +28,14 @@ use std::fmt;
 /// Maximum length of an id in a refusal, in bytes.
 const ID_BYTES: usize = 128;
 
-/// Effect of a report of success on the record.
+/// Effect of a report of success on the server's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SuccessEffect {
     /// The order is completed.
     Order(Box<ReinstallOrder>),
     /// The first installation is completed.
     Installation,
-    /// The adoption by the operator is completed. The content of the reported marker remains a claim.
+    /// The adoption by the operator is completed. The content of the reported marker is not verified.
     Adoption,
     /// Nothing is recorded.
     NoEffect,
@@ -48,7 +48,7 @@ pub enum UnprovenReason {
     OrderNotOpen(String),
     /// No attempt has passed the point of no return on this server.
     NotBegun,
-    /// The boot that started the attempt sent no digest, and the success is reported by another boot.
+    /// The boot that started the attempt sent no digest of the attempt's secret, and another boot reports the success.
     OtherBoot,
     /// The report contains no marker, or the marker of another allocation or order.
     OtherMarker,
@@ -70,7 +70,7 @@ impl UnprovenReason {
         }
     }
 
-    /// Returns the refusal with a remedy for the operator, to be shown on the machine's console.
+    /// Returns the refusal with a remedy for the operator. The machine shows it on its console.
     pub fn explain(&self, machine: &str, allocation: &str) -> String {
         let remedy = match self {
             UnprovenReason::NotAdopted => format!(
@@ -143,7 +143,7 @@ fn evaluate_first_success(
         (Ok(()), _) => Ok(SuccessEffect::Installation),
         (Err(why), _) if !standing.adopted => Err(why),
         (Err(_), Some(adopted)) if report.marker.as_ref() != Some(adopted) => Err(UnprovenReason::NotAdopted),
-        // If no marker was shown before, the operator's confirmation applies to any marker of this allocation.
+        // If the operator was not shown a marker, the adoption applies to any marker of this allocation.
         (Err(_), _) => Ok(SuccessEffect::Adoption),
     }
 }
@@ -164,7 +164,8 @@ fn check_marker(
     marker.check_attempt(record, disks).map_err(UnprovenReason::Mismatch)
 }
 
-/// Returns whether this success of the order was recorded before. The machine repeats a report if it did not receive the response.
+/// Returns whether this success of the order is already recorded. The machine repeats a report if it did not receive
+/// the response.
 fn is_repeated_success(standing: &InstallState, order: &str, report: &InstallReport) -> bool {
     let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
     is_last && standing.marker == report.marker

@@ -1,4 +1,4 @@
-//! Statements within a transaction, for tests that interleave them with the decisions of the server.
+//! Statements within a transaction, for tests that interleave them with the server's decisions.
 
 pub use crate::install_state::read_install_state;
 pub use crate::json_columns::{parse_column, to_json_column};

@@ -1,4 +1,5 @@
-//! The database by itself: restarts, databases of before, and every order in which things can happen to a reinstall.
+//! Tests of the database without a server: restarts, databases of earlier versions, and all sequences of events during
+//! a reinstall.
 
 mod files;
 mod installed_fields;
@@ -27,7 +28,7 @@ fn open(dir: &TempDir) -> ServerState {
     ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap()
 }
 
-/// As `kill -9` leaves it: what is on the disk now, with whatever is still in the log.
+/// Copies the database as `kill -9` leaves it: the files as they are on disk now, including the log.
 fn copy(dir: &TempDir) -> TempDir {
     let copy = tempfile::tempdir().unwrap();
     for name in ["state.sqlite", "state.sqlite-wal", "state.id"] {
@@ -45,7 +46,7 @@ fn report(success: bool, order: &str) -> InstallReport {
     }
 }
 
-/// Each machine has one of its own.
+/// Returns the allocation of a machine. Each machine has its own.
 fn allocation(machine: &str) -> &str {
     if machine == "m" { "a" } else { machine }
 }
@@ -54,15 +55,15 @@ fn standing(state: &ServerState, machine: &str) -> InstallState {
     wait(state.read_install_state(machine, allocation(machine)))
 }
 
-/// Token of the boots that act here.
+/// Token of the boots in these tests.
 const BOOT: TokenHash = [1; 32];
 
-/// What a boot announces whose agent sends no digest.
+/// Announcement of a boot whose agent sends no digest.
 fn start() -> AttemptStart {
     AttemptStart { by: BOOT, ..AttemptStart::default() }
 }
 
-/// Makes a boot with that token the machine's, or ends it.
+/// Registers a boot with a fixed token for the machine, or removes it.
 fn register(state: &ServerState, machine: &str, is_registered: bool) {
     let machine = machine.to_owned();
     wait(state.run_durably(move |transaction| {
@@ -134,7 +135,8 @@ fn a_marker_says_what_a_first_installation_is() {
             fields: &InstalledAllocation::default(),
         },
     ));
-    // The machine was installed before its server lost its memory, and boots what it has by the operator's word.
+    // The machine was installed before its server lost its database. It boots the installed system because the operator
+    // adopted it.
     assert_eq!(wait(state.adopt_allocation("m", "a")), AdoptOutcome::Adopted);
     let marker =
         install_marker::InstallMarker { image: "i0".to_owned(), allocation: "a".to_owned(), ..Default::default() };
@@ -152,12 +154,13 @@ fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
     assert!(open(&dir).read_install_state_blocking("m", "a").is_err());
 }
 
-/// All that can follow each other: nothing but the open order's own success changes the image, and nothing but what may
-/// ends an order.
+/// Tests all sequences of steps: only a success of the open order changes the image, and only permitted steps end an
+/// order.
 #[test]
 fn every_order_of_things_ends_as_it_must() {
     const LENGTH: u32 = 3;
-    // Thousands of durable transactions: in memory where that is to be had, because no disk is cut off here.
+    // The test runs thousands of durable transactions. It uses a filesystem in memory if there is one, since it does
+    // not simulate power failures.
     let memory = std::path::Path::new("/dev/shm");
     let dir = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
     let state = open(&dir);
@@ -178,7 +181,8 @@ fn every_order_of_things_ends_as_it_must() {
     }
 }
 
-/// The server dies before a step is on the disk, or after it and before its answer has arrived: whoever asked asks again.
+/// The server dies before a step is on disk, or after that but before its response has arrived. The client then repeats
+/// the request.
 #[test]
 fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
     use Step::*;
@@ -215,9 +219,9 @@ fn a_kill_at_any_step_neither_loses_nor_repeats_a_reinstall() {
             repeats.act(&unanswered, *step);
             let repeated = Expected::of(&standing(&unanswered, "m"), actor.orders);
             match step {
-                // Each ramdisk that was handed out counts, also one that never arrived.
+                // Each ramdisk that was served counts as an attempt, even if it never arrived.
                 Boot => assert_eq!(repeated, Expected::of(&live, actor.orders).after(Boot), "{what}"),
-                // The same wish again, with an id of its own.
+                // The same reinstall is ordered again, with another id.
                 Order => assert_eq!(repeated.open.is_some(), live.order.is_some(), "{what}"),
                 _ => assert_eq!(repeated, Expected::of(&live, actor.orders), "{what}"),
             }

@@ -52,7 +52,7 @@ pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
     let path = dir.join(name);
     let what = || format!("token file {}", path.display());
     if !path.try_exists().context(Phase::Serve, what)? {
-        // Written atomically, as an empty file would lock the operator out.
+        // The file is written atomically, since an empty file would lock the operator out.
         let new = dir.join(format!("{name}.new"));
         let (token, _) = generate_token()?;
         let content = format!("{token}\n");

@@ -1,5 +1,5 @@
-//! Machines without a file. Any client that calls with a new UUID is such a machine. Their number is limited, and they are deleted after a
-//! day without a call.
+//! Machines without a file. Any client that sends a request with a new UUID creates one. Their number is limited, and
+//! each is deleted a day after its last request.
 
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
@@ -8,17 +8,18 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Maximum number of unknown machines. Rarely are more machines racked before the operator writes their files.
+/// Maximum number of unknown machines. Operators rarely rack more machines before they write the machine files.
 const MOST: u32 = 256;
 /// Time after its last request after which an unknown machine is deleted.
 const KEPT: Duration = Duration::hours(24);
 
-/// Condition for unknown machines. A machine with an allocation in the database is not unknown, even if its file was removed.
+/// SQL condition for unknown machines. A machine with an allocation in the database is not unknown, even if its file
+/// was removed.
 const ALL: &str =
     "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
-/// Records an unknown machine, and deletes others if the limit is reached. Returns false if that is impossible, because all of them are
-/// active.
+/// Records an unknown machine. Deletes outdated ones and, if the limit is reached, inactive ones. Returns false if the
+/// limit is reached and all are active.
 pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !make_room(transaction, heard)? {

@@ -1,4 +1,4 @@
-//! Targets, keys and registry credentials of `image burn`, and its summary.
+//! Tests of the targets, keys, registry credentials and summary of `image burn`.
 
 use super::*;
 use linux::gpt::testing::crowded_image;
@@ -100,7 +100,7 @@ fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
     assert_eq!(said("anything else"), "anything else");
 }
 
-/// A file with its digest beside it.
+/// Creates an image file and its digest file. Returns the URL of the image.
 fn image(path: &Path, bytes: &[u8]) -> String {
     fs::write(path, bytes).unwrap();
     let script = format!("sha256sum {0} > {0}.sha256", path.display());
@@ -153,7 +153,7 @@ fn what_is_refused_is_told_from_what_fails_and_nothing_is_written() {
     assert_eq!(run(&onto(&tar, &root, false)).unwrap(), CommandOutcome::Good);
     assert_eq!(run(&onto(&raw, &disk, true)).unwrap(), CommandOutcome::Good);
     assert!(fs::read(&disk).unwrap()[..4000 * 512] == crowded_image(512, 4000));
-    // By this time, a part of the image was written.
+    // At this time, a part of the image has been written.
     run(&BurnOptions { digest: Some(format!("sha256:{:064}", 0)), ..onto(&raw, &disk, true) }).unwrap_err();
 }
 

@@ -1,4 +1,4 @@
-//! Verification, report, and end of a run.
+//! Final stages of a run: verification, report, and boot of the installed system.
 
 use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Context, Error, Phase, Result};
@@ -68,8 +68,8 @@ impl PlanExecutor {
             .map_err(|error| if error.is_denial() { self.wipe_rejected(&taken_back, error) } else { error })
     }
 
-    /// Wipes both ends of these disks after the control plane has rejected the report of success. Arrays and volume groups on the disks are
-    /// already stopped.
+    /// Wipes the start and the end of these disks after the control plane has rejected the report of success. Arrays
+    /// and volume groups on the disks are already stopped.
     fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
         let wipe =
             |disk: &DevicePath| match self.held.verify_underlying_disks(disk).and_then(|()| wipe::wipe_ends(disk)) {

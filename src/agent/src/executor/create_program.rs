@@ -8,7 +8,7 @@ use operations::CreateSystem;
 use std::path::Path;
 
 impl PlanExecutor {
-    /// Checks before anything is written that the ramdisk contains all programs that `create` needs.
+    /// Checks that the ramdisk contains all programs that `create` needs. Called before anything is written.
     pub(super) fn find_programs(&self, os: &str, programs: &[String]) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         if !self.trust.keys.0.is_empty() {

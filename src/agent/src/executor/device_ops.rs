@@ -9,7 +9,7 @@ use operations::{
     TakeDown,
 };
 
-/// Executes an operation. Returns its report.
+/// Executes an operation. Returns its report, which is printed.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
     match operation {
         DeviceOp::Release(holder) => teardown::release_holder(holder)?,

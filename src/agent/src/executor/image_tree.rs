@@ -1,4 +1,4 @@
-//! Operations on the image, and on the root tree that it is extracted to.
+//! Operations on the image, and on the root directory that the image is extracted to.
 
 use super::{PlanExecutor, panic_error, raw_image};
 use common::diagnostic;
@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// Timeout of `verify`, sufficient for an emulated machine.
+/// Timeout of `verify`. It is sufficient even on an emulated machine.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 
 impl PlanExecutor {
@@ -56,7 +56,7 @@ impl PlanExecutor {
             if !judgement.refused.is_empty() {
                 return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused)));
             }
-            // If the control plane knew the contents, the plan has printed the warnings.
+            // If the control plane has sent the contents of the image, the warnings were already printed with the plan.
             if image.contents.is_none() {
                 judgement.warnings.iter().for_each(|warning| self.print_line(&format!("WARNING: {warning}")));
             }
@@ -136,14 +136,15 @@ impl PlanExecutor {
         )
     }
 
-    /// Returns the files, completed with the secrets that the control plane has sent separately from the allocation.
+    /// Adds the secrets that the control plane has sent separately from the allocation to the files, and returns them.
     fn add_secrets(&self, files: &MachineFiles) -> MachineFiles {
         let mut files = files.clone();
         files.assigned.allocation = self.secrets.fill_secrets(files.assigned.allocation);
         files
     }
 
-    /// Returns the inputs of an operation, completed with the secrets that the control plane has sent separately from the allocation.
+    /// Adds the secrets that the control plane has sent separately from the allocation to the inputs of an operation,
+    /// and returns them.
     pub(super) fn finishing_with_secrets(&self, finishing: &FinishInputs) -> FinishInputs {
         FinishInputs { files: Box::new(self.add_secrets(&finishing.files)), ..finishing.clone() }
     }
@@ -170,14 +171,14 @@ impl PlanExecutor {
             }
             BootRecord::Unknown => match self.describe_boot(&root)? {
                 None => Ok(()),
-                // The files of an image do not include an installed boot loader.
+                // An image that consists of files does not contain an installed boot loader.
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),
             },
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the reason; the machine is
-    /// then booted through its firmware.
+    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the
+    /// reason. The machine is then booted through its firmware.
     pub(super) fn describe_boot(&mut self, root: &NewRoot) -> Result<Option<String>> {
         match boot_discovery::write_missing_boot_info(root)? {
             BootSource::BootInfo => Ok(None),
@@ -200,7 +201,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the UUID of the root filesystem: from the raw image if one was written, otherwise from the plan.
+    /// Returns the UUID of the root filesystem: from the raw image if a raw image was written, otherwise from the plan.
     pub(super) fn root_uuid<'a>(&'a self, files: &'a MachineFiles) -> &'a str {
         self.brought_root_uuid.as_ref().unwrap_or(&files.root_uuid)
     }
@@ -242,12 +243,12 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Writes the install marker, after everything else is on the disks: a system with the marker is complete even after a power failure,
-    /// and boots without journal replay.
+    /// Writes the install marker after everything else is on the disks. A system that has a marker is therefore
+    /// complete even after a power failure, and boots without journal replay.
     pub(super) fn write_marker(&mut self, marker: &InstallMarker) -> Result<()> {
         self.mounts.write_back()?;
         let mut marker = InstallMarker { received_from: self.received_from.clone(), ..marker.clone() };
-        // LVM assigns the UUIDs of new volumes at their creation.
+        // The UUIDs of new volumes are not in the plan, because LVM has assigned them when it created the volumes.
         for recorded in marker.volumes.iter_mut().flatten() {
             if let Some(done) = self.facts.done.volumes.iter().find(|done| done.uid == recorded.uid) {
                 recorded.path.clone_from(&done.path);

@@ -13,7 +13,7 @@ use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine::TransferDevice;
 
 impl PlanExecutor {
-    /// Receives all devices. They are made unbootable if the run fails.
+    /// Receives all devices. The devices are made unbootable if the run fails.
     pub(super) fn receive_system(&mut self, receive: &ReceiveMigration) -> Result<()> {
         let device = |received: &ReceivedDevice| TransferDevice {
             name: received.name.to_string(),
@@ -25,11 +25,12 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Checks, before the marker is written, that the migration was not cancelled: the control plane was not queried during the adaptation,
-    /// and a system with a marker may be booted.
+    /// Checks that the migration was not cancelled. Called before the marker is written, because a system with a marker
+    /// may be booted, and the control plane was not queried during the adaptation.
     ///
     /// # Errors
-    /// Fails if the migration was cancelled, or the sender has rebooted since the transfer. The next run then receives everything again.
+    /// Fails if the migration was cancelled, or if the sender has rebooted since the transfer. In the latter case, the
+    /// next run receives everything again.
     pub(super) fn check_migration_stands(&self, order: &str) -> Result<()> {
         let machine = match self.control.fetch_machine() {
             Ok(machine) => machine,
@@ -83,7 +84,8 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Returns the boot loader on the first mounted EFI system partition; any further ones are copies of the first.
+    /// Returns the boot loader on the first mounted EFI system partition. Other EFI system partitions are copies of the
+    /// first.
     fn find_received_loader(&self, finishing: &FinishInputs) -> Option<String> {
         if finishing.firmware != FirmwareType::Uefi {
             return None;
@@ -93,7 +95,7 @@ impl PlanExecutor {
         efi::loader::find_loader(&esp).ok()
     }
 
-    /// Returns the boot parameters for this machine if they differ from those stored in the received system.
+    /// Returns the boot parameters for this machine if they differ from the ones that the received system contains.
     fn updated_boot_info(
         &mut self,
         root: &NewRoot,
@@ -120,7 +122,7 @@ impl PlanExecutor {
     }
 }
 
-/// Replaces the source machine's device name in `root=` of a kernel command line by the UUID of the filesystem.
+/// Replaces the source machine's device name in `root=` of a kernel command line with the UUID of the filesystem.
 fn replace_root_device(line: &str, root_uuid: &str) -> String {
     let words = line.split_whitespace().map(|word| match word.strip_prefix("root=/dev/") {
         Some(name) if !name.contains('/') && !name.starts_with("md") => format!("root=UUID={root_uuid}"),

@@ -10,18 +10,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 use transfer::machine::{ControlSilence, IncomingMigration, SilenceState, TransferDevice};
 
-/// Interval at which the control plane is asked for the certificate of the sender, which changes when the sender reboots.
+/// Interval at which the agent requests the sender's certificate from the control plane. The certificate changes when
+/// the sender reboots.
 const ASK: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(500);
 
 impl PlanExecutor {
-    /// Sets the receiving side of a migration.
+    /// Sets the receiver of a migration.
     pub(crate) fn set_incoming(&mut self, incoming: IncomingMigration) {
         self.incoming = Some(incoming);
     }
 
-    /// Receives devices with the given total size until the control plane ends the migration. Returns the machine that sent all of them.
+    /// Receives devices with the given total size. Fails if the control plane ends the migration. Returns the machine
+    /// that has sent all devices.
     pub(super) fn receive_devices(
         &mut self,
         order: &str,
@@ -66,7 +68,7 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Most recent status of the migration from the control plane, and how long the control plane has been silent.
+/// Last status of the migration from the control plane, and the time without information from the control plane.
 #[derive(Default)]
 struct MigrationWatch {
     said: String,
@@ -74,8 +76,9 @@ struct MigrationWatch {
 }
 
 impl MigrationWatch {
-    /// Requests the current sender and the state of the migration from the control plane. Without a response, the transfer continues. The
-    /// transfer ends only if a response reports the end of the migration, or no response has mentioned the migration for ten minutes.
+    /// Requests the current sender and the state of the migration from the control plane. Without a response, the
+    /// transfer continues. It ends only if a response reports the end of the migration, or if no response has mentioned
+    /// the migration for ten minutes.
     fn update_from_control(
         &mut self,
         control: &dyn ControlPlane,

@@ -1,4 +1,4 @@
-//! Raw image: written to its disk, then adapted.
+//! Installation of a raw image: writes the image to its disk, then adapts the system.
 
 use super::PlanExecutor;
 use common::error::{Context, Error, Phase, Result};
@@ -13,7 +13,7 @@ use operations::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, Se
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Starts the download of an image. Refuses an image that does not fit the disk before anything is written.
+/// Starts the download of an image. Refuses an image that does not fit on the disk, before anything is written.
 pub(super) fn start_raw_image(reached: ResolvedImage, burn: &BurnDisk) -> Result<IncomingImage> {
     let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
     let disk = TargetDisk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
@@ -79,13 +79,13 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Adapts an image that requires no installer, and contains its boot loader.
+    /// Adapts an image that contains its boot loader and does not require an installer.
     pub(super) fn adapt_image(&mut self, finishing: &FinishInputs) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.open_root()?;
         newroot::marker_file::remove_marker(&root)?;
         let (reporter, root_uuid) = (&*self.reporter, self.root_uuid(&finishing.files));
-        // The layout's seed has precedence over the image's.
+        // A seed partition of the layout takes precedence over the one in the image.
         let seed = finishing.seed.clone().or_else(|| self.brought_seed.clone());
         let finishing = &FinishInputs { seed, ..finishing.clone() };
         system_setup::finish_raw_image(&root, finishing, root_uuid, OffsetDateTime::now_utc(), &|line| {

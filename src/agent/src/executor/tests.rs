@@ -1,4 +1,4 @@
-//! Plans run on loop devices, and what a failure leaves behind.
+//! Tests of plans on loop devices, and of the state after a failure.
 
 use super::*;
 use control::testing::FakeControl;
@@ -90,7 +90,7 @@ fn entry() -> FstabEntry {
 
 const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
 
-/// As the plan would have it of a disk that is there.
+/// Returns the identity of a disk as the plan contains it. The identity is empty if the disk does not exist.
 fn identity(device: &DevicePath) -> DiskIdentity {
     fs::File::open(device).map(|disk| disk_identity::read_identity(&disk, device).unwrap()).unwrap_or_default()
 }
@@ -120,7 +120,7 @@ fn machine_files() -> SessionOp {
     })
 }
 
-/// Everything up to the mounted target.
+/// Returns all stages up to the mounted target.
 fn prepare(disk: &TestLoopDevice, kept: &TestLoopDevice) -> Vec<(StageName, Vec<Operation>)> {
     let device = disk.path().to_owned();
     let zero = vec![ByteRange { start: 0, length: 1 << 20 }];
@@ -150,7 +150,7 @@ fn signature(device: &DevicePath) -> String {
     blkid.run().map(|output| output.stdout.trim().to_owned()).unwrap_or_default()
 }
 
-// One test, since there is one target directory.
+// This is a single test, since all tests would use the same target directory.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
@@ -186,7 +186,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     let timed: Vec<String> = bench.reporter.stage_times().into_iter().map(|timing| timing.stage).collect();
     assert_eq!(timed, whole.stages.iter().map(|stage| stage.name.to_string()).collect::<Vec<_>>());
 
-    // There is no image in the target, so there is no installer.
+    // The target does not contain an image, so there is no installer.
     let by_the_image = FinishInputs { way: FinisherChoice::Image, ..FinishInputs::default() };
     let mut stages = prepare(&disk, &kept);
     stages.push((StageName::TargetInstaller, vec![Operation::Run(SessionOp::Finish(Box::new(by_the_image)))]));
@@ -239,7 +239,8 @@ fn loop_a_complete_system_survives_a_report_that_is_not_acknowledged() {
     }
 }
 
-/// The other machine may run the system again. Where nobody has answered, it may be this one that has to.
+/// After a rejected report, the other machine may run the system again. Without a response, this machine may have to
+/// run it, so nothing is wiped.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
@@ -275,14 +276,14 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
             assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
         }
     }
-    // No operation has verified that this is the disk of the plan.
+    // No operation has verified that this disk is the one in the plan.
     let mut session = bench.session();
     session.facts.boot = boot;
     let text = session.report_success(&received).unwrap_err().to_string();
     assert!(text.contains("MAY STILL BE BOOTABLE"), "{text}");
 }
 
-/// The next attempt is not to take it for one that was never touched: its boot code would be gone.
+/// The next attempt must not mistake the disk for an untouched one, since its boot code may be gone.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
@@ -299,7 +300,7 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
     assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
 }
 
-/// Between identify and wipe lie minutes: a disk is pulled, and another one takes its name.
+/// In the minutes between identification and wipe, a disk may be removed, and another one may get its name.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {
@@ -329,7 +330,7 @@ fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up()
     }
 }
 
-/// The kernel has the other devices of a btrfs in a list of paths: one of them may be another disk by now.
+/// The kernel lists the other devices of a btrfs by path, and a path may refer to another disk by now.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {

@@ -1,5 +1,5 @@
-//! Cleanup of a session: each operation has recorded how it is undone, and the newest is undone first. After a failure, no partial
-//! installation is bootable, and nothing stays mounted, locked or running.
+//! Cleanup of a session. Each operation has recorded how to undo it, and the newest operation is undone first. After a
+//! failure, a partial installation is not bootable, and nothing stays mounted, locked or running.
 
 use super::PlanExecutor;
 use common::error::Result;
@@ -10,7 +10,7 @@ use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Marks the disks of a completed wipe stage as wiped, in the list of operations to undo.
+/// Records in the list of operations to undo that the disks of a completed wipe stage are wiped.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     for undo in log {
         if let UndoOperation::Wiping(disk) = undo {
@@ -30,10 +30,11 @@ pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
 }
 
 impl PlanExecutor {
-    /// Undoes the operations of the session as far as possible. If one cannot be undone, the error is logged and the next one is undone.
-    /// Called before kexec and after a failure. An installation is made unbootable only if it is incomplete.
+    /// Undoes the operations of the session as far as possible. If an operation cannot be undone, the error is logged,
+    /// and the cleanup continues. Called before kexec and after a failure. An installation is made unbootable only if
+    /// it is incomplete.
     pub(crate) fn leave_session(&mut self, leaves: FailureState) {
-        // Stops the download of the image, whose target is about to be unmounted.
+        // Stops the download of the image, because its target is about to be unmounted.
         self.image = None;
         while let Some(undo) = self.undo.pop() {
             if let Err(error) = self.undo_operation(&undo, leaves) {
@@ -70,8 +71,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Makes a device of the plan's disks unbootable, if the system is incomplete: afterwards the firmware finds no boot loader on the
-    /// device, and a boot loader on another device finds no filesystem on it.
+    /// Makes a device of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does not
+    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on it.
     fn make_unbootable(
         &self,
         device: &DevicePath,

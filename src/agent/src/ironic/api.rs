@@ -12,19 +12,20 @@ use std::time::Duration;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Placeholder that Ironic returns instead of a token that it has already issued.
+/// Placeholder that Ironic returns instead of the token if it has already issued the token.
 const HANDED_OUT: &str = "******";
 
 const VERSION: &str = "X-OpenStack-Ironic-API-Version";
 
-/// Size limit of a response. Nodes with long histories have several hundred thousand bytes.
+/// Maximum size of a response, in bytes. The data of nodes with long histories is several hundred kilobytes.
 const ANSWER_BYTES: u64 = 16 << 20;
 
 /// Result of a request.
 #[derive(Debug)]
 pub(crate) enum IronicResult<T> {
     Success(T),
-    /// No node has these MACs, or the node does not expect an agent now. Ironic does not distinguish the two cases.
+    /// No node has these MACs, or the node does not currently expect an agent. Ironic does not distinguish the two
+    /// cases.
     Unknown,
     /// Another operation on the node is in progress.
     Locked,
@@ -40,7 +41,7 @@ pub(crate) struct FoundIronicNode {
     pub uuid: String,
     /// Token of the agent, or `None` if it was issued before.
     pub token: Option<String>,
-    /// Time that a conductor waits for the next heartbeat.
+    /// Time that the conductor waits for the next heartbeat.
     pub heartbeat: Duration,
 }
 
@@ -94,7 +95,7 @@ impl IronicClient {
         Ok(IronicClient { client: http::new_client_without_redirects()?, urls: urls.to_vec() })
     }
 
-    /// Looks up the node with these MACs. The token is issued only once.
+    /// Looks up the node with these MACs. Ironic issues the token only once.
     pub(crate) fn look_up_node(&self, macs: &[String]) -> IronicResult<FoundIronicNode> {
         let addresses = macs.join(",");
         let what = "look up this machine";
@@ -112,7 +113,8 @@ impl IronicClient {
         asked.try_map(|_| Ok(()))
     }
 
-    /// Sends the inventory of this machine. If Ironic is inspecting this machine, it returns the node and issues the token.
+    /// Sends the inventory of this machine. If an inspection of this machine is in progress, Ironic returns the node
+    /// and issues the token.
     pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
@@ -125,7 +127,7 @@ impl IronicClient {
         request_first(what, &self.urls, request)
     }
 
-    /// Returns the hosts and ports of Ironic, from which the route to it is determined.
+    /// Returns the hosts and ports of Ironic, to determine the route to Ironic.
     pub(crate) fn hosts_and_ports(&self) -> Vec<(String, u16)> {
         hosts_and_ports(&self.urls)
     }
@@ -142,7 +144,8 @@ pub(crate) fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
 }
 
 impl<T> IronicResult<T> {
-    /// Converts the value of a response. If the conversion fails, returns the same result as for a missing response.
+    /// Converts the value of a response. If the conversion fails, returns [`IronicResult::Unavailable`], as for a
+    /// missing response.
     fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
             IronicResult::Success(value) => {
@@ -202,7 +205,7 @@ fn read_body(what: &str, response: Response) -> Result<Vec<u8>> {
     read_prefix(response, ANSWER_BYTES).context(Phase::Control, || format!("{what}: the response is truncated"))
 }
 
-/// Extracts the message of an error, which is JSON within JSON.
+/// Extracts the message of an error response. The message is JSON within JSON.
 fn parse_fault(body: &[u8]) -> String {
     let inner = || {
         let body: Value = serde_json::from_slice(body).ok()?;

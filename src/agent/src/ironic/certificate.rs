@@ -1,4 +1,5 @@
-//! Self-signed certificate of the agent, generated at each boot. A conductor receives it with the heartbeat, and accepts no other.
+//! Self-signed certificate of the agent, generated at each boot. The conductor receives it with the heartbeat, and does
+//! not accept any other certificate.
 
 use super::stored_credentials;
 use base64::Engine;
@@ -22,17 +23,18 @@ pub(crate) struct TlsIdentity {
     pub pem: String,
 }
 
-/// Stored certificate, reused if the agent restarts within a boot: until the next boot, the conductor accepts only this one.
+/// Stored certificate. It is reused if the agent restarts, since the conductor accepts only this certificate until the
+/// next boot.
 #[derive(Serialize, Deserialize)]
 struct StoredCertificate {
     address: IpAddr,
-    /// Certificate and key in base64 of DER.
+    /// Certificate and key in DER, encoded in base64.
     certificate: String,
     key: String,
 }
 
-/// Returns this boot's certificate, which is valid for `address`, the address at which clients reach this machine. The TLS configuration
-/// supports only TLS 1.3, which conductors support.
+/// Returns this boot's certificate. The certificate is valid for `address`, at which clients reach this machine. The
+/// TLS configuration permits only TLS 1.3, which conductors support.
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.
@@ -78,7 +80,8 @@ fn certificate_params(address: IpAddr) -> CertificateParams {
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    // The conductor uses the certificate as its own CA. Newer versions of Python require of a CA what RFC 5280 specifies.
+    // The conductor uses the certificate as its own CA. Newer versions of Python require that a CA conforms to RFC
+    // 5280.
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

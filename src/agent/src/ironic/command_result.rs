@@ -8,7 +8,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CommandResult {
     pub id: Uuid,
-    /// Name without its extension, such as `execute_deploy_step`.
+    /// Name of the command without its extension, such as `execute_deploy_step`.
     pub command_name: &'static str,
     pub command_status: CommandStatus,
     pub command_error: Option<CommandFault>,
@@ -21,11 +21,12 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The step was listed by another version of the agent. Ironic uses this status for deploy and service steps too, despite its name.
+    /// The list of steps came from another version of the agent. Despite the name of the status, Ironic uses it for
+    /// deploy and service steps too.
     CleanVersionMismatch,
 }
 
-/// Error of a command. Only `details` reaches the node's last error.
+/// Error of a command. Only `details` is shown as the node's last error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CommandFault {
     #[serde(rename = "type")]

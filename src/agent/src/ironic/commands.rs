@@ -1,6 +1,6 @@
-//! Accepted commands, oldest first, with their results. Only one runs at a time.
+//! Accepted commands with their results, the oldest first. Only one command runs at a time.
 //!
-//! A conductor evaluates only the last command of the list, so the list contains neither rejected commands nor internal ones.
+//! A conductor evaluates only the last command of the list, so rejected and internal commands are not in the list.
 
 use super::command_result::{CommandFault, CommandResult, CommandStatus, FaultKind};
 use common::sync::lock_mutex;
@@ -22,7 +22,7 @@ pub(crate) enum IronicCommand {
     GetSteps(IronicStepKind),
     ExecuteStep(IronicStepKind),
     PowerOff,
-    /// Reboots into the installed image.
+    /// Reboot into the installed image.
     RunImage,
     Sync,
     GetPartitionUuids,
@@ -37,7 +37,7 @@ struct KnownCommand {
     extension: &'static str,
     name: &'static str,
     command: IronicCommand,
-    /// Whether the command continues in the background after it was accepted.
+    /// True if the command continues in the background after it was accepted.
     runs_on: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) trait CommandExecutor: Send + Sync {
     /// Executes a command.
     ///
     /// # Errors
-    /// Returns the fault if it failed.
+    /// Returns the fault if the command failed.
     fn execute_command(
         &self,
         command: IronicCommand,
@@ -119,7 +119,8 @@ impl CommandList {
         Arc::new(CommandList { work, list: Mutex::default(), ended: Condvar::new() })
     }
 
-    /// Accepts the command `extension.name`. The result is final if the command is synchronous or `wait` is set.
+    /// Accepts and starts the command `extension.name`. The returned result is final if the command is synchronous or
+    /// `wait` is set.
     ///
     /// # Errors
     /// Returns the reason if the command is rejected. A rejected command does not appear in the list of commands.
@@ -149,7 +150,7 @@ impl CommandList {
         self.lock_list().clone()
     }
 
-    /// Drops completed commands. Called when a new life cycle of the node begins.
+    /// Drops completed commands. Called when the conductor starts over with the node.
     pub(crate) fn drop_completed(&self) {
         self.lock_list().retain(|result| result.command_status == CommandStatus::Running);
     }
@@ -215,7 +216,7 @@ fn accepted_result(known: &KnownCommand, id: Uuid) -> CommandResult {
     }
 }
 
-/// Returns the result of an asynchronous command without a result, as Ironic's own agent encodes it.
+/// Returns the result of an asynchronous command that has no return value, as Ironic's own agent encodes it.
 fn empty_result(name: &str) -> Value {
     serde_json::json!({ "result": format!("{name}: None") })
 }

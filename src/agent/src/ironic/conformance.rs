@@ -1,4 +1,4 @@
-//! Conformance test against a real Ironic: `scripts/ironic` installs it, and runs this.
+//! Conformance test against a real Ironic. `scripts/ironic` installs Ironic, and runs this test.
 //!
 //! The machines are simulated. The tests with virtual machines are in `scripts/ironic.d`.
 

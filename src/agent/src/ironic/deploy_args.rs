@@ -1,4 +1,4 @@
-//! Conversion of a deploy step's arguments and node to a layout and an allocation.
+//! Conversion of the arguments of a deploy step, and of its node, to a layout and an allocation.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,20 +14,20 @@ use uuid::Uuid;
 /// Supported fields of the argument `image`.
 const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pull_secrets"];
 
-/// Placeholder for values that a conductor masks.
+/// Placeholder that a conductor sends instead of secret values.
 const MASKED: &str = "******";
 
-/// Node, as sent with each step.
+/// Ironic's data of the node, as sent with each step.
 pub(crate) struct IronicNode<'a>(pub &'a Map<String, Value>);
 
-/// Requested operation, in addition to the layout.
+/// Requested operation: installation or reinstall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestedMode {
     Install,
     Reinstall {
         without_marker: bool,
     },
-    /// Not specified: the contents of the disks determine the operation.
+    /// Not specified. The contents of the disks determine the operation.
     Unsaid,
 }
 
@@ -40,11 +40,11 @@ impl IronicNode<'_> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the arrays that `raid.create_configuration` creates during a cleaning: those that the conductor has selected for this
-    /// cleaning, or else all of the node's `target_raid_config`.
+    /// Returns the arrays that `raid.create_configuration` creates during cleaning: the arrays that the conductor has
+    /// selected for this cleaning, or else all arrays of the node's `target_raid_config`.
     ///
     /// # Errors
-    /// Refuses if the node has no configuration.
+    /// Fails if the node has no configuration.
     pub(crate) fn target_raid_config(&self) -> Result<&Value> {
         let chosen = self.0.get("driver_internal_info").and_then(|internal| internal.get("target_raid_config"));
         let is_there = |config: &&Value| config.as_object().is_some_and(|config| !config.is_empty());
@@ -52,7 +52,7 @@ impl IronicNode<'_> {
         found.ok_or_else(|| plan_refusal("the node lacks a target_raid_config"))
     }
 
-    /// Returns the hints for the root disk. Those of the instance have precedence over those of the machine.
+    /// Returns the hints for the root disk. Hints of the instance take precedence over hints of the machine.
     pub(crate) fn root_device(&self) -> Option<&Map<String, Value>> {
         let of_machine = || self.0.get("properties")?.get("root_device");
         self.instance_info("root_device").or_else(of_machine)?.as_object().filter(|hints| !hints.is_empty())
@@ -66,7 +66,7 @@ impl IronicNode<'_> {
 /// Parses the argument `layout`.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
         return Err(Error::refusal(Phase::Layout, "the step requires the argument `layout`; nothing was written"));
@@ -80,7 +80,7 @@ pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
 /// Parses the arrays in the arguments of a step.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<RaidConfig> {
     ironic_raid::read_step_arrays(step, args).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);
@@ -91,7 +91,7 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
 /// Parses the arguments `mode` and `without_marker`.
 ///
 /// # Errors
-/// Refuses if they are invalid or contradict each other.
+/// Fails if they are invalid or contradict each other.
 pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
     let without_marker = parse_flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
@@ -106,7 +106,7 @@ pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
 /// Parses an optional boolean argument.
 ///
 /// # Errors
-/// Refuses a value that is not a boolean.
+/// Fails if the value is not a boolean.
 pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> {
     match args.get(name) {
         None | Some(Value::Null) => Ok(false),
@@ -115,11 +115,11 @@ pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> 
     }
 }
 
-/// Creates the allocation from the node and the arguments. The image of the allocation is empty if neither the node nor the
-/// arguments specify one.
+/// Creates the allocation from the node and the arguments. If neither of them specifies an image, the image of the
+/// allocation is empty.
 ///
 /// # Errors
-/// Refuses with a list of all problems.
+/// Returns all problems in one error.
 pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> Result<Allocation> {
     let mut problems = Vec::new();
     let mut note = |problem: Diagnostic| problems.push(problem);
@@ -166,7 +166,7 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
     })
 }
 
-/// Turns the allocation into a reinstall of the installation whose marker is on the disks.
+/// Converts the allocation to a reinstall of the installation whose marker is on the disks.
 pub(crate) fn make_reinstall(allocation: &mut Allocation, marked: String, without_marker: bool) {
     let id = std::mem::replace(&mut allocation.id, marked);
     let (attempt, attempts) = (1, 1);
@@ -174,7 +174,7 @@ pub(crate) fn make_reinstall(allocation: &mut Allocation, marked: String, withou
     allocation.order = Some(OrderedReinstall { id, attempt, attempts, without_marker, ..OrderedReinstall::default() });
 }
 
-/// Returns the image of the arguments, or else that of the node.
+/// Returns the image from the arguments, or else from the node.
 ///
 /// # Errors
 /// Fails if it is invalid.
@@ -228,7 +228,7 @@ pub(crate) fn image_name(url: &str) -> String {
 /// Returns the config drive of the node.
 ///
 /// # Errors
-/// Fails if the config drive is an image, which would require a partition of its own.
+/// Fails if the config drive is an image, which would require a separate partition.
 fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
     match node.instance_info("configdrive") {
         None => Ok(Value::Null),

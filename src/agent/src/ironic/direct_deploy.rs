@@ -14,14 +14,14 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Size limit of a config drive, as in Ironic's own agent.
+/// Maximum size of a config drive, as in Ironic's own agent.
 const DRIVE_BYTES: u64 = 64 << 20;
 
 /// Minimum size of a root disk without hints, as in Ironic's own agent.
 const LEAST_BYTES: u64 = 4 << 30;
 
-/// Fields of `image_info` for unsupported features. An image with such a field is refused, because it must not be installed without the
-/// feature.
+/// Fields of `image_info` for unsupported features. An image with such a field is refused, instead of being installed
+/// without the feature.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),
@@ -34,16 +34,17 @@ const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is 
     custom-agent with a layout";
 const SECRETS: &str = "drophammer sends no credentials with write_image";
 
-/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because collisions can be created.
+/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because it is not
+/// collision-resistant.
 const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
 
-/// Supported disk formats, which are detected by content.
+/// Supported disk formats. The actual format is detected by content.
 const FORMATS: [&str; 2] = ["raw", "qcow2"];
 
 /// Parses the image of `image_info`.
 ///
 /// # Errors
-/// Refuses an image that cannot be written.
+/// Fails if the image cannot be written.
 pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedImage> {
     let Some(info) = args.get("image_info").and_then(Value::as_object) else {
         return Err(plan_refusal("write_image requires image_info"));
@@ -99,7 +100,7 @@ pub(crate) fn image_allocation(image: AllocatedImage) -> Allocation {
 /// Decodes the config drive, which a conductor sends as gzip in base64.
 ///
 /// # Errors
-/// Refuses a drive in another format or over the size limit.
+/// Fails if the drive has another format, or exceeds the size limit.
 pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Vec<u8>>> {
     let refuse = |why: &str| Err(plan_refusal(&format!("configdrive: {why}")));
     let within = args.get("image_info").and_then(|info| info.get("configdrive"));
@@ -122,10 +123,10 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     }
 }
 
-/// Returns the disk that the node's `root_device` hints select, or without hints the smallest one of at least 4 GiB.
+/// Returns the disk that the node's `root_device` hints select or, without hints, the smallest disk of at least 4 GiB.
 ///
 /// # Errors
-/// Refuses if no disk matches.
+/// Fails if no disk matches.
 pub(crate) fn find_root_disk<'a>(
     node: &IronicNode,
     inventory: &'a Inventory,

@@ -1,4 +1,4 @@
-//! Actions of steps on the machine. Tests replace them by a simulation that accesses no device.
+//! Actions of steps on the machine. Tests replace them with a simulation that does not access devices.
 
 use super::{inject_files, logs, rescue};
 use crate::executor::{ImageTrust, PlanExecutor};
@@ -21,8 +21,9 @@ use std::time::Duration;
 
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
-    /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout is given, waits for
-    /// its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted filesystems and groups that a reinstall preserves.
+    /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout
+    /// is given, also waits for its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted
+    /// filesystems and volume groups that a reinstall preserves.
     ///
     /// # Errors
     /// Fails if a tool is missing or the inventory cannot be taken.
@@ -35,8 +36,8 @@ pub(crate) trait StepExecutor: Send + Sync {
     /// made unbootable.
     fn run_part(&self, part: &Plan) -> Result<DiskChanges>;
 
-    /// Unmounts, stops and closes everything that the steps have left active. `whole`: whether the installation is complete; an incomplete
-    /// one is made unbootable.
+    /// Unmounts, stops and closes everything that the steps have left active. `whole` is true if the installation is
+    /// complete. An incomplete installation is made unbootable.
     fn release_all(&self, whole: bool);
 
     /// Flushes all filesystems.
@@ -126,7 +127,7 @@ impl StepExecutor for MachineExecutor {
     }
 }
 
-/// Control plane that ignores all events: the conductor ordered the step, and reads its result.
+/// Control plane that ignores all events, because the conductor has ordered the step and reads its result.
 struct NoControlPlane;
 
 impl ControlPlane for NoControlPlane {

@@ -14,16 +14,16 @@ use operations::InjectedFile;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// Size limit of a downloaded file.
+/// Maximum size of a downloaded file, in bytes.
 const MOST: u64 = 16 << 20;
 
-/// Timeout for a server that sends no data.
+/// Time without received data after which a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
 /// Fields of a file.
 const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
 
-/// Mode of created directories, which cannot be changed.
+/// Mode of created directories. No other mode is supported.
 const DIRECTORY_MODE: u32 = 0o755;
 
 /// Destination of a file.
@@ -54,7 +54,7 @@ pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
 /// Returns all files with their destinations. `fetch` downloads content.
 ///
 /// # Errors
-/// Refuses with a list of all invalid files.
+/// Returns an error that lists all invalid files.
 pub(crate) fn read_files(
     node: &IronicNode,
     args: &Map<String, Value>,
@@ -125,7 +125,7 @@ fn parse_file(
     ))
 }
 
-/// Parses a mode: a string is octal, a number is used as it is.
+/// Parses a mode: a string is octal, and a number is the value of the mode.
 fn parse_mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
     let mode = match value {
         None | Some(Value::Null) => Some(otherwise),
@@ -153,7 +153,7 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
 /// Returns the filesystem of the newest installation of this node.
 ///
 /// # Errors
-/// Refuses if there is none, or the newest one cannot be determined.
+/// Fails if there is no installation, or if the newest one cannot be determined.
 pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());

@@ -12,10 +12,10 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Mutex;
 
-/// Size limit of the agent's own log; older lines are dropped.
+/// Maximum size of the agent's own log, in bytes. Older lines are dropped.
 const OWN_BYTES: usize = 1 << 20;
 
-/// Size limit of the kernel log.
+/// Maximum size of the kernel log, in bytes.
 const KERNEL_BYTES: usize = 4 << 20;
 
 /// Size of the buffer for a record, larger than any record (Documentation/ABI/testing/dev-kmsg).
@@ -64,7 +64,7 @@ pub(crate) fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     Ok(STANDARD.encode(pack().context(Phase::Control, || "pack the logs")?))
 }
 
-/// Returns the current kernel log, or nothing if it is not readable.
+/// Returns the current kernel log. Returns an empty log if it is not readable.
 pub(crate) fn read_kernel_log() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();

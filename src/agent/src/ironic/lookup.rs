@@ -24,8 +24,8 @@ impl LookupRetries {
         LookupRetries { limit, pause: FIRST, locked: 0, said: String::new() }
     }
 
-    /// Returns the delay before the next attempt. Calls `say` with the reason if it has changed. `chance` is a random number between 0 and
-    /// 1.
+    /// Returns the delay before the next attempt. Calls `say` with the reason for the delay if the reason has changed.
+    /// `chance` is a random number between 0 and 1.
     ///
     /// # Errors
     /// Fails if the time limit is exceeded.
@@ -64,10 +64,10 @@ impl LookupRetries {
     }
 }
 
-/// Returns the token of the node: the one just issued, or else the stored one of this boot.
+/// Returns the token of the node: the token that was just issued, or else the one that was stored in this boot.
 ///
 /// # Errors
-/// Refuses if the token was issued to another client.
+/// Fails if the token was issued to another client.
 pub(crate) fn choose_token(node: &FoundIronicNode, kept: Option<String>) -> Result<String> {
     node.token.clone().or(kept).ok_or_else(|| {
         let message = format!(

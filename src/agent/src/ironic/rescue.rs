@@ -11,16 +11,17 @@ use std::path::Path;
 /// User name, as in Ironic's own agent. The user has uid 0, as a rescue requires.
 const USER: &str = "rescue";
 
-/// Hash algorithms that the ramdisk's login supports, as prefixes of crypt(5).
+/// Hash algorithms that the ramdisk's login supports, as prefixes defined in crypt(5).
 const KINDS: [&str; 2] = ["$5$", "$6$"];
 
-/// Length limit of a hash.
+/// Maximum length of a hash.
 const LONGEST: usize = 255;
 
 /// Returns the password hash of `finalize_rescue`.
 ///
 /// # Errors
-/// Rejects anything else. A plaintext password is rejected because it was sent over the network and would be logged.
+/// Fails for any other text. A plaintext password is rejected, because it was sent over the network and would be
+/// logged.
 pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
     let refuse = |why: &str| Err(CommandFault::new_execution_fault(format!("{why}; logins stay disabled")));
     if params.get("hashed") != Some(&Value::Bool(true)) {
@@ -35,9 +36,9 @@ pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, C
     refuse("the rescue password must be a SHA-256 or SHA-512 hash of crypt(5)")
 }
 
-/// Enables logins of this user, and of no other: root gets a locked password.
+/// Enables logins of this user only, by locking root's password.
 ///
-/// There is no shadow(5): the ramdisk's login uses root's line in passwd for all users with its uid.
+/// The ramdisk does not use shadow(5), since its login uses root's line in passwd for all users with uid 0.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

@@ -1,6 +1,6 @@
 //! Requests that the agent accepts, and its responses, without network code.
 //!
-//! The token is checked before a body is read, so requests without a token cost almost nothing.
+//! The token is checked before the body is read, so requests without a token cost almost nothing.
 
 use super::commands::CommandList;
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub(crate) struct AgentResponse {
     pub status: u16,
     pub body: Value,
-    /// Path that the client is redirected to.
+    /// Path that the client is redirected to, if any.
     pub location: Option<&'static str>,
 }
 
@@ -176,8 +176,8 @@ fn missing_token_response() -> AgentResponse {
     AgentResponse::new_fault(401, "401 Unauthorized: Token invalid.")
 }
 
-/// Returns the value of a query parameter; the last one if the parameter is repeated. Tokens are URL-safe base64, but escaped ones are
-/// accepted too.
+/// Returns the value of a query parameter, or the last value if the parameter is repeated. Tokens are URL-safe base64,
+/// but percent-encoded tokens are accepted too.
 fn last_query_value(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())

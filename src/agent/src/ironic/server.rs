@@ -33,7 +33,7 @@ pub(crate) struct ServerLimits {
     /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
-    /// Timeout of the head of a request, which includes the wait for the next request on a connection.
+    /// Timeout for the head of a request, including the wait for the next request on a connection.
     pub head: Duration,
     /// Timeout of the body of a request.
     pub body: Duration,
@@ -53,13 +53,13 @@ pub(crate) const BOUNDS: ServerLimits = ServerLimits {
     connection: Duration::from_secs(600),
 };
 
-/// Listens on a port of all addresses; port 0 selects a free one.
+/// Listens on a port of all addresses. Port 0 selects a free port.
 ///
 /// # Errors
 /// Fails if the port is in use.
 pub(crate) fn listen_on_port(port: u16) -> Result<TcpListener> {
     let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    // Fails if the kernel lacks IPv6: then IPv4 only.
+    // This fails if the kernel lacks IPv6. The server then uses only IPv4.
     let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
     listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
 }
@@ -99,7 +99,7 @@ async fn accept_connections(
     let places = ConnectionSlots::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // For example, no file descriptor is free. Open connections will end and free some.
+            // For example, no file descriptor is free. Some will become free when open connections end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -126,7 +126,7 @@ async fn serve_stream(
     place: Arc<ConnectionSlot>,
     bounds: ServerLimits,
 ) {
-    // Responses are small and written immediately; a failure costs only a few milliseconds.
+    // Responses are small and must be sent immediately. A failure only delays them by a few milliseconds.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {

@@ -1,4 +1,4 @@
-//! Disks that no step may write, whatever the arguments of the step are.
+//! Disks that no step may write, regardless of its arguments.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;
@@ -9,11 +9,11 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disks that no step may touch: `skip_block_devices` of the node's properties, a list of hints. Each hint selects all matching
-/// disks; `volume_name` selects all disks of the array with that name.
+/// Returns the disks that no step may touch. They are selected by `skip_block_devices` of the node's properties, a list
+/// of hints. Each hint selects all matching disks, and `volume_name` selects all disks of the array with that name.
 ///
 /// # Errors
-/// Refuses if the list is malformed.
+/// Fails if the list is malformed.
 pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Result<Vec<KernelName>> {
     let listed = match node.0.get("properties").and_then(|properties| properties.get("skip_block_devices")) {
         None | Some(Value::Null) => return Ok(Vec::new()),

@@ -1,5 +1,6 @@
-//! Execution of steps. Each step is planned when it is ordered, prints its plan, and refuses with all reasons before its first write. The
-//! steps of a deploy are parts of one plan, which is recreated with the arguments of each step.
+//! Execution of steps. Each step is planned when it is ordered, and prints its plan. A step that cannot be carried out
+//! is refused with all reasons before its first write. The steps of a deploy are parts of one plan, which is recreated
+//! with the arguments of each step.
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
@@ -46,7 +47,7 @@ struct DeployInput {
     allocation: Allocation,
     node_name: String,
     machine: String,
-    /// Generated ids, in order. Reusing them recreates the same plan.
+    /// Ids that were generated for the plan, in order. With the same ids, the same plan is recreated.
     ids: Vec<Uuid>,
 }
 
@@ -57,7 +58,7 @@ struct WrittenImage {
     subject: PlanSubject,
 }
 
-/// Deploy of which some steps were completed.
+/// Deploy with some completed steps.
 struct StartedDeploy {
     deploy: DeployInput,
     plan: Plan,
@@ -73,7 +74,7 @@ impl StepRunner {
     /// Executes a step. Returns its result.
     ///
     /// # Errors
-    /// Refuses the plan without writing anything, or fails if a stage fails.
+    /// Fails without writing anything if the plan is refused, or fails if a stage fails.
     pub(crate) fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.run_raid_step(step, node, args),
@@ -105,7 +106,7 @@ impl StepRunner {
         }
     }
 
-    /// Executes a step that manages arrays. Returns the result in the format in which Ironic stores it.
+    /// Executes a step that manages arrays. Returns the result in Ironic's storage format.
     fn run_raid_step(&self, step: &str, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match step {
             "apply_configuration" => {
@@ -119,7 +120,7 @@ impl StepRunner {
                     node,
                     &deploy_args::parse_arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?,
                 )?;
-                // No started deploy can be continued after this step.
+                // After this step, a started deploy cannot be continued.
                 self.hands.release_all(true);
                 *lock_mutex(&self.begun) = None;
                 Ok(target.clone())
@@ -144,7 +145,8 @@ impl StepRunner {
         Some((plan.root_uuid.clone(), esp))
     }
 
-    /// Returns whether the machine has no partial installation: all steps of the deploy are complete, or none was started.
+    /// Returns whether the machine has no partial installation: either all steps of the deploy are complete, or none
+    /// was started.
     pub(crate) fn is_whole(&self) -> bool {
         lock_mutex(&self.begun).as_ref().is_none_or(|begun| begun.done == core_step_count())
     }
@@ -173,7 +175,8 @@ impl StepRunner {
         self.plan_and_run(node, layout, wish, inventory, allocation, until)
     }
 
-    /// Creates the arrays that the node requests. Derives a layout from them, and runs the same step as for a layout of the operator.
+    /// Creates the arrays that the node requests. Derives a layout from them, and runs the same step as for a layout
+    /// from the operator.
     fn create_arrays(&self, node: &IronicNode, config: &RaidConfig) -> Result<Value> {
         self.drop_state();
         let mut allocation = deploy_args::build_allocation(node, &Map::new())?;
@@ -237,14 +240,14 @@ impl StepRunner {
         self.run_part(begun, until)
     }
 
-    /// Runs all incomplete steps before `until`, as one part of the plan.
+    /// Runs all incomplete steps before `until` as one part of the plan.
     fn run_part(&self, mut begun: StartedDeploy, until: usize) -> Result<Value> {
         let part = begun.plan.select_steps(&core_step_names(begun.done..until));
         self.log_text(&part.to_string());
         let done = match self.hands.run_part(&part) {
             Ok(done) => done,
             Err(error) => {
-                // Everything was released: the deploy must restart from the beginning.
+                // All mounts and devices were released, so the deploy must restart from the beginning.
                 self.log_text(&error.to_string());
                 return Err(error);
             }
@@ -274,7 +277,7 @@ impl StepRunner {
         }
     }
 
-    /// Restores the deploy after a step was refused without a change, so that it can be ordered again.
+    /// Restores the deploy after a step was refused without changing anything, so that the step can be ordered again.
     fn restore_started(&self, begun: StartedDeploy, why: Error) -> Result<Value> {
         *lock_mutex(&self.begun) = Some(begun);
         Err(why)

@@ -1,4 +1,5 @@
-//! State of this boot that conductor and agent share. It survives a restart of the agent, but not a reboot.
+//! Credentials of this boot that the conductor and the agent share. They survive a restart of the agent, but not a
+//! reboot.
 
 use common::error::{Context, Phase, Result};
 use linux::atomic_file::replace_file;
@@ -13,7 +14,7 @@ pub(crate) const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
 
-/// Token for requests to the agent, which a conductor issues once.
+/// Token for requests to the agent. Ironic issues it once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredToken {
     pub node: String,

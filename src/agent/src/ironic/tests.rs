@@ -1,4 +1,4 @@
-//! The agent against an Ironic of paper: what it says, and when.
+//! Tests of the agent against a simulated Ironic: its messages, and their times.
 
 use super::steps::tests::{Paper, machine};
 use super::*;
@@ -15,7 +15,7 @@ fn conductor(cmdline: &str) -> ConductorSettings {
 
 const FOUND: &str = r#"{"node": {"uuid": "n-1"}, "config": {"heartbeat_timeout": 300, "agent_token": "TOKEN"}}"#;
 
-/// Orders `standby.power_off` as soon as the first heartbeat comes.
+/// Returns a simulated Ironic that orders `standby.power_off` at the first heartbeat.
 fn powers_off(token: &'static str) -> impl Fn(&Request) -> Act + Send + Sync {
     move |request| {
         if request.path.starts_with("/v1/lookup") {
@@ -48,14 +48,14 @@ fn a_machine_is_looked_up_lives_and_goes_off() {
         server.requests().iter().map(|request| request.path.split('?').next().unwrap().to_owned()).collect();
     assert_eq!(paths[..2], ["/v1/lookup", "/v1/heartbeat/n-1"]);
 
-    // The agent was restarted in this boot: Ironic has issued the token before, so the stored one is used.
+    // The agent was restarted in this boot. Ironic has already issued the token, so the stored token is used.
     let server = Server::start(Vec::new(), powers_off("******"));
     assert_eq!(serve(&server, boot.path()).unwrap(), IronicEnding::PowerOff);
     let again = serve(&server, tempfile::tempdir().unwrap().path()).unwrap_err();
     assert!(again.is_refusal() && again.to_string().contains("has already issued the token"), "{again}");
 }
 
-/// The conductor forgets the agent, and knows it again with another token.
+/// The conductor forgets the agent, which then gets another token by a new lookup.
 #[test]
 fn one_that_is_forgotten_looks_itself_up_again() {
     let lookups = Mutex::new(0);
@@ -76,7 +76,7 @@ fn one_that_is_forgotten_looks_itself_up_again() {
     assert_eq!(serve(&server, tempfile::tempdir().unwrap().path()).unwrap(), IronicEnding::PowerOff);
 }
 
-/// A conductor that has no time for the first heartbeats after a command's end takes them all the same.
+/// A busy conductor accepts the first heartbeats after the end of a command, but reads the result only at a later one.
 #[test]
 fn the_end_of_a_command_is_told_more_than_once() {
     let beats = Mutex::new(0);

@@ -30,7 +30,8 @@ impl CommandWorker {
         CommandWorker { hands, journal, steps, signals }
     }
 
-    /// Unmounts and stops everything that the steps have left active, because a new life cycle of the node begins.
+    /// Unmounts and stops everything that the steps have left active. Called when the conductor starts over with the
+    /// node.
     pub(crate) fn release_all(&self) {
         self.steps.release_all();
     }
@@ -133,17 +134,17 @@ impl CommandExecutor for CommandWorker {
             | IronicCommand::FinalizeRescue
             | IronicCommand::Lockdown => return,
         };
-        // Sending fails only if the agent is ending.
+        // Sending fails only if the agent is about to exit.
         let _ = self.signals.send(signal);
     }
 }
 
-/// Version that the conductor receives with the list of steps, and sends back with each step.
+/// Version of the agent. The conductor receives it with the list of steps, and sends it back with each step.
 pub(crate) fn agent_version() -> Value {
     json!({ "drophammer": env!("CARGO_PKG_VERSION") })
 }
 
-/// Names of the JSON fields for one of Ironic's three types of steps.
+/// Names of the JSON fields for one of Ironic's three step types.
 struct StepKindNames {
     kind: &'static str,
     steps: &'static str,

@@ -31,7 +31,7 @@ struct First {
     rack: Rack,
     folder: TempDir,
     ports: [u16; 2],
-    /// Directory with the state that a machine preserves between boots.
+    /// Directory with the state that a machine stores between boots.
     memory: TempDir,
 }
 
@@ -136,7 +136,7 @@ fn failed(outcome: fn(FailureSummary) -> InstallOutcome) -> InstallResult {
     InstallResult { outcome: outcome(FailureSummary::default()), allocation: ONE.into(), ..ended() }
 }
 
-/// Installs each of mini-lab's layouts, from the password to the report. The allocation arrives late.
+/// Installs each of mini-lab's layouts, from the request for the password to the report. The allocation arrives late.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installations() {
@@ -184,7 +184,7 @@ fn judge_first_installations() {
             "Register",
             "GET machine",
             "Send Waiting",
-            // One stream, from the first wait to the allocation.
+            // The same stream is used from the first wait to the allocation.
             "Wait",
             "GET machine",
             "Send Installing",
@@ -196,7 +196,7 @@ fn judge_first_installations() {
     }
 }
 
-/// Reports which certificate or key was rejected, and fetches new ones from pixie.
+/// Tests that the client reports which certificate or key was rejected, and fetches new ones from pixie.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_certificates() {
@@ -305,7 +305,7 @@ fn judge_first_server_that_dies() {
     }
     first.come_back(Duration::from_millis(500), &allocation(ONE, "default"));
     reports.join().unwrap().unwrap();
-    // One more where it came before what the server knew.
+    // The report may be sent a second time, if the first one arrived before the restarted server had its data.
     let calls = first.calls();
     assert!(calls.len() <= 2 && calls.iter().all(|call| call == "Report"), "{calls:?}");
     assert!(!first.rack.log()["report"].is_null());

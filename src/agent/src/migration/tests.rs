@@ -1,4 +1,4 @@
-//! Actions of the sender, its trust in receivers, and groups of devices.
+//! Tests of the sender's actions, its trust in receivers, and groups of devices.
 
 use super::*;
 use model::inventory::InventoryDisk;
@@ -10,7 +10,8 @@ fn answer(newest: Option<(&str, &str)>, allocation: Option<Allocation>) -> Assig
     AssignedMachine { newest_move: newest, allocation, ..AssignedMachine::default() }
 }
 
-/// A file that is not readable for a moment, or an earlier control plane, takes no system from anybody.
+/// The sender keeps its system if a machine file is temporarily unreadable, or if the control plane has an earlier
+/// version.
 #[test]
 fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     let moving = MigrationOffer {
@@ -45,11 +46,13 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     ] {
         assert!(matches!(after(newest, allocation), SenderAction::Reboot(_)), "{newest:?}");
     }
-    // An earlier version of the server reports no status when the migration has ended: the sender waits in that case too.
+    // An earlier version of the server does not report a status when the migration has ended. The sender waits in that
+    // case too.
     assert!(matches!(after(None, Some(other)), SenderAction::Wait(_)));
 }
 
-/// The attack: a machine that impersonates the receiver asks for the disks. The control plane may have been deceived, or be deceiving.
+/// The attack: a machine that impersonates the receiver requests the disks. The control plane may have been deceived,
+/// or be malicious itself.
 #[test]
 fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
     let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();
@@ -77,7 +80,7 @@ fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {
     }
 }
 
-/// Once the other machine has erased its disks, a refusal ends nothing any more.
+/// Once the other machine has erased its disks, an untrusted certificate no longer ends the migration.
 #[test]
 fn a_certificate_is_looked_at_before_the_other_machine_has_begun() {
     let own = OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap();

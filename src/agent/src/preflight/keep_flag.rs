@@ -1,5 +1,6 @@
-//! Reinstalls for a control plane that does not support them: metal-stack's API v2 supports only installations. The operator marks disks to
-//! preserve in the layout or the allocation (`drophammer.keep`), and the install marker on the disks identifies their owner.
+//! Reinstalls with a control plane that does not support them: metal-stack's API v2 supports only first installations.
+//! In the layout or the allocation, the operator lists the disks to preserve (`drophammer.keep`). The install marker on
+//! the disks identifies their owner.
 //!
 //! | marked | the disks contain | action |
 //! |---|---|---|
@@ -10,7 +11,7 @@
 //! | yes | no marker, and no data | installation, of an empty machine |
 //! | yes | several markers of this machine and project, none of which lists the others as replaced | refused: it is unknown which one is the newest |
 //!
-//! A marker of this allocation itself means that the allocation is installed already, as with every control plane.
+//! As with every control plane, a marker of this allocation itself means that the allocation is already installed.
 
 use super::local_state::has_contents;
 use common::error::{Error, Phase, Result};
@@ -28,7 +29,7 @@ pub(crate) fn preserves_disks(machine: &str, allocation: &Allocation, inventory:
 /// Converts an installation to a reinstall, and assigns the newest marker to this allocation. Returns a message for the operator.
 ///
 /// # Errors
-/// Refuses if it is unknown which of several markers is the newest.
+/// Fails if it is unknown which of several markers is the newest.
 pub(crate) fn adopt_as_reinstall(
     machine: &str,
     allocation: &mut Allocation,
@@ -53,10 +54,11 @@ pub(crate) fn adopt_as_reinstall(
     )))
 }
 
-/// Returns the newest installation of the same owner, or `None` if this allocation itself is installed.
+/// Returns the newest installation of the same owner, or `None` if there is none or this allocation itself is
+/// installed.
 ///
 /// # Errors
-/// Refuses if it is unknown which one is the newest.
+/// Fails if it is unknown which one is the newest.
 fn find_newest_installation<'a>(
     machine: &str,
     allocation: &Allocation,
@@ -79,7 +81,8 @@ fn find_newest_installation<'a>(
     })
 }
 
-/// Returns the installations of the same owner on this machine. Empty if this allocation itself is installed.
+/// Returns the installations of the same owner on this machine. Returns an empty list if this allocation itself is
+/// installed.
 fn find_owner_installations<'a>(
     machine: &str,
     allocation: &Allocation,
@@ -97,11 +100,11 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
     markers.filter(move |marker| marker.machine.eq_ignore_ascii_case(machine))
 }
 
-/// Refuses an installation that could erase disks to be preserved.
+/// Refuses an installation that could erase disks that must be preserved.
 ///
 /// # Errors
-/// Refuses if such disks may contain data, and no marker proves who owns the data, or it is unknown which of several installations is the
-/// newest.
+/// Fails if such disks may contain data, and either no marker proves who owns the data, or it is unknown which of
+/// several installations is the newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());

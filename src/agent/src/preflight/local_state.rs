@@ -1,5 +1,5 @@
-//! Installations of machines whose control plane does not record them. The install marker on the disks identifies the installation; orders
-//! of a file are compared in `reinstall_order`.
+//! Installations of machines whose control plane does not record them. The install marker on the disks identifies the
+//! installation. Orders in a machine file are handled by `reinstall_order`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
@@ -19,11 +19,11 @@ use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
 use uuid::Uuid;
 
-/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since its control plane does not
-/// number reinstalls.
+/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since the
+/// control plane does not number reinstalls.
 ///
 /// # Errors
-/// Refuses if no attempt of the order is left, or an installation could erase a marker that could not be read.
+/// Fails if the order has no attempts left, or if an installation could erase a marker that was not readable.
 pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = InstallClaim { machine, former_machines, allocation: allocation.id.clone(), ..InstallClaim::default() };
@@ -44,8 +44,9 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left, unless the last attempt completed the reinstall and only its report was lost. A control
-/// plane that does not count attempts would otherwise request the reinstall at every boot.
+/// Refuses a reinstall that has no attempts left, unless the last attempt completed the reinstall and only its report
+/// was lost. Without this check, a control plane that does not count attempts would request the reinstall at every
+/// boot.
 fn require_attempts_left(
     allocation: &Allocation,
     inventory: &Inventory,
@@ -65,7 +66,7 @@ fn require_attempts_left(
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Refuses if an object of the machine was not read, since it may contain the marker.
+/// Fails if an object of the machine was not read, since it may contain the marker.
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.
@@ -73,14 +74,15 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
     refuse_opaque(inventory, &[])
 }
 
-/// Refuses an installation if the disk with the marker may have been replaced. Contents that the layout preserves would then be on the
-/// other disks, and the installation would erase them. These contents may be incomplete or differ from the layout: a volume group may lack a
-/// member, or a label may differ.
+/// Refuses an installation if the disk with the marker may have been replaced. In that case, the other disks contain
+/// data that the layout preserves, and the installation would erase it. The data may be incomplete or differ from the
+/// layout: a volume group may lack a physical volume, or a label may differ.
 ///
-/// A layout that does not support reinstalls preserves nothing.
+/// A layout that does not support reinstalls does not preserve any data.
 ///
 /// # Errors
-/// Refuses if no disk has a marker of this machine, and a reinstall would preserve disks, or would be refused because of their contents.
+/// Fails if no disk has a marker of this machine, and a reinstall would either preserve disks, or be refused because of
+/// their contents.
 pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Result<()> {
     let installs = request.claim.clone().filter(|claim| request.mode == InstallMode::Install && !claim.is_installed());
     let keeps = layout.disks.iter().any(|disk| disk.wipeonreinstall);
@@ -116,7 +118,8 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because `wipefs -a` leaves a disk in that state.
+/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because it remains on a disk
+/// after `wipefs -a`.
 pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }
@@ -321,10 +324,10 @@ filesystems:
             (LAYOUT, &machine("srv"), None, Some(matches)),
             (LAYOUT, &machine("else"), None, Some(differs)),
             (LAYOUT, &with(&|disk| disk.unreadable = Some("EIO".into())), None, Some(differs)),
-            // The other member was on the disk with the marker, or that device has other content now.
+            // The other member was on the disk with the marker, or its device now has other content.
             (GROUP, &half_a_group(blank_sdc()), None, Some(differs)),
             (GROUP, &half_a_group(machine("x").disks[1].clone()), None, Some("/dev/sdb, /dev/sdc are preserved")),
-            // A disk after wipefs, and a new disk.
+            // A disk after `wipefs -a`, and a new disk.
             (LAYOUT, &with(&|_| ()), None, None),
             (LAYOUT, &blank, None, None),
             (reserved.as_str(), &blank, None, None),

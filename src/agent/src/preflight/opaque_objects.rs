@@ -1,13 +1,13 @@
-//! Refusal of runs while an object of the machine cannot be read, if only the disks record installations: the object may contain the
-//! install marker.
+//! Refusal of runs while an object of the machine cannot be read. Used if installations are recorded only on the disks,
+//! since the object may contain the install marker.
 
 use common::error::{Error, Phase, Result};
 use model::device::KernelName;
 use model::inventory::{Inventory, OpaqueObject, UniqueIdentifiers};
 use model::storage_graph::DeviceStack;
 
-/// Refuses if an object of the machine was not read. An object is ignored if it is only on disks in `give_up`, the disks whose contents
-/// the operator discards.
+/// Fails if an object of the machine was not read. Objects that are only on disks in `give_up`, whose contents the
+/// operator discards, are ignored.
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.
@@ -128,7 +128,7 @@ mod tests {
             // The object is on both disks.
             (two("A"), &["B"], false),
             (two("A"), &["A", "B"], true),
-            // Two disks have that number, and it identifies neither.
+            // Two disks have this serial number, so it identifies neither.
             (two("B"), &["B"], false),
         ] {
             assert_eq!(

@@ -1,5 +1,5 @@
-//! Passphrases of containers with `key: prompt`. One passphrase for all of them is typed at the machine's console before anything is
-//! written.
+//! Passphrases of containers with `key: prompt`. The operator types one passphrase for all of them at the machine's
+//! console before anything is written.
 
 use common::error::{Error, Phase, Result};
 use model::layout::{KeySource, Layout};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 3;
 
-/// Timeout for all attempts together.
+/// Total timeout of all attempts.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Minimum length of a new passphrase, since a shorter one is probably an accident.
+/// Minimum length of a new passphrase. A shorter one was probably typed by accident.
 const LEAST_CHARACTERS: usize = 8;
 
-/// Function that asks a question and reads a hidden line until a deadline. Returns `None` if no line was typed.
+/// Function that asks a question, and reads a line without echo until a deadline. Returns `None` if no line was typed.
 pub(crate) type AskPassphrase<'a> = dyn FnMut(&str, Instant) -> Result<Option<String>> + 'a;
 
 /// Lists the filesystems and volume groups for which a passphrase is required.
@@ -30,7 +30,7 @@ pub(crate) fn list_encrypted(layout: &Layout) -> String {
 /// Asks for a new passphrase, which must be typed twice.
 ///
 /// # Errors
-/// Refuses if no passphrase was typed, or the two typed passphrases differ.
+/// Fails if no passphrase was typed, or if the two typed passphrases differ.
 pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Result<SecretText> {
     let until = Instant::now() + PATIENCE;
     let mut why = String::new();
@@ -64,8 +64,8 @@ fn timeout_refusal(purpose: &str) -> Error {
     Error::refusal(Phase::Storage, message)
 }
 
-/// Asks for the passphrase of preserved containers. `opens` returns whether a passphrase unlocks them. Returns an empty passphrase if none
-/// was typed or none unlocks them.
+/// Asks for the passphrase of preserved containers. `opens` returns whether a passphrase unlocks them. Returns an empty
+/// passphrase if no typed passphrase unlocks them.
 ///
 /// # Errors
 /// Fails if the console cannot be read.

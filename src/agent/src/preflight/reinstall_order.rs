@@ -1,5 +1,5 @@
-//! Comparison of the reinstall order in a machine file with the install markers on the disks. No server records completed orders; only
-//! the markers do.
+//! Comparison of the reinstall order in a machine file with the install markers on the disks. Without a server, only
+//! the markers record completed orders.
 //!
 //! | order number in the marker of this allocation | order N in the file | action |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | larger than N | N | refused, with both numbers: the file is outdated, or the marker is forged |
 //! | larger than N | N, with `replace_newer` | carried out |
 //!
-//! A root user of the installed system can write N into its marker and thereby suppress order N. Nothing on the machine can reveal such a
-//! forgery; see `docs/fleet.md`.
+//! The root user of the installed system can write N into its marker, and thereby suppress order N. The agent cannot
+//! detect this, see `docs/fleet.md`.
 
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber};
@@ -18,11 +18,11 @@ use model::device::DevicePath;
 use model::inventory::Inventory;
 use plan::InstallClaim;
 
-/// Compares the order of the file with the markers of this allocation. If a marker shows that the order was carried out, removes it from
-/// the allocation, whose installed system is then booted. Returns a line for the operator.
+/// Compares the order in the file with the markers of this allocation. If a marker shows that the order was carried
+/// out, removes the order from the allocation, so that the installed system is booted. Returns a line for the operator.
 ///
 /// # Errors
-/// Refuses if the order has no valid number, or a marker names a later order than the file.
+/// Fails if the order has no valid number, or if a marker names a later order than the file.
 pub(crate) fn compare_order(
     machine: &str,
     allocation: &mut Allocation,
@@ -59,7 +59,8 @@ pub(crate) fn compare_order(
     Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records it")))
 }
 
-/// Returns the largest valid order number in the markers of this allocation, and the filesystem with that marker.
+/// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains this
+/// marker.
 fn find_latest_order<'a>(claim: &InstallClaim, inventory: &'a Inventory) -> Option<(&'a DevicePath, OrderNumber)> {
     let numbers = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(|marker| claim.is_ours(marker))?;

@@ -1,17 +1,17 @@
-//! Detection that all disks have appeared. Controllers present them one after the other, and an early disk may match hints that are meant
-//! for a later one.
+//! Detection that all disks have appeared. Disks appear one after the other, and an early disk may match hints that are
+//! meant for a later one.
 
 use model::inventory::InventoryDisk;
 use model::pool_disks::ConnectedDisk;
 use std::time::Duration;
 
-/// Time during which the disks must not change.
+/// Time without changes after which the disks are considered stable.
 const STILL: Duration = Duration::from_secs(5);
 
 /// Time limits for waiting for disks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskWaitLimits {
-    /// Time after which the machine no longer waits for an absent disk. Disks behind slow controllers spin up late.
+    /// Time after which the machine no longer waits for an absent disk. Disks behind slow controllers appear late.
     pub late: Duration,
     /// Time after which the machine proceeds even if disks still appear and disappear. The plan then uses the disks that are present.
     pub restless: Duration,
@@ -21,15 +21,17 @@ impl DiskWaitLimits {
     /// Limits for the disks of a layout.
     pub(crate) const LAYOUT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(30), restless: Duration::from_secs(60) };
-    /// Limits for the known disks of a pool machine. A full enclosure spins up for minutes, and a pool machine can wait.
+    /// Limits for the recorded disks of a pool machine. The disks of a full enclosure need minutes to spin up, and a
+    /// pool machine can wait.
     pub(crate) const POOL: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(180), restless: Duration::from_secs(240) };
-    /// Limits for a pool machine that has no record of earlier boots. Which disks to expect is unknown, and any of them may be late.
+    /// Limits for a pool machine without a record of earlier boots. The expected disks are unknown, and each of them
+    /// may appear late.
     pub(crate) const FIRST_BOOT: DiskWaitLimits =
         DiskWaitLimits { late: Duration::from_secs(60), restless: Duration::from_secs(240) };
 }
 
-/// Last state of the disks, and the time since when it is unchanged.
+/// Last state of the disks, and the time of its last change.
 #[derive(Debug)]
 pub(crate) struct DiskSettling {
     picture: Option<Vec<ConnectedDisk>>,
@@ -42,7 +44,8 @@ impl DiskSettling {
         DiskSettling { picture: None, since: Duration::ZERO, patience }
     }
 
-    /// Returns whether the wait is over. `complete`: all expected disks are present. `elapsed`: duration of the wait.
+    /// Returns whether the wait is over. `complete` is true if all expected disks are present. `elapsed` is the
+    /// duration of the wait so far.
     pub(crate) fn is_over(&mut self, disks: &[InventoryDisk], complete: bool, elapsed: Duration) -> bool {
         let picture: Vec<ConnectedDisk> = disks.iter().map(ConnectedDisk::from).collect();
         if self.picture.as_ref() != Some(&picture) {

@@ -1,5 +1,5 @@
-//! Encrypted filesystems and volume groups that a reinstall preserves: their keys, and their containers, unlocked read-only so that the
-//! plan can inspect them.
+//! Encrypted filesystems and volume groups that a reinstall preserves. Collects their keys, and unlocks their
+//! containers read-only, so that the plan can inspect them.
 
 use crate::preflight::passphrase::{self, AskPassphrase};
 use common::error::{Context, Phase, Result};
@@ -15,7 +15,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Key in the ramdisk for `key: file`. The whole file is the key, as for cryptsetup.
+/// File in the ramdisk with the key for `key: file`. As for cryptsetup, the whole file is the key.
 const KEY_FILE: &str = "/etc/drophammer/disk.key";
 
 /// Reads the ramdisk's key into the allocation if the layout requires it.
@@ -43,8 +43,8 @@ pub(crate) fn has_encryption(layout: &Layout) -> bool {
     layout.encryption_specs().next().is_some()
 }
 
-/// Unlocks preserved containers read-only. Returns those that could not be unlocked. A passphrase that is typed is stored in the
-/// allocation.
+/// Unlocks preserved containers read-only. Returns the containers that could not be unlocked. Stores a typed passphrase
+/// in the allocation.
 pub(crate) fn unlock_preserved(
     layout: &Layout,
     inventory: &Inventory,
@@ -63,7 +63,8 @@ pub(crate) fn unlock_preserved(
     luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
 }
 
-/// Records each locked container without a recorded failure as untried, so that no plan assumes that it can be unlocked.
+/// Records each locked container without a recorded failure as untried, so that plans do not assume that it can be
+/// unlocked.
 pub(crate) fn note_untried(inventory: &mut Inventory) {
     let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
     let is_open = |device: &DevicePath| {
@@ -84,7 +85,7 @@ fn is_able() -> bool {
     process::find_missing_tools(&[storage::luks::TOOL]).is_empty()
 }
 
-/// Unlocks either all containers or no container, since a volume group with a missing physical volume would be incomplete.
+/// Unlocks either all containers or none, since a volume group with a missing physical volume would be incomplete.
 fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
@@ -108,8 +109,8 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     told
 }
 
-/// Unlocks a container. If the TPM does not unlock it but `disk_key` does, the container stays unlocked, and the failure of the TPM is
-/// returned for the plan.
+/// Unlocks a container. If `disk_key` unlocks it after the TPM has failed, the container stays unlocked, and the
+/// failure of the TPM is returned for the plan.
 fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     let device = container.device.clone();
     let locked = |why: String| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why };
@@ -131,7 +132,8 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     })
 }
 
-/// Closes the mapping of a container that was unlocked earlier in this ramdisk, because the key may have changed since.
+/// Closes the mapping of a container that was unlocked earlier in this boot, because the key may have changed since
+/// then.
 fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     let LuksContainer { device, mapping, .. } = container;
     if !Path::new(mapping).exists() {
@@ -144,7 +146,7 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     }
 }
 
-/// Returns the reason why it is pointless to try to unlock the container; `None` if it can be tried.
+/// Returns the reason why there is no point in trying to unlock the container, or `None` if unlocking can be tried.
 fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
     if !is_able() {
         return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());

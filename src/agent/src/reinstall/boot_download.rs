@@ -16,14 +16,15 @@ use std::time::Duration;
 /// Maximum time without received data before a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Number of attempts to download a file. If all of them fail, the running system is not stopped.
+/// Number of attempts to download a file. If all of them fail, the running system continues.
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Largest kernel or ramdisk. Downloads are stored in memory, and the server may be an impostor.
+/// Maximum size of kernel and ramdisk, in bytes. It is limited because downloads are stored in memory, and the server
+/// may be an impostor.
 const DOWNLOAD_BYTES: u64 = 512 << 20;
 
-/// Client of the control plane. The boot information is requested without a token, from a privileged source port.
+/// Client of the control plane. It requests the boot information without a token, from a privileged source port.
 #[derive(Debug)]
 pub(crate) struct BootClient {
     client: Client,
@@ -86,7 +87,7 @@ impl BootClient {
             if !status.is_client_error() {
                 return answer;
             }
-            // A refusal because nothing is ordered is more informative than one because of an unknown NIC.
+            // The response that nothing is ordered is more informative than the response that a NIC is unknown.
             if refused.is_none() || matches!(answer, Ok(BootResponse::NotOrdered { .. })) {
                 refused = Some(answer);
             }

@@ -1,5 +1,5 @@
-//! Authentication of kernel and ramdisk for a reinstall. They run as root, so they must be downloaded over TLS or match the digest given by
-//! the operator.
+//! Authentication of kernel and ramdisk for a reinstall. They run with full privileges, so they must be downloaded over
+//! TLS, or match the digest that the operator has given.
 
 use super::boot_download::BootFiles;
 use common::error::{Context, Error, Phase, Result};
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// Returns the warning for a server that is reached over plain HTTP without a digest.
+/// Returns a warning if the server is reached over plain HTTP, and no digest is given.
 pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> Option<String> {
     (digest.is_none() && !is_tls(server)).then(|| {
         format!(
@@ -18,12 +18,12 @@ pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> O
     })
 }
 
-/// Compares kernel, ramdisk and command line with the digest. Without a digest, a server reached over TLS must also offer its files over
-/// TLS.
+/// Compares kernel, ramdisk and command line with the digest. Without a digest, a server that is reached over TLS must
+/// also offer its files over TLS.
 ///
 /// # Errors
-/// Fails if the digest differs or, without a digest, if a TLS server offers a file over plain HTTP. Kernel and ramdisk must not be started
-/// then; nothing has been changed.
+/// Fails if the digest differs or, without a digest, if a TLS server offers a file over plain HTTP. In that case,
+/// kernel and ramdisk must not be started. Nothing has been changed.
 pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Option<&BootDigest>) -> Result<()> {
     let Some(expected) = digest else {
         return match [&boot.names.kernel, &boot.names.initrd].into_iter().find(|url| is_tls(server) && !is_tls(url)) {
@@ -50,7 +50,8 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
     Err(Error::refusal(Phase::Control, message))
 }
 
-/// Refuses the boot through the firmware, which downloads kernel and ramdisk again without verification.
+/// Refuses a boot through the firmware if a digest was given, since the firmware downloads kernel and ramdisk again
+/// without verification.
 ///
 /// # Errors
 /// Fails if a digest was given.
@@ -71,7 +72,7 @@ fn is_tls(url: &str) -> bool {
     url.starts_with("https://")
 }
 
-/// Reader of a file from its start that does not move the file's read position.
+/// Reader that reads a file from its start without changing the file offset.
 struct PositionedReader<'a> {
     file: &'a File,
     offset: u64,
@@ -123,7 +124,7 @@ mod tests {
         let line = cmdline(SERVER, &"0a".repeat(32));
         let good = boot("kernel", "initrd", &line);
         require_digest_or_tls(&good, SERVER, Some(&expected)).unwrap();
-        // The check runs twice, because the position of the files must not matter.
+        // The check runs twice, because it must not depend on the file offsets.
         require_digest_or_tls(&good, SERVER, Some(&expected)).unwrap();
         for replaced in [
             boot("KERNEL", "initrd", &line),

@@ -1,5 +1,5 @@
-//! Clean stop of the running system, by systemd or, without systemd, directly. Data not yet written to disk when the next kernel starts is
-//! lost.
+//! Clean stop of the running system, by systemd or, without systemd, directly. Data that is not on disk when the next
+//! kernel starts is lost.
 
 use common::error::{Context, Phase, Result};
 use common::output;
@@ -16,14 +16,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// Time for processes to exit after SIGTERM.
+/// Time that processes have to exit after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(15);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time for an emergency remount, whose completion the kernel does not report.
+/// Time to wait for an emergency remount, since the kernel does not report its completion.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
-/// Filesystems of the kernel that have nothing to write back. Some are needed until the system has stopped.
+/// Types of kernel filesystems that have no data to write back. Some of them are needed until the system has stopped.
 const VIRTUAL: [&str; 21] = [
     "autofs",
     "binfmt_misc",
@@ -48,7 +48,7 @@ const VIRTUAL: [&str; 21] = [
     "tracefs",
 ];
 
-/// System that starts after this one was stopped.
+/// System that starts after this one has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextKernel {
     /// The loaded kernel.
@@ -77,7 +77,7 @@ impl StopMethod {
         }
     }
 
-    /// Stops the system. With systemd, returns as soon as the stop has started; otherwise does not return.
+    /// Stops the system. With systemd, returns as soon as the shutdown has started. Otherwise, does not return.
     ///
     /// # Errors
     /// Fails if systemd or the kernel refuses to stop the system.
@@ -96,14 +96,14 @@ const BY_HAND: &str = "all processes are terminated, all filesystems are unmount
 
 fn systemctl_verb(next: NextKernel) -> &'static str {
     match next {
-        // Uses the loaded kernel (load_kexec_kernel in systemd's systemctl).
+        // `systemctl` uses the loaded kernel (load_kexec_kernel in its source).
         NextKernel::Loaded => "kexec",
         NextKernel::Firmware => "reboot",
     }
 }
 
 fn stop_directly(next: NextKernel) -> Result<()> {
-    // The reader of our output and the terminal are terminated as well.
+    // The reader of this program's output and the terminal are terminated as well.
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
         // SAFETY: no signal handler is installed.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
@@ -121,7 +121,7 @@ fn stop_directly(next: NextKernel) -> Result<()> {
     nix::unistd::sync();
     let mut busy = false;
     for path in unmount_order(&read("/proc/self/mountinfo")) {
-        // Unmounting another filesystem may have released this one, so each is tried in its turn.
+        // Each filesystem is tried in turn, since unmounting another one may have released it.
         if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
             let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
@@ -165,14 +165,15 @@ fn other_processes_run() -> bool {
     ids.filter(|id| *id != 1 && *id != own).any(|id| fs::read_link(format!("/proc/{id}/exe")).is_ok())
 }
 
-/// Prints a failure. Never panics, even if standard error is closed.
+/// Prints a failure. Does not panic even if standard error is closed.
 fn print_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result::Result<(), E>) {
     if let Err(error) = result {
         output::print_error(&format!("{what} {on}: {error}"));
     }
 }
 
-/// Returns the mount points in the order of unmounting: the deepest first, and of these the last mounted first. The root comes last.
+/// Returns the mount points in the order of unmounting: the deepest first, and among equally deep ones the last mounted
+/// first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = parse_mounts(mountinfo);
     let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();
@@ -197,7 +198,8 @@ mod tests {
 
     #[test]
     fn the_deepest_and_youngest_mounts_go_first_and_the_root_last() {
-        // As mounted: `/data` was moved below `/srv`, which is younger, and `/mnt` is stacked twice.
+        // In the order of mounting: `/data` was moved below `/srv`, which was mounted later, and `/mnt` is mounted
+        // twice.
         let mountinfo = "\
 21 1 0:2 / / rw - rootfs rootfs rw
 22 21 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
@@ -217,7 +219,7 @@ broken line
         let expected = ["/mnt", "/boot/efi", "/srv/data", "/srv", "/with space", "/mnt", "/boot", "/"];
         assert_eq!(unmount_order(mountinfo), expected);
         assert!(unmount_order("").is_empty());
-        // A cycle of mounts does not loop forever.
+        // A cycle of mounts does not cause an endless loop.
         assert_eq!(unmount_order("1 2 8:1 / /a rw - ext4 a rw\n2 1 8:1 / /b rw - ext4 b rw\n"), ["/b", "/a"]);
     }
 

@@ -1,4 +1,4 @@
-//! Who asks, and what an operator reads.
+//! Tests of the machine's identification, and of messages for the operator.
 
 use super::*;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Thread that sends events to the control plane, from a queue that drops excess events, and the console log in between.
+//! Thread that sends events and the console log to the control plane. Events come from a queue that drops excess
+//! events, and parts of the log are sent between events.
 
 use control::ControlPlane;
 use linux::console::ConsoleLog;
@@ -9,10 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Capacity of the event queue. The queue is full only if the control plane is unreachable, so further events are dropped.
+/// Capacity of the event queue. The queue is full only if the control plane is unreachable. Further events are then
+/// dropped.
 const QUEUE: usize = 256;
 
-/// Interval of keepalives. metal-stack considers a machine dead if it is silent for longer.
+/// Interval between keepalives. metal-stack considers a machine dead after a few minutes of silence.
 const ALIVE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
@@ -20,9 +22,9 @@ const LOG_PAUSE: Duration = Duration::from_secs(2);
 /// Delay after a part that could not be sent.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
-/// Size of a part of the log, in bytes.
+/// Maximum size of a part of the log, in bytes.
 const LOG_PART: usize = 16 << 10;
-/// Number of parts that cover the whole log buffer.
+/// Number of parts that suffice for the whole log buffer.
 const LOG_PARTS: usize = 32;
 
 /// Item of the queue.
@@ -110,7 +112,7 @@ struct LogUpload {
     carried: u64,
     /// Earliest time for sending the next part.
     due: Instant,
-    /// Whether the control plane does not store logs.
+    /// True if the control plane does not store logs.
     is_over: bool,
 }
 
@@ -134,7 +136,7 @@ impl LogUpload {
         }
     }
 
-    /// Sends the next part. Returns false if nothing was left to send, or the part was not delivered.
+    /// Sends the next part. Returns false if there was nothing left to send, or if the part was not delivered.
     fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
         let (start, text) = self.said.read_since(self.carried, LOG_PART);
         if self.is_over || text.is_empty() {

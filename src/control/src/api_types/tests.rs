@@ -7,7 +7,7 @@ use model::migration::MigrationReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What all reports here have in common.
+/// Returns a report with the fields that are the same in all tests.
 fn ended(outcome: InstallOutcome) -> InstallResult {
     InstallResult {
         outcome,

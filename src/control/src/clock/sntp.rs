@@ -1,4 +1,4 @@
-//! Time of a time server: SNTP, RFC 4330.
+//! Client for time servers: SNTP, RFC 4330.
 
 use std::net::{ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,10 +17,10 @@ const PACKET: usize = 48;
 const TRANSMITTED: usize = 40;
 const ORIGINATED: usize = 24;
 
-/// Requests the time of a server.
+/// Requests the time from a server.
 ///
 /// # Errors
-/// The server does not respond, or is not synchronized.
+/// Fails if the server does not respond, or is not synchronized.
 pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
@@ -46,7 +46,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
     }
 }
 
-/// Builds an SNTP request of version 4. Its transmit timestamp is a random number, which the response must repeat.
+/// Builds an SNTP request of version 4. Its transmit timestamp is a random number that the response must repeat.
 fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[0] = 4 << 3 | 3;
@@ -54,7 +54,8 @@ fn build_sntp_request(secret: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Returns the time in a response. Returns `None` if the response belongs to another request, or if the server is not synchronized.
+/// Returns the time in a response, or `None` if the response belongs to another request or the server is not
+/// synchronized.
 fn parse_sntp_response(packet: &[u8], secret: u64) -> Option<SystemTime> {
     let packet: &[u8; PACKET] = packet.try_into().ok()?;
     let number = |at: usize| Some(u64::from_be_bytes(packet.get(at..at + 8)?.try_into().ok()?));
@@ -87,7 +88,7 @@ mod tests {
     fn only_an_answer_to_this_question_is_one() {
         let at = |seconds: u64| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         let ask = build_sntp_request(7);
-        // 1970; and in the next era, which begins in 2036.
+        // The year 1970, and a time in the next era, which begins in 2036.
         assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 1, 2_208_988_800), 7), at(0));
         assert_eq!(parse_sntp_response(&answer(&ask, 4 << 3 | 4, 15, 5), 7), at(ERA + 5 - TO_1970));
         for (first, stratum, secret) in [(4 << 3 | 3, 1, 7), (0xc0 | 4, 1, 7), (4, 0, 7), (4, 16, 7), (4, 1, 8)] {

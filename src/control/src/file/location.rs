@@ -62,11 +62,11 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
     places.collect()
 }
 
-/// Returns the value, or an empty string if it is a value that several machines have. With such a value, several machines would read the
-/// same file.
+/// Returns the value, or an empty string if several machines may have the same value. With such a value, several
+/// machines would read the same file.
 fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
     let is_shared = match name {
-        // The operator may use any word as the id of a machine.
+        // The operator may use any text as the id of a machine, not only a UUID.
         "{uuid}" => uuid::Uuid::try_parse(value).is_ok_and(|uuid| usable_uuid(uuid).is_none()),
         "{serial}" => usable_serial(value).is_none(),
         _ => usable_mac(value).is_none(),
@@ -78,7 +78,7 @@ fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
 /// or consists of dots only.
 fn encode_value(value: &str) -> Option<String> {
     let value = value.trim();
-    // A value of dots would lead to another directory.
+    // A value that consists of dots would refer to another directory.
     if value.bytes().all(|byte| byte == b'.') {
         return None;
     }

@@ -17,7 +17,7 @@ const QUICK: RetryPolicy = RetryPolicy {
     longest_pause: Duration::from_millis(5),
 };
 
-/// A web server: files by their paths, and each request with its answer.
+/// Web server that records each request with the status of its response.
 #[derive(Clone, Default)]
 struct Web {
     files: Arc<Mutex<BTreeMap<String, String>>>,
@@ -25,7 +25,7 @@ struct Web {
 }
 
 impl Web {
-    /// And its URL.
+    /// Starts the server. Returns it with its URL.
     fn start() -> (Web, String) {
         let web = Web::default();
         let answering = web.clone();
@@ -51,7 +51,7 @@ impl Web {
         }
     }
 
-    /// The file, and its signature by that key.
+    /// Stores a file, and its signature by this key.
     fn put(&self, path: &str, text: &str, key: &Key) {
         self.files
             .lock()
@@ -68,7 +68,7 @@ impl Web {
     }
 }
 
-/// As minisign has them.
+/// Key that signs files as minisign does.
 struct Key(Ed25519KeyPair);
 
 impl Key {
@@ -106,7 +106,7 @@ fn document(machine: &str, allocation: &str) -> String {
     format!(r#"{{"id": "{machine}"{allocation}}}"#)
 }
 
-/// An allocation, with more in it.
+/// Returns an allocation with additional fields.
 fn allocated(id: &str, more: &str) -> String {
     format!(
         r#", "allocation": {{"allocationuuid": "{id}", "hostname": "h", "image": {{"id": "i", "url": "u"}},

@@ -1,5 +1,5 @@
-//! Registration from a privileged source port, and requests for secrets, which the server answers only after the registration. The port
-//! proves to the server that a privileged process registers.
+//! Registration from a privileged source port, and requests for secrets. The port proves to the server that a
+//! privileged process registers. Only after such a registration does the server send secrets.
 
 use super::HttpControlPlane;
 use crate::api_types::{REQUEST_ID, RegisterRequest};
@@ -57,8 +57,8 @@ impl HttpControlPlane {
         })
     }
 
-    /// Fetches the secrets for this purpose. Returns `None` if no separate request is needed, because the allocation contains these secrets
-    /// or has none.
+    /// Fetches the secrets for this purpose. Returns `None` without a request if the allocation already contains these
+    /// secrets, or does not have any.
     pub(super) fn request_secrets(
         &self,
         purpose: SecretPurpose,

@@ -8,13 +8,13 @@ use testing::http::{Request, Server};
 const NOTICE: AttemptNotice =
     AttemptNotice { allocation: "a-1", order: None, disks: &[], extents: &[], approved: None, secret_digest: None };
 
-/// A control plane that gives these answers, one a call.
+/// Returns a control plane whose server sends these responses, one per request.
 pub(super) fn control(answers: &[(u16, &str)]) -> (HttpControlPlane, Server) {
     let server = Server::script(answers);
     (HttpControlPlane::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap(), server)
 }
 
-/// What it was asked: request lines.
+/// Returns the lines of all requests that the server has received.
 pub(super) fn lines(server: &Server) -> Vec<String> {
     server.requests().iter().map(Request::line).collect()
 }
@@ -37,7 +37,7 @@ fn a_reinstall_begins_only_when_the_control_plane_says_so() {
     }
 }
 
-/// What another attempt or another server may mend is none.
+/// Errors that a retry or another server may resolve are not denials.
 #[test]
 fn only_a_conflict_is_a_denial() {
     for (status, is_denial) in [(409, true), (400, false), (401, false), (404, false), (413, false), (500, false)] {
@@ -47,7 +47,7 @@ fn only_a_conflict_is_a_denial() {
     }
 }
 
-/// What a person reads on the console is what the server's log has.
+/// Error messages on the console contain the id that is in the server's log.
 #[test]
 fn each_request_has_an_id_and_an_error_names_it() {
     let (control, server) = control(&[(200, "{}"), (503, ""), (409, ""), (404, "")]);
@@ -98,7 +98,7 @@ fn an_event_that_is_not_taken_is_sent_again_after_another_registration() {
     assert!(bodies[3].contains("one") && bodies[4].contains("two"), "{bodies:?}");
 }
 
-/// An installation goes on while its events go nowhere.
+/// An installation continues even if its events cannot be delivered.
 #[test]
 fn no_event_waits_for_a_server_that_is_away() {
     const MOVED: &str = r#"{"statuscode": 401, "message": "registered from 10.0.0.1, not from 10.0.0.2"}"#;

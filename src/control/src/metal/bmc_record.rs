@@ -1,7 +1,7 @@
 //! Management controller (BMC) in metal-stack's database: its address, credentials and FRU.
 //!
-//! A registration replaces the whole record, and what it omits is erased. So the values that the control plane has are read first and sent back
-//! unchanged; the BMC itself only fills gaps.
+//! A registration replaces the whole record, and erases values that it omits. The agent therefore reads the control
+//! plane's values first, and sends them back unchanged. Only missing values are read from the BMC itself.
 
 use common::format::untrusted_text::sanitize_name;
 use model::bmc::{FruInfo, InBandBmc};
@@ -33,17 +33,17 @@ pub struct BmcRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KnownBmc {
     Record(Box<BmcRecord>),
-    /// The control plane does not have this machine, so nothing can be erased.
+    /// The control plane does not have this machine, so a registration cannot erase anything.
     Unregistered,
-    /// The machine is not permitted to read the record, for this reason.
+    /// The machine is not permitted to read the record. Contains the reason.
     Unreadable(String),
 }
 
-/// Names of the fields that differ between the versions of the API.
+/// Field names that differ between the API versions.
 pub(crate) struct RecordFields {
     pub version: &'static str,
     pub power_state: &'static str,
-    /// Whether names of FRU fields are in camel case.
+    /// True if the names of FRU fields are in camel case.
     pub camel_case: bool,
 }
 
@@ -51,7 +51,8 @@ impl BmcRecord {
     /// Parses a record. A field may be absent or null.
     ///
     /// # Errors
-    /// Returns an error if `bmc` or `fru` is not an object, or a field is not a text. The message does not contain values.
+    /// Returns an error if `bmc` or `fru` is not an object, or if a field is not a string. The message does not contain
+    /// values.
     pub(crate) fn from_json(bmc: &Value, fru: &Value, fields: &RecordFields) -> Result<BmcRecord, String> {
         let text = |of: &Value, name: &str| match of {
             Value::Null => Ok(String::new()),
@@ -88,7 +89,7 @@ impl BmcRecord {
         *self == BmcRecord::default()
     }
 
-    /// Sets the empty fields from the BMC itself. Credentials are not among them.
+    /// Sets the empty fields from the BMC's own data, which do not include credentials.
     fn fill_gaps(&mut self, bmc: &InBandBmc) {
         if let Some(address) = bmc.address.filter(|_| self.address.is_empty()) {
             self.address = match address {
@@ -118,8 +119,8 @@ pub(crate) fn to_camel_case(name: &str) -> String {
     })
 }
 
-/// Combines the control plane's record with the BMC's own data, and prints the losses. `in_band` is `None` without a BMC, and an error if it does
-/// not respond.
+/// Combines the control plane's record with the BMC's own data, and prints which values will be lost. `in_band` is
+/// `None` without a BMC, and an error if the BMC does not respond.
 pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String>, say: &dyn Fn(&str)) -> BmcRecord {
     let in_band = in_band.unwrap_or_else(|why| {
         say(&format!("BMC: cannot be read in-band: {why}"));

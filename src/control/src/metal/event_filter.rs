@@ -1,16 +1,16 @@
 //! Filter of the events that are sent to metal-stack.
 //!
-//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. So each phase is sent at most once
-//! per boot. All other events are sent as keepalives, at most one a minute.
+//! metal-stack's server stores the phase of a machine, and interprets a repeated phase as a crash loop. Each phase is
+//! therefore sent at most once per boot. All other events are sent as keepalives, at most one per minute.
 
 use model::install_report::{EventName, ProgressEvent};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between keepalives. The server expects one message a minute, and considers a machine dead after some minutes of
-/// silence.
+/// Minimum interval between keepalives. The server expects one message per minute, and considers a machine dead after a
+/// few minutes of silence.
 const ALIVE: Duration = Duration::from_secs(60);
 
-/// Maximum length of a message in characters. The server shows messages in a table.
+/// Maximum length of a message, in characters. It is short, because the server shows messages in a table.
 const WORDS: usize = 500;
 
 /// Record of the events that were sent in this boot.
@@ -22,7 +22,7 @@ pub(crate) struct EventFilter {
 }
 
 impl EventFilter {
-    /// Returns the name and message that are sent for an event; `None` if nothing is sent.
+    /// Returns the name and message to send for an event, or `None` if nothing is sent.
     pub(crate) fn filter_event(&mut self, event: &ProgressEvent, now: Instant) -> Option<(EventName, String)> {
         let is_phase = event.event != EventName::Alive && !self.phases.contains(&event.event);
         if is_phase {
@@ -44,7 +44,7 @@ fn describe_event(event: &ProgressEvent, is_phase: bool) -> String {
     }
 }
 
-/// Returns the first two nonempty lines of a message in one line: the summary, and the first reason if the message has reasons.
+/// Joins the first two nonempty lines of a message: the summary, and the first reason, if any.
 fn shorten_message(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
     let text = lines.join(" ");

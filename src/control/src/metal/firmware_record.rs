@@ -1,7 +1,7 @@
-//! State that a metal-stack machine preserves between boots, in addition to the state that the control plane stores for it.
+//! State that a metal-stack machine itself stores between boots, in addition to the state at the control plane.
 //!
-//! The state is stored in EFI variables, because disks may be pulled, erased, or slow to appear. A machine without EFI variables preserves
-//! nothing.
+//! The state is stored in EFI variables, because disks may be removed, erased, or slow to appear. A machine without EFI
+//! variables does not store any state.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::efi::drophammer_variables;
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 /// Name of the EFI variable in which boots record the machine's disks.
 const DISKS: &str = "DrophammerDisks";
 
-/// Name of the EFI variable that contains the allocation whose installation was reported.
+/// Name of the EFI variable with the id of the allocation whose installation was reported.
 const REPORTED: &str = "DrophammerReported";
 
-/// Maximum size of a value in bytes. All EFI variables share little storage, and some boards do not boot when this storage is full.
+/// Maximum size of a value, in bytes. The storage for all EFI variables is small, and some boards do not boot when it
+/// is full.
 const MAXIMUM_BYTES: usize = 8 << 10;
 
 /// Access to the state in EFI variables.
@@ -59,7 +60,7 @@ impl FirmwareRecord {
         drophammer_variables::write_variable(&self.directory, DISKS, &value).context(Phase::Control, what)
     }
 
-    /// Returns whether the control plane has acknowledged the report of this installation.
+    /// Returns whether the control plane has acknowledged the report of this installation, according to the record.
     ///
     /// # Errors
     /// Fails if a record exists but cannot be read, since the allocation may already be installed.
@@ -141,7 +142,7 @@ mod tests {
             }
             assert!(record.write_disks(&[known("A")]).is_err(), "it is not overwritten either");
         }
-        // A value without attributes, and one that the kernel refuses to read.
+        // A value without attributes, and a value that the kernel refuses to read.
         let path = drophammer_variables::variable_path(directory.path(), DISKS);
         std::fs::write(&path, [7, 0]).unwrap();
         assert!(record.read_disks().unwrap_err().to_string().contains("2 bytes"));

@@ -1,6 +1,6 @@
-//! Log upload to the Loki server in pixie's configuration. The installation never waits for the upload, except shortly before a reboot:
-//! lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are dropped and counted. Only the first error
-//! of the upload is printed on the console.
+//! Log upload to the Loki server in pixie's configuration. The installation never waits for the upload, except briefly
+//! before a reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are
+//! dropped and counted. Only the first upload error is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};
@@ -28,7 +28,7 @@ const BYTES: usize = 512 << 10;
 /// Maximum length of a line, in characters.
 const LINE: usize = 4 << 10;
 
-/// Minimum length of a secret that is redacted. A shorter one could be part of an ordinary word.
+/// Minimum length of redacted secrets. A shorter secret could be part of an ordinary word.
 const SHORTEST_SECRET: usize = 6;
 
 /// Log upload to Loki.
@@ -49,9 +49,10 @@ struct LokiBuffer {
     lines: VecDeque<(SystemTime, String)>,
     bytes: usize,
     dropped: usize,
-    /// Whether lines were taken from the buffer and are currently being sent.
+    /// True while lines that were taken from the buffer are being sent.
     under_way: bool,
-    /// True if a caller waits until all lines are sent. They are then sent immediately, instead of after the interval between two requests.
+    /// True if a caller waits until all lines are sent. The lines are then sent immediately, without waiting for the
+    /// minimum interval between requests.
     hurry: bool,
 }
 
@@ -63,7 +64,7 @@ struct LokiClient {
 }
 
 impl LokiUpload {
-    /// Starts the upload. Returns `None` if the configuration contains no Loki server, or one that cannot be used.
+    /// Starts the upload. Returns `None` if the configuration does not contain a usable Loki server.
     pub(crate) fn from_config(config: &PixieConfig, machine: &str) -> Option<LokiUpload> {
         let logging = config.logging.clone().filter(|logging| !logging.endpoint.trim().is_empty())?;
         let started = match logging.kind.as_str() {
@@ -136,8 +137,8 @@ fn collect_secrets(config: &PixieConfig) -> Vec<String> {
 }
 
 impl LokiShared {
-    /// Waits until the buffer contains lines, and either `pause` has elapsed or a caller waits for the upload. Removes the lines from the
-    /// buffer and returns them.
+    /// Waits until the buffer contains lines, and until `pause` has elapsed or a caller waits for the upload. Removes
+    /// the lines from the buffer and returns them.
     fn take_batch(&self, pause: Duration) -> Vec<(SystemTime, String)> {
         let mut state = lock_mutex(&self.state);
         let end = Instant::now() + pause;

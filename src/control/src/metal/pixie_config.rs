@@ -5,8 +5,8 @@
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is requested first; a pixie of v1 does not serve it, so `PIXIE_API_URL` itself is requested then. The fields of the
-//! response determine the version.
+//! The address of v2 is requested first. A pixie of v1 does not serve this address, so the next request is to
+//! `PIXIE_API_URL` itself. The fields of the response determine the version.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Timeout of a request.
 const ANSWER: Duration = Duration::from_secs(15);
 
-/// Maximum size of a response, in bytes. A certificate chain has some ten thousand bytes.
+/// Maximum size of a response, in bytes. A certificate chain is tens of kilobytes.
 const DOCUMENT_BYTES: u64 = 1 << 20;
 
 /// Configuration from pixie.
@@ -50,7 +50,7 @@ pub struct V1Credentials {
     pub address: String,
     /// URL of the REST server, without a trailing slash.
     pub metal_api_url: String,
-    /// CA certificates in PEM; `cert` and `key` are in PEM too.
+    /// CA certificates, in PEM like `cert` and `key`.
     pub ca_cert: String,
     pub cert: String,
     pub key: String,
@@ -96,7 +96,7 @@ pub struct CertificateAuth {
     pub insecure_skip_verify: bool,
 }
 
-/// Fields of pixie's response, in both API versions. Fields that the agent does not use are omitted.
+/// Fields of pixie's response in both API versions, without fields that the agent does not use.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PixieDocument {
@@ -125,7 +125,7 @@ struct ClientFields {
 /// Fetches the configuration. Retries, because pixie may be restarting.
 ///
 /// # Errors
-/// Fails if pixie does not answer, or if its configuration is incomplete. The message lists the missing fields.
+/// Fails if pixie does not respond, or if its configuration is incomplete. The message lists the missing fields.
 pub fn fetch_config(pixie: &str, machine: &str, retries: RetryPolicy) -> Result<PixieConfig> {
     let client = http::new_client()?;
     retries.run_attempts(|| match fetch_any_version(&client, pixie, machine) {
@@ -152,7 +152,8 @@ fn v2_config_url(pixie: &str, machine: &str) -> Result<String> {
     Ok(url.into())
 }
 
-/// Fetches a configuration. Returns `None` if nothing is served at that address, or if the response is not a JSON object.
+/// Fetches a configuration. Returns `None` if the address does not exist on the server, or if the response is not a
+/// JSON object.
 fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     let lost = |error: reqwest::Error| {
         Error::with_source(Phase::Control, format!("pixie's configuration at {url}: no answer"), error.without_url())
@@ -168,7 +169,7 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     check_document(document, date).map(Some).map_err(|why| config_error(url, why))
 }
 
-/// Parses a response. Returns `None` if it is not a JSON object, such as the HTML page of another server.
+/// Parses a response. Returns `None` if it is not a JSON object, but for example an HTML page of another server.
 fn parse_document(response: Response) -> Result<Option<Value>, String> {
     let text = read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("is truncated: {error}"))?;
     let too_long = || format!("is larger than the limit of {}", common::format::format_bytes(DOCUMENT_BYTES));
@@ -267,7 +268,7 @@ mod tests {
             ("https://api", "T", Some("CA"), None)
         );
         assert_eq!(asked, [own.as_str()]);
-        // A pixie of v1 answers so, or with a page.
+        // A pixie of v1 responds with this status, or with an HTML page.
         for unknown in [(404, "404 page not found"), (405, ""), (200, "<html>")] {
             let (config, asked) = fetched(&[unknown, (200, &v1().to_string())]);
             let config = config.ok().unwrap();

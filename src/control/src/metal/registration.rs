@@ -15,12 +15,12 @@ pub struct MachineRegistration {
     pub version: String,
     pub memory_bytes: u64,
     pub cpus: Vec<Cpu>,
-    /// Device path and size in bytes of each disk. The server selects the machine's size by them.
+    /// Device path and size in bytes of each disk. The server uses them to select the machine's size.
     pub disks: Vec<(String, u64)>,
     pub nics: Vec<RegisteredNic>,
     pub bios: BiosInfo,
     pub product: ProductInfo,
-    /// Record of the BMC, which replaces that of the control plane.
+    /// Record of the BMC. It replaces the control plane's record.
     pub bmc: BmcRecord,
 }
 
@@ -38,7 +38,7 @@ pub struct ProductInfo {
     pub serial: String,
 }
 
-/// Network interface of the machine, or port of a leaf switch to which such an interface is connected.
+/// Network interface of the machine, or the port of a leaf switch that an interface is connected to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredNic {
     pub name: String,
@@ -71,7 +71,7 @@ impl MachineRegistration {
             memory_bytes: inventory.memory_bytes,
             cpus: inventory.cpus.iter().map(cpu).collect(),
             disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
-            // The operators' inventories expect the loopback interface.
+            // Operators' inventories expect the loopback interface.
             nics: std::iter::once(lo).chain(nics).collect(),
             bios: BiosInfo {
                 vendor: shorten_field(&system.bios_vendor),
@@ -88,8 +88,8 @@ impl MachineRegistration {
     }
 }
 
-/// Describes a leaf's port as metal-stack's own agent does: the port id is reported both as MAC and as identifier. The server requires
-/// names of at least two characters, so a shorter name gets a prefix.
+/// Describes the port of a leaf switch as metal-stack's own agent does: the port id is reported both as MAC and as
+/// identifier. The server requires names of at least two characters, so shorter names get a prefix.
 fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
     let name = leaf.display_name();
     let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };

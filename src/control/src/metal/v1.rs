@@ -1,6 +1,7 @@
 //! Client of metal-stack's API v1: gRPC with a certificate that all machines share, and one signed REST request.
 //!
-//! metal-stack supports reinstalls but does not count their attempts, so the machine counts them ([`reinstall_note`]).
+//! metal-stack supports reinstalls, but does not count their attempts. The machine therefore counts them itself
+//! ([`reinstall_note`]).
 
 mod grpc;
 mod known_bmc;
@@ -38,13 +39,13 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
-/// Timeouts and retries. Tests use shorter ones.
+/// Timeouts and retry policy. Tests use shorter timeouts.
 #[derive(Debug, Clone, Copy)]
 pub struct V1Timeouts {
     pub retries: RetryPolicy,
     /// Pause after a stream that ended with an error or without an allocation.
     pub pause: Duration,
-    /// Timeout of a silent stream. The server sends a message every 5 seconds.
+    /// Time without a message after which a stream is closed. The server sends a message every 5 seconds.
     pub silence: Duration,
 }
 
@@ -63,13 +64,13 @@ pub struct MetalApiV1 {
     machine: String,
     /// Connections, which are recreated with a new configuration from pixie if credentials are rejected.
     ways: Mutex<Arc<V1Connections>>,
-    /// Open `Wait` stream. The control plane allocates the machine only while this stream is open, so it stays open between two calls of
-    /// [`MetalApi::wait_for_allocation`].
+    /// Open `Wait` stream. The control plane allocates the machine only while this stream is open. The stream therefore
+    /// stays open between two calls of [`MetalApi::wait_for_allocation`].
     stream: Mutex<Option<GrpcCall>>,
     /// Machine as it was last received.
     seen: Mutex<Option<AssignedMachine>>,
     memory: ReinstallNoteStore,
-    /// Note about the reinstall that this boot carries out, after this boot was counted as an attempt.
+    /// Note about the reinstall that this boot carries out. The note already counts this boot as an attempt.
     note: Mutex<Option<ReinstallNote>>,
     pace: V1Timeouts,
 }
@@ -145,7 +146,7 @@ impl MetalApiV1 {
     fn fetch_current_machine(&self, retries: RetryPolicy) -> Result<AssignedMachine> {
         let machine = self.read_with_retries(retries, rest::parse_machine)?;
         let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's response {what}")));
-        // A response with another machine's allocation would otherwise have this one erased.
+        // Without this check, a response with another machine's allocation would erase this machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
             return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
         }
@@ -156,8 +157,8 @@ impl MetalApiV1 {
         Ok(machine)
     }
 
-    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server ended it without an error, as it does when it
-    /// allocates the machine.
+    /// Listens to the `Wait` stream for at most `patience`. Returns whether the server has ended the stream without an
+    /// error, which it does when it allocates the machine.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;
@@ -213,8 +214,8 @@ impl MetalApi for MetalApiV1 {
         self.read_known_bmc()
     }
 
-    /// Registers the machine. Also requests the superuser password, because the control plane expects this request; the password is not
-    /// used.
+    /// Registers the machine. Also requests the superuser password, because the control plane expects this request. The
+    /// password is not used.
     fn register_machine(&self, registration: &MachineRegistration) -> Result<()> {
         if let Err(error) = self.call_with_retries(ONCE, "SuperUserPassword", &[], ANSWER) {
             tracing::info!("{error}");
@@ -240,15 +241,14 @@ impl MetalApi for MetalApiV1 {
         Ok(self.fetch_current_machine(self.pace.retries)?.allocation.is_some())
     }
 
-    /// Returns the sizes of the registered disks. The list is empty for a machine that has never registered, because the control plane does
-    /// not know it.
+    /// Returns the sizes of the registered disks. The list is empty for a machine that has never registered.
     fn registered_disks(&self) -> Vec<u64> {
         let registered = self.read_with_retries(self.pace.retries, rest::read_registered_disks);
         registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
     }
 
-    /// Listens to the `Wait` stream. Returns false after a pause if the stream ends with an error, or if the server is temporarily
-    /// unreachable. Both are normal, and the caller waits again.
+    /// Listens to the `Wait` stream. If the stream ends with an error, or the server is temporarily unreachable,
+    /// returns false after a pause. Both are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.listen_for_allocation(patience) {
             Ok(true) => match self.fetch_current_machine(ONCE) {
@@ -293,8 +293,9 @@ impl MetalApi for MetalApiV1 {
         }
     }
 
-    /// Checks that the allocation or reinstall is still in force. For a reinstall, records the disks before the first write, because an
-    /// interrupted attempt leaves no install marker on them by which the next attempt could find them.
+    /// Checks that the allocation or reinstall is still in force. For a reinstall, also records the disks before the
+    /// first write. An interrupted attempt leaves no install marker on the disks, so the next attempt identifies them
+    /// by this record.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
@@ -314,8 +315,9 @@ impl MetalApi for MetalApiV1 {
         Ok(())
     }
 
-    /// Reports a success, with the few fields that the server evaluates. A failed reinstall is aborted if the old system is intact;
-    /// otherwise the reinstall flag of the allocation remains set, and the next boot is the next attempt.
+    /// Reports a success, with the few fields that the server evaluates. A failed reinstall is aborted if the old
+    /// system is intact. Otherwise the reinstall flag of the allocation remains set, and the next boot is the next
+    /// attempt.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);

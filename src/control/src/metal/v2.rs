@@ -34,20 +34,20 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
 
-/// Timeouts and retries. Tests use shorter ones.
+/// Timeouts and retry policy. Tests use shorter timeouts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct V2Timeouts {
     pub retries: RetryPolicy,
     /// Maximum duration of a stream. The agent closes the stream before the server's deadline of one minute, since a message that the
     /// server sends at the deadline would be lost.
     pub stream: Duration,
-    /// Pause after a stream that the server closed or that failed.
+    /// Pause after a stream that has failed, or that the server has closed.
     pub pause: Duration,
-    /// Duration of silence on a stream after which the machine is considered unallocated. The server sends an existing allocation
-    /// immediately.
+    /// Time without a message on a stream after which the machine is considered unallocated. The server sends an
+    /// existing allocation immediately.
     pub silence: Duration,
-    /// Like `silence`, for a machine whose data would be erased if the result were wrong. The duration must be less than ten seconds, after
-    /// which proxies may cut a stream.
+    /// Like `silence`, but for a machine whose data would be erased if the result were wrong. It must be less than ten
+    /// seconds, since proxies may close a stream after that time.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
     pub confirm: Duration,
@@ -70,10 +70,10 @@ pub(crate) struct MetalApiV2 {
     connect: Mutex<Arc<ConnectClient>>,
     /// Allocation as it was last received.
     allocation: Mutex<Option<Value>>,
-    /// Whether the server is too old to accept events.
+    /// True if the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record of the allocation whose installation was reported. The machine stores it, because the server does not send whether an
-    /// allocation is installed.
+    /// Record of the allocation whose installation was reported. The machine stores it, because the server's responses
+    /// do not contain whether an allocation is installed.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }
@@ -142,8 +142,8 @@ impl MetalApiV2 {
         json!({ "uuid": self.machine })
     }
 
-    /// Opens a stream and returns the allocation that it delivers. Returns `None` if the stream was open and silent for `patience`, and an
-    /// error if it ended earlier.
+    /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream was open and
+    /// silent for `patience`, and an error if it ended earlier.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
@@ -165,8 +165,8 @@ impl MetalApiV2 {
         }
     }
 
-    /// Returns whether a stream stays open and silent for `patience`. A caller may conclude that there is no allocation only if the server
-    /// then responds to another request.
+    /// Returns whether a stream stays open and silent for `patience`. This means that there is no allocation only if
+    /// the server then responds to another request.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run_attempts(|| match self.wait_on_stream(patience) {
             Ok(Some(allocation)) => {
@@ -179,8 +179,8 @@ impl MetalApiV2 {
     }
 }
 
-/// Creates a client that trusts the CA certificates of the configuration. If the configuration contains none, it trusts those of the
-/// system.
+/// Creates a client that trusts the CA certificates of the configuration or, if it contains none, the CA certificates
+/// of the system.
 fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     let pixie_config::ApiCredentials::V2(api) = &config.api else {
         return Err(Error::new(
@@ -216,9 +216,9 @@ impl MetalApi for MetalApiV2 {
             .map(drop)
     }
 
-    /// Returns whether the machine is allocated. The API has no such call, and its stream is silent without an allocation. So the machine
-    /// is considered unallocated if a stream stays open and silent, and the server then responds to another request. If data is at stake,
-    /// this must happen three times.
+    /// Returns whether the machine is allocated. The API has no call for this, and its stream is silent without an
+    /// allocation. The machine is therefore considered unallocated if a stream stays open and silent, and the server
+    /// then responds to another request. If data is at stake, this must happen three times.
     fn is_allocated(&self, at_stake: bool) -> Result<bool> {
         let (times, silence) = if at_stake { (3, self.pace.long_silence) } else { (1, self.pace.silence) };
         for _ in 0..times {
@@ -230,8 +230,8 @@ impl MetalApi for MetalApiV2 {
         Ok(false)
     }
 
-    /// Waits for an allocation on a stream. Returns false after a pause if the stream ends, or if the server is temporarily unreachable.
-    /// Both are normal, and the caller waits again.
+    /// Waits for an allocation on a stream. If the stream ends, or the server is temporarily unreachable, returns false
+    /// after a pause. Both are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -248,7 +248,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Returns an empty list, because no call that is available to a machine returns its registered hardware.
+    /// Returns an empty list, because the API does not let a machine read its registered hardware.
     fn registered_disks(&self) -> Vec<u64> {
         Vec::new()
     }
@@ -278,7 +278,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Checks that the allocation is still in force: the server sends it immediately on a new stream if it still exists.
+    /// Checks that the allocation is still in force. If so, the server sends it immediately on a new stream.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
@@ -300,8 +300,8 @@ impl MetalApi for MetalApiV2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Reports a success only once. A second report would overwrite the console password at the server, and this boot does not know the
-    /// original password.
+    /// Reports a success only once. In a later boot, a second report would overwrite the console password at the
+    /// server, and the original password is no longer known.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, InstallOutcome::Succeeded { .. }) && is_news {

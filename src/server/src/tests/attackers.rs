@@ -362,5 +362,5 @@ async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
     assert!(server.boots_disk().await);
     let again = adopt().await;
     assert_eq!(again.status, 409);
-    assert!(again.text().contains("is already known to be installed"), "{}", again.text());
+    assert!(again.text().contains("is already recorded as installed"), "{}", again.text());
 }

@@ -108,10 +108,11 @@ fn an_os_definition_is_the_one_of_the_file_or_none() {
     ] {
         assert_eq!(effective_allocation(&file, &standing).problem.is_some(), is_refused, "{:?}", file.os);
     }
-    // Without parameters at the installation, parameters of the file cannot be ignored: the definition was verified with them.
+    // If the installation had no parameters, parameters in the file cannot be ignored, since the definition was
+    // verified with them.
     let standing = InstallState { order: order(false), ..installed(with_os("deb")) };
     assert!(effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing).problem.is_some());
-    // An allocation without a definition is kept without one.
+    // An allocation that was installed without a definition is kept without one.
     let standing = InstallState { order: order(false), ..installed(allocation("")) };
     let effective = effective_allocation(&with_os("deb\n  os_parameters: [a=1]"), &standing);
     assert_eq!((effective.problem, effective.allocation.os.map(|os| os.to_string())), (None, None));
@@ -140,7 +141,7 @@ fn a_machine_waits_with_a_changed_secret_and_boots_without_an_order() {
     let why = resolve_allocation(&file, &InstallState { order: order(false), ..standing.clone() }, &known).unwrap_err();
     assert!(why.starts_with("4:7: ") && why.contains("in user_data. The installed values cannot be kept"), "{why}");
     assert!(why.ends_with("`drophammer machine reinstall --apply-allocation`"), "{why}");
-    // The image of the applied order is looked for next.
+    // The order applies the file, so its image is resolved next.
     let why = resolve_allocation(&file, &InstallState { order: order(true), ..standing }, &known).unwrap_err();
     assert!(why.contains("a reinstall with image \"i\" is ordered, but images/ no longer contains it"), "{why}");
 }

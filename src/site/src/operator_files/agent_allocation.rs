@@ -4,7 +4,8 @@ use super::AllocationSpec;
 use model::allocation;
 
 impl AllocationSpec {
-    /// Converts the fields of the file. The result lacks the image (except for its id), the layout, and the state of the installation.
+    /// Converts the fields of the file. The result contains only the id of the image, and lacks the layout and the
+    /// state of the installation.
     pub fn to_agent_allocation(&self) -> allocation::Allocation {
         let passed_on = |name: &str| self.passed_on.get(name).cloned().unwrap_or_default();
         allocation::Allocation {

@@ -1,4 +1,4 @@
-//! Conversion of an allocation in a machine file from and to the fields that the server records of an installation.
+//! Conversion of an allocation in a machine file to and from the fields that the server records for an installation.
 
 use super::AllocationSpec;
 use crate::os_definition_state::DefinitionState;
@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use store::{AllocationFields, InstalledAllocation};
 
-/// Field with the VPN's keys, the only secret among the fields that are passed on unchanged.
+/// Field with the VPN's keys, the only secret field among those that are passed to the agent unchanged.
 const VPN: &str = "vpn";
-/// Field with the Kubernetes volumes. They are resources of their own, and always come from the file.
+/// Field with the Kubernetes volumes. They are separate resources, and always come from the file.
 pub(crate) const VOLUMES: &str = "volumes";
 /// Field with the key of encrypted filesystems, some of which a reinstall preserves.
 pub(crate) const DISK_KEY: &str = "disk_key";
@@ -59,8 +59,8 @@ impl AllocationSpec {
         secrets.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// Returns the allocation with the recorded fields. Volumes and `disk_key` come from the file, as do the OS definition and the other
-    /// secrets unless they were not set.
+    /// Returns the allocation with the recorded fields. Volumes and `disk_key` come from the file. So do the OS
+    /// definition and the other secrets, if they were set at the installation.
     ///
     /// # Errors
     /// Returns an error if a newer version has recorded a value that this version does not support.
@@ -108,7 +108,7 @@ impl AllocationSpec {
     }
 }
 
-/// Returns whether a value is the same as a missing field.
+/// Returns whether a value is equivalent to a missing field.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -167,7 +167,8 @@ mod tests {
     fn every_field_comes_back_from_its_record() {
         let full = parse(FULL);
         let record = InstalledAllocation::from_fields(full.to_fields());
-        // Fields of the file that were not set are removed again; secrets that were set cannot be restored.
+        // Fields of the file that were not set at the installation are removed. Secrets that were set cannot be
+        // restored.
         let later = full.with_recorded_fields(&InstalledAllocation::from_fields(parse("").to_fields())).unwrap();
         assert_eq!(agent_document(&later), agent_document(&parse("  disk_key: '0123456789012345678901'\n")));
         let secrets =

@@ -19,7 +19,8 @@ pub(crate) struct RawBmc {
     insecure: bool,
 }
 
-/// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
+/// Rejects a scalar in place of a mapping. The parser's error message would repeat the scalar, which may be the
+/// password.
 ///
 /// # Errors
 /// Returns an error if the node is not a mapping.

@@ -1,5 +1,5 @@
-//! Parsing of a YAML document that collects all errors: a field with an error is reported and removed, and the remaining document is
-//! parsed again.
+//! Parsing of a YAML document that collects all errors. Each field with an error is reported and removed, and the
+//! remaining document is parsed again.
 
 use super::yaml_node::format_error;
 use marked_yaml::types::{MarkedMappingNode, MarkedScalarNode};
@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 /// Maximum number of errors that are collected.
 const MOST: usize = 100;
 
-/// Returns the value, with placeholders for missing fields, and all errors with their positions. The value is `None` if the document as a
-/// whole has the wrong form.
+/// Returns the value, with placeholders for missing fields, and all errors with their positions. The value is `None` if
+/// the document as a whole cannot be parsed.
 pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, Vec<String>) {
     let (mut node, mut wrong, mut gone) = (node.clone(), Vec::new(), BTreeSet::new());
     while wrong.len() < MOST {
@@ -45,7 +45,7 @@ pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }
 
-/// Inserts a placeholder for a required field into the mapping that lacks it: the document, or its allocation.
+/// Inserts a placeholder for a missing required field into the document or its allocation.
 fn insert_placeholder(node: &mut Node, name: &str) -> bool {
     let Node::Mapping(mapping) = node else { return false };
     let is_own = name == "id" && mapping.get_node(name).is_none();
@@ -68,7 +68,7 @@ fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
     }
 }
 
-/// Removes the node at a position: a field, given the position of its name or its value, or an item of a list.
+/// Removes the field whose name or value is at this position, or the list item at this position.
 fn remove_at(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
     let begins = |span: &Span| span.start() == Some(mark);
     match node {

@@ -1,5 +1,6 @@
-//! Kubernetes resources: the list of volumes in a machine file, and the operator's file of resources that will be added to such a list. Each
-//! problem has the position of the field in which it was found, or of the innermost parent that exists.
+//! Kubernetes resources: the list of volumes in a machine file, and a file with resources that the operator adds to
+//! such a list. Each problem has the position of its field or, if the field is missing, of the innermost existing
+//! parent.
 
 use super::yaml_node::{format_position, get_field, parse_document_or_list, to_json};
 use common::diagnostic::Diagnostic;
@@ -7,7 +8,7 @@ use marked_yaml::{Marker, Node};
 use model::k8s_volume;
 use serde_json::Value;
 
-/// Returns all problems of the list in a machine file, with line and column in front.
+/// Returns all problems of the list in a machine file. Each begins with line and column.
 pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     let problems = k8s_volume::parse_volumes(&to_json(given)).err().unwrap_or_default();
     let resources: Vec<&Node> = given.as_sequence().into_iter().flat_map(|items| items.iter()).collect();
@@ -22,7 +23,7 @@ pub(crate) fn find_problems(given: &Node) -> Vec<String> {
 /// classes that volumes refer to may be missing.
 ///
 /// # Errors
-/// Returns all problems, one per line, with line and column in front. The messages name the resources.
+/// Returns all problems, one per line, with line and column in front. The messages name the affected resources.
 pub fn parse_resources(text: &str) -> Result<Value, String> {
     let document = parse_document_or_list(text)?;
     let resources: Vec<&Node> = match (&document, get_field(&document, "items")) {
@@ -41,7 +42,7 @@ pub fn parse_resources(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Returns the position of the field with this path, or of its innermost parent that exists.
+/// Returns the position of the field with this path or, if it is missing, of the innermost existing parent.
 fn find_position<'a>(resources: &[&'a Node], place: &str) -> Option<&'a Marker> {
     let (index, path) = k8s_volume::split_place(place)?;
     let mut node = *resources.get(index)?;
@@ -97,7 +98,7 @@ mod tests {
             )
         };
         let good = resource("db-1", "    sparseLoopDevice: {size: 1Gi}\n");
-        // The list of the machine may contain the storage class.
+        // The storage class may be in the machine's list instead.
         assert_eq!(parse_resources(&good).unwrap()[0]["metadata"]["name"], "db-1");
         let list = format!("apiVersion: v1\nkind: List\nitems:\n{good}");
         assert_eq!(parse_resources(&list).unwrap().as_array().unwrap().len(), 1);

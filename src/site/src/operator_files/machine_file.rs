@@ -16,7 +16,7 @@ use model::os_definition::OsSelector;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Message for an id that is a vendor default, with the remedy.
+/// Message for an id that is a default value of a vendor, with the remedy.
 pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
 macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
@@ -46,7 +46,7 @@ struct RawMachine {
     allocation: Option<AllocationSpec>,
 }
 
-/// Returns the console arguments for a machine without a file, or whose file does not list any.
+/// Returns the console arguments for machines whose file is missing or does not list any.
 pub fn default_consoles() -> Vec<String> {
     ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
 }
@@ -104,7 +104,8 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     }
 }
 
-/// Adds a problem with the position of the value. A placeholder has no problems, since the missing field was reported already.
+/// Adds a problem with the position of the value. Nothing is added for a placeholder, since the missing field was
+/// reported already.
 fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(), String>) {
     if let Err(message) = found
         && error_collection::is_given(value)
@@ -113,7 +114,8 @@ fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(
     }
 }
 
-/// Validates the allocation of the machine with this id, and sets its fields that are not deserialized. Returns all problems.
+/// Validates the allocation of the machine with this id, and sets the fields that are not deserialized. Returns all
+/// problems.
 fn check_allocation(
     allocation: &mut AllocationSpec,
     given: &Node,
@@ -169,7 +171,7 @@ fn check_login(allocation: &AllocationSpec, given: &Node) -> Vec<String> {
         .collect()
 }
 
-/// Writes a list of servers in metal-api's format. Returns its problems.
+/// Converts a list of servers to metal-api's format. Returns its problems.
 fn normalize_server_field(allocation: &mut AllocationSpec, given: &Node, kind: ServerKind) -> Vec<String> {
     let Some((node, value)) = get_field(given, kind.field()).zip(allocation.passed_on.get_mut(kind.field())) else {
         return Vec::new();
@@ -217,7 +219,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
         "true" => Ok(Some("its file gives no reason".to_owned())),
-        // These words are rejected, since they could have the opposite effect: as a reason, `no` would lock the machine.
+        // These words are rejected, since they would have the opposite effect: `no` would be the reason of a lock.
         "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
@@ -226,7 +228,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
 /// Checks that a serial number, WWN or path identifies a disk.
 ///
 /// # Errors
-/// Returns an error if the word is a placeholder that many disks report.
+/// Returns an error if the text is a placeholder that many disks report.
 fn check_disk_identifier(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {

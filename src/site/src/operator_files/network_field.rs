@@ -7,11 +7,11 @@ use common::diagnostic::Diagnostic;
 use marked_yaml::{Marker, Node};
 use netconfig::NetworkConfig;
 
-/// Maximum length of a configuration as JSON, in bytes. It is passed on the kernel command line in base64, which is longer by a third, and
-/// an x86 kernel reads at most 2047 bytes of command line.
+/// Maximum length of a configuration as JSON, in bytes. It is passed on the kernel command line in base64, which is
+/// longer by a third. An x86 kernel reads at most 2047 bytes of its command line.
 const LONGEST_BYTES: usize = 768;
 
-/// Returns one line for each problem in the field `name`.
+/// Returns one line for each problem of the network configuration in the field `name`.
 pub(crate) fn find_problems(name: &str, node: &Node) -> Vec<String> {
     NetworkConfig::parse(&to_json(node))
         .err()
@@ -46,8 +46,8 @@ pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<Str
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
-/// Finds the position of the value at a path. For a field, this is the position of its name; for a missing value, that of the enclosing
-/// value.
+/// Finds the position of the value at a path. For a field, this is the position of its name. For a missing value, it is
+/// the position of the enclosing value.
 fn locate_path<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
     let children: Vec<(String, Option<&Marker>, &Node)> = match node {
         Node::Mapping(mapping) => {

@@ -1,4 +1,5 @@
-//! Parameters of OS definitions: those in an allocation, and those in `os/*.yaml`, which apply to all machines with a definition.
+//! Parameters of OS definitions: the parameters in an allocation, and the ones in `os/*.yaml`, which apply to all
+//! machines with a definition.
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};
@@ -10,7 +11,7 @@ pub(crate) type SpannedChange = Spanned<ParameterChange>;
 /// Content of a file in `os/`: parameters for all machines that are installed with one OS definition, or with one variant of it.
 pub(crate) type OsParametersFile = Vec<(Spanned<String>, OsSelector, Vec<SpannedChange>)>;
 
-/// Parses and validates a file in `os/`. Does not check whether the definitions exist.
+/// Parses and validates a file in `os/`, without checking whether the definitions exist.
 ///
 /// # Errors
 /// Returns all problems, one per line, with line and column in front.
@@ -33,7 +34,7 @@ pub(crate) fn parse_site_parameters(text: &str) -> Result<OsParametersFile, Stri
     if wrong.is_empty() { Ok(site) } else { Err(wrong.join("\n")) }
 }
 
-/// Parses changes of parameters. Returns the valid ones, and the problems of the others.
+/// Parses changes of parameters. Returns the valid changes, and the problems of the invalid ones.
 pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, Vec<String>) {
     let (mut said, mut wrong) = (Vec::<SpannedChange>::new(), Vec::new());
     for one in given {
@@ -48,7 +49,7 @@ pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, V
     (said, wrong)
 }
 
-/// Formats a message with the position of the change in front.
+/// Formats a message that begins with the position of the change.
 pub(crate) fn format_at_change(said: &SpannedChange, message: &str) -> String {
     format!("{}{message}", format_position(said.span().start()))
 }

@@ -33,7 +33,8 @@ pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     })
 }
 
-/// Rejects a scalar where fields are expected. The parser's error message would repeat the scalar, which may be the password.
+/// Rejects a scalar in place of a mapping. The parser's error message would repeat the scalar, which may be the
+/// password.
 ///
 /// # Errors
 /// Returns an error if the node is not a mapping.

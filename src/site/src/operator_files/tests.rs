@@ -1,4 +1,4 @@
-//! Machines and images as people write them, good and bad.
+//! Tests of valid and invalid machine files and image files.
 
 use super::*;
 
@@ -189,7 +189,7 @@ allocation:
     for (line, expected) in places.iter().zip(expected) {
         assert!(line.starts_with(expected), "{line}: {error}");
     }
-    // What is there and could not be read is not missing.
+    // A field that is present but invalid is not reported as missing.
     let mut missing: Vec<&str> =
         lines.iter().filter_map(|line| line.split_once("missing field ")).map(|(_, name)| name).collect();
     missing.sort_unstable();

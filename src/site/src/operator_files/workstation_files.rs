@@ -1,5 +1,5 @@
-//! Machine files on the operator's workstation. Commands read them together with layouts and other documents, from which these functions
-//! distinguish them.
+//! Machine files on the operator's workstation. Commands also accept layouts and other documents, and use these
+//! functions to distinguish them from machine files.
 
 use super::yaml_node::{get_field, to_json};
 use super::{network_field, yaml_node};
@@ -7,7 +7,7 @@ use marked_yaml::Node;
 use model::inventory::Nic;
 use netconfig::NetworkConfig;
 
-/// Fields of machine files and of the agent's document that layouts do not have.
+/// Fields that machine files or the agent's document contain, but layouts do not.
 const OF_A_MACHINE: [&str; 4] = ["allocation", "macs", "consoles", "ramdisk_network"];
 
 /// Returns whether the text describes a machine rather than a layout.
@@ -16,7 +16,7 @@ pub fn is_machine_text(text: &str) -> bool {
         .is_ok_and(|document| OF_A_MACHINE.iter().any(|name| get_field(&document, name).is_some()))
 }
 
-/// Returns whether the text is the document that an agent receives, and not the operator's machine file.
+/// Returns whether the text is the document that an agent receives, and not a machine file of the operator.
 pub fn is_agent_document(text: &str) -> bool {
     let document = yaml_node::parse_document(text);
     document.is_ok_and(|document| {
@@ -24,12 +24,13 @@ pub fn is_agent_document(text: &str) -> bool {
     })
 }
 
-/// Returns the problems of the allocation's network, without regard to the machine's NICs, with line and column in front.
+/// Returns the problems of the allocation's network, without checking the machine's NICs. Each begins with line and
+/// column.
 pub fn find_network_problems(text: &str) -> Vec<String> {
     check_network(text, |node| network_field::find_problems(NETWORK, node))
 }
 
-/// Returns the problems of the allocation's network on a machine with these NICs, with line and column in front.
+/// Returns the problems of the allocation's network on a machine with these NICs. Each begins with line and column.
 pub fn find_network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
     check_network(text, |node| {
         let misfits = NetworkConfig::parse(&to_json(node)).map(|network| network.check_nics(nics)).unwrap_or_default();

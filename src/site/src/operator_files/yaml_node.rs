@@ -1,4 +1,4 @@
-//! YAML documents of the operator as nodes with their positions: parsing, access to fields, and messages.
+//! The operator's YAML documents as nodes with positions: parsing, access to fields, and messages.
 
 use common::diagnostic::child_path;
 use common::spelling::find_similar;
@@ -10,7 +10,7 @@ pub use common::yaml::to_json;
 
 /// Parses the YAML document in a file. Null fields are removed.
 pub fn parse_document(text: &str) -> Result<Node, String> {
-    // Only quoted values are exempt from coercion: "10" is a string, 10 a number.
+    // Only quoted values are exempt from type inference: "10" is a string, 10 is a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     read_without_nulls(text, options)
 }
@@ -33,7 +33,7 @@ fn read_without_nulls(text: &str, options: LoaderOptions) -> Result<Node, String
     Ok(node)
 }
 
-/// Removes null fields, so that `name:` and `name: null` leave `name` unset. serde would read them as strings.
+/// Removes null fields, so that `name:` and `name: null` leave `name` unset. serde would read null as a string.
 fn remove_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {
@@ -53,7 +53,7 @@ pub(crate) fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, St
     from_node(node).map_err(format_error)
 }
 
-/// Formats an error with its position in front.
+/// Formats an error so that it begins with its position.
 pub(crate) fn format_error(error: spanned_serde::FromNodeError) -> String {
     let place = format_position(error.start_mark().as_ref());
     match error.into_inner() {
@@ -79,7 +79,7 @@ pub(super) fn format_position(mark: Option<&Marker>) -> String {
     mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
 }
 
-/// Formats a message with the position of its value in front.
+/// Formats a message so that it begins with the position of its value.
 pub fn format_at(value: &Spanned<String>, message: &str) -> String {
     format!("{}{message}", format_position(value.span().start()))
 }
@@ -89,8 +89,9 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
 }
 
-/// Replaces the position at the start of each problem by the path of the field at this position, which `rename` converts to the name that
-/// the reader of the message knows. An empty name is omitted. Used for documents whose text the reader does not have.
+/// Replaces the position at the start of each problem by the path of the field at this position. `rename` converts the
+/// path to a name that the reader of the message knows; an empty name is omitted. Used if the reader does not have the
+/// text of the document.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();
     let replace = |line: &str| {

@@ -1,4 +1,5 @@
-//! Definitions and parameters of a snapshot: resolution of the definition of an allocation, and requested changes of parameters.
+//! OS definitions and site-wide parameters of a snapshot: resolves the definition of an allocation, and checks
+//! requested changes of parameters.
 
 use super::site_parameters::SiteParameters;
 use super::unknown_parameters;
@@ -39,7 +40,7 @@ impl DefinitionCatalog {
         self.site.file(os)
     }
 
-    /// Combines a definition with the given parameters of an allocation, and with those for all machines.
+    /// Combines a definition with the given parameters of an allocation, and with the site-wide parameters.
     ///
     /// # Errors
     /// Returns an error if the definition cannot be used, or a parameter is unknown.
@@ -48,8 +49,8 @@ impl DefinitionCatalog {
         self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
     }
 
-    /// Combines a definition and each of its variants with parameters that are about to be stored for all machines. Returns an empty list if
-    /// the definition does not exist or cannot be used: the parameters are then stored unchecked.
+    /// Combines a definition and each of its variants with site-wide parameters that are about to be stored. Returns an
+    /// empty list if the definition does not exist or cannot be used; the parameters are then stored unchecked.
     ///
     /// # Errors
     /// Returns an error if the variant does not exist, or a parameter is unknown.
@@ -70,8 +71,8 @@ impl DefinitionCatalog {
         Ok(variants.iter().map(|variant| site.select(definition, variant, &[])).collect())
     }
 
-    /// Resolves the definition that an allocation names, with the allocation's own parameters. Also returns the image of the definition; if
-    /// the definition creates the system itself, the image has the name of the definition.
+    /// Resolves the definition that an allocation names, with the allocation's own parameters. Also returns the image
+    /// of the definition. If the definition creates the system itself, the image has the name of the definition.
     ///
     /// # Errors
     /// Returns an error if the definition cannot be used, or a parameter is unknown.

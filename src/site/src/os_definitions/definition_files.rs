@@ -6,14 +6,15 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Maximum size of all files together, in bytes. Scripts and lists are small, and all of them are sent to the agent.
+/// Maximum total size of a definition's files, in bytes. A definition consists of small scripts and lists, all of which
+/// are sent to the agent.
 const MOST_BYTES: u64 = 512 << 10;
 /// Maximum number of files of a definition.
 const MOST_FILES: usize = 200;
 /// Maximum depth of nested folders.
 const MOST_DEEP: usize = 4;
 
-/// Path, size, modification time and mode of each file. Changes whenever a file changes.
+/// Stamp of a folder: path, size, modification time and mode of each file. It changes whenever a file changes.
 pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.

@@ -1,4 +1,4 @@
-//! Parameters of OS definitions for all machines, from `os/*.yaml`.
+//! Site-wide parameters of OS definitions, from `os/*.yaml`. They apply to all machines.
 
 use super::unknown_parameters;
 use crate::operator_files::format_at;
@@ -9,10 +9,10 @@ use model::os_definition::{OsDefinition, OsSelector, ParameterChange, ParameterL
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Parameters with the file that contains them.
+/// File with parameters, and its content.
 type FileParameters = (PathBuf, Vec<SpannedChange>);
 
-/// Parameters for all machines, by definition or variant.
+/// Site-wide parameters, by definition or variant.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SiteParameters(BTreeMap<OsSelector, FileParameters>);
 
@@ -49,20 +49,21 @@ impl SiteParameters {
         self.0.get(os).map(|(path, _)| path.as_path())
     }
 
-    /// Returns the parameters as they will be once a definition or variant has these.
+    /// Returns a copy in which the parameters of one definition or variant are replaced by `new`.
     pub(super) fn with_changes(&self, os: &OsSelector, new: Vec<SpannedChange>) -> SiteParameters {
         let mut site = self.clone();
         site.0.insert(os.clone(), (PathBuf::new(), new));
         site
     }
 
-    /// Returns the parameters of a definition, and those of the variant. An empty variant has none.
+    /// Returns the parameters of a definition and of one of its variants. An empty variant has no parameters.
     pub(super) fn levels(&self, name: &str, variant: &str) -> [Option<&FileParameters>; 2] {
         let get = |variant: &str| self.0.get(&OsSelector { name: name.to_owned(), variant: variant.to_owned() });
         [get(""), if variant.is_empty() { None } else { get(variant) }]
     }
 
-    /// Combines the definition with the variant and the parameters of all levels. `own` are the parameters of an allocation.
+    /// Selects the variant of the definition, with the parameters of all levels. `own` contains the parameters of an
+    /// allocation.
     pub(super) fn select(&self, definition: &OsDefinition, variant: &str, own: &[SpannedChange]) -> SelectedDefinition {
         let levels = self.levels(&definition.name, variant);
         let [site, of_variant] = levels.map(|said| said.map(|(_, said)| without_spans(said)).unwrap_or_default());
@@ -79,8 +80,9 @@ impl SiteParameters {
         unknown.collect()
     }
 
-    /// Verifies the parameters of the definition and of its variants, as for an allocation without own parameters. Returns a problem for
-    /// each list of parameters that is refused. `get_verdict` returns `None` while `verify` runs.
+    /// Verifies the parameters of the definition and of its variants, as for an allocation without own parameters.
+    /// Returns a problem for each list of parameters that `verify` refuses. `get_verdict` returns `None` while `verify`
+    /// runs.
     pub(super) fn verify(
         &self,
         definition: &OsDefinition,
@@ -90,7 +92,8 @@ impl SiteParameters {
         let plain = [String::new()];
         let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
         for variant in variants {
-            // A refusal is reported at the level of the variant, or else once for all variants without own parameters.
+            // A refusal is reported for the variant if it has own parameters. Otherwise, it is reported once for all
+            // such variants.
             let levels = self.levels(&definition.name, variant).map(|level| level.filter(|(_, said)| !said.is_empty()));
             let Some((path, said)) = levels[1].or(levels[0]) else { continue };
             let Some(first) = said.first() else { continue };

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with `os/`, and what looks at it.
+/// Directory with `os/`, and its reader.
 struct Desk {
     dir: TempDir,
     definitions: OsDefinitions,
@@ -48,7 +48,7 @@ impl Desk {
         problems.into_iter().map(|problem| problem.replace(&dir, "")).collect()
     }
 
-    /// What becomes of an allocation with these lines.
+    /// Resolves an allocation with these lines.
     fn choose(&mut self, lines: &str) -> DefinitionChoice {
         let text = format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n{lines}\n");
         let allocation = parse_machine(&text).unwrap().allocation.unwrap();
@@ -111,7 +111,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
         desk.bad("  os: web\n  os_parameters: [ns2=1, track=x, -y]"),
         "6:19: web: unknown parameter \"ns2\"; available: ns1, track\n6:35: web: unknown parameter \"y\"; available: ns1, track"
     );
-    // A wrong word for all machines is wrong for each of them.
+    // A site-wide parameter that is invalid makes each machine invalid.
     desk.write("parameters.yaml", "web: [ns2=1]\n");
     assert_eq!(desk.problems(), ["os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track"]);
     let why = "5:7: os/parameters.yaml:1:7: web: unknown parameter \"ns2\"; available: ns1, track";
@@ -132,7 +132,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
     assert_eq!(desk.good("  os: web").1, pairs(&[("ns1", "1")]));
 }
 
-/// The parameters are verified when they change, without a machine that uses them.
+/// Site-wide parameters are verified when they change, even if no machine uses them.
 #[test]
 fn parameters_for_all_machines_are_verified() {
     let mut desk = Desk::new();
@@ -239,7 +239,7 @@ fn the_operator_hears_a_no_at_the_desk() {
         "{why}"
     );
     assert!(why.contains("no track 'sid'"), "{why}");
-    // It is asked anew where it has changed.
+    // `verify` runs again if the definition has changed.
     desk.web(YES);
     assert_eq!(desk.problems(), [""; 0]);
     assert_eq!(desk.good("  os: web\n  os_parameters: [track=sid]").1, pairs(&[("track", "sid")]));
@@ -287,7 +287,7 @@ fn the_example_in_the_docs_is_a_definition() {
     }
 }
 
-/// What `scripts/compare-ganeti` has unpacked.
+/// Tests the definitions that `scripts/compare-ganeti` has unpacked.
 #[test]
 #[ignore = "needs Debian's packages: scripts/compare-ganeti"]
 fn debians_own_definitions_are_such() {

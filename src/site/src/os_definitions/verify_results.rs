@@ -1,5 +1,5 @@
-//! Verdicts of the `verify` programs of OS definitions. A `verify` runs once for each definition and set of parameters, in a separate
-//! thread.
+//! Verdicts of the `verify` programs of OS definitions. `verify` runs once for each combination of a definition and
+//! parameters, in a separate thread.
 
 use linux::verify::{VerifyVerdict, run_verify};
 use model::os_definition::SelectedDefinition;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Timeout of a `verify`. It is short, because the operator waits for the result.
+/// Timeout of `verify`. It is short, because the operator waits for the result.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Digest of a definition together with its parameters.
@@ -20,7 +20,7 @@ pub struct VerifyResult {
     verdict: VerifyVerdict,
 }
 
-/// Runs `verify` for parameters that an operator is about to store. Nothing is stored in a cache.
+/// Runs `verify` for parameters that an operator is about to store. The verdict is not cached.
 ///
 /// # Errors
 /// Returns an error if `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the machine runs it before
@@ -37,7 +37,7 @@ pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     }
 }
 
-/// Verdicts that are known or pending.
+/// Cache of known and pending verdicts.
 pub struct VerifyCache {
     /// Verdicts by digest; `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
@@ -46,7 +46,8 @@ pub struct VerifyCache {
 }
 
 impl VerifyCache {
-    /// Starts the thread. It calls `done` with each result, which must be passed to [`VerifyCache::store_result`].
+    /// Starts the thread. The thread calls `done` with each result, which the caller must pass to
+    /// [`VerifyCache::store_result`].
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -61,7 +62,7 @@ impl VerifyCache {
         Ok(VerifyCache { known: HashMap::new(), queue: Some(queue) })
     }
 
-    /// Creates a cache that does not run `verify`. The machine runs it before it writes anything.
+    /// Creates a cache that does not run `verify`. The machine runs `verify` before it writes anything.
     pub fn disabled() -> VerifyCache {
         VerifyCache { known: HashMap::new(), queue: None }
     }
@@ -80,7 +81,7 @@ impl VerifyCache {
             return known.clone();
         }
         self.known.insert(key, None);
-        // Without the thread no verdict arrives, and machines keep waiting.
+        // If the thread has exited, no verdict arrives, and machines keep waiting.
         let _ = queue.send((key, chosen.clone()));
         None
     }

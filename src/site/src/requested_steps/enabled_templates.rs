@@ -1,5 +1,5 @@
-//! Templates that the traits of a machine enable. A machine is invalid if one of them cannot run on it, even if its allocation does not
-//! request this template: another allocation may.
+//! Templates that the traits of a machine enable. A machine is invalid if one of them cannot run on it, even if its
+//! allocation does not request this template, since another allocation may request it.
 
 use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
 use crate::effective_allocation::with_effective_allocation;
@@ -23,22 +23,23 @@ pub fn check_enabled_templates(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in the machine file
-/// and in the template's. Requested templates are omitted, since their problems are found when they are merged.
+/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in
+/// the machine file and in the template's file. Requested templates are omitted, since their problems are reported when
+/// they are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
     let problems =
         find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());
     problems.flatten().map(|why| add_reason(&why)).collect()
 }
 
-/// Returns the arrays of the enabled templates. Requested and invalid templates are omitted.
+/// Returns the arrays of the enabled templates, without requested and invalid ones.
 pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedArrays> {
     let valid =
         find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).ok());
     valid.flatten().collect()
 }
 
-/// Adds the reason why the template matters for the machine, and the remedy.
+/// Adds why the template affects the machine, and the remedy, to each problem.
 pub(super) fn add_reason(problems: &str) -> String {
     let lines = problems.lines().map(|line| {
         format!("{line}; the trait enables this template, although it is not requested: correct the template, or remove the trait")
@@ -46,7 +47,7 @@ pub(super) fn add_reason(problems: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the templates that the machine's traits enable, without those that its allocation requests.
+/// Returns the templates that the machine's traits enable, but its allocation does not request.
 pub(super) fn find_unrequested(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
     let requested = machine.allocation.iter().flat_map(|allocation| &allocation.requested_traits);
     let requested: Vec<&str> = requested.map(|name| name.as_str()).collect();

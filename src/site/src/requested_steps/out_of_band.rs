@@ -9,7 +9,7 @@ use common::diagnostic::Diagnostic;
 use model::bmc::{Bmc, BmcAddress};
 use model::deploy_steps::{OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step};
 
-/// Template of a machine that has steps of the management controller.
+/// Template with steps that run through the management controller of a machine.
 #[derive(Debug)]
 pub struct OutOfBandTemplate {
     template: RequestedTemplate,
@@ -18,13 +18,13 @@ pub struct OutOfBandTemplate {
 }
 
 impl OutOfBandTemplate {
-    /// Formats a problem of the template with the positions in the machine file and in the template's.
+    /// Formats a problem of the template with the positions in the machine file and in the template's file.
     pub fn format_problem(&self, message: &str) -> String {
         self.template.format_problem(Diagnostic::new("steps", message))
     }
 }
 
-/// Returns the templates that the machine's allocation requests, or that its traits enable, and that have steps of the management controller.
+/// Returns the requested and enabled templates of the machine that contain steps of the management controller.
 /// Templates whose steps are invalid are omitted.
 pub fn find_out_of_band_templates(machine: &MachineSpec, known: &SiteObjects) -> Vec<OutOfBandTemplate> {
     let requested = machine.allocation.iter().flat_map(|allocation| find_templates(allocation, known));
@@ -53,7 +53,7 @@ pub(super) fn convert_steps(
     if let Some(why) = explain_unsupported_controller(machine.bmc.as_ref()) {
         problems.extend(format_step_problem(first, asked, &format!("{}: {why}", first.entry.name)));
     }
-    // Arguments were checked when the templates were merged.
+    // The arguments were checked when the templates were merged.
     let converted = steps.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
     let converted: Vec<OutOfBandStep> = converted.collect();
     if let Some((index, why)) = find_misplaced_step(&converted) {

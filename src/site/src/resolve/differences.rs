@@ -1,4 +1,4 @@
-//! Differences between the machine file and what is installed.
+//! Differences between the machine file and the installed system.
 
 use super::{SiteObjects, find_layout, layout_id};
 use crate::effective_allocation::find_allocation_differences;
@@ -10,8 +10,8 @@ use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, promise_check};
 
-/// Returns why a machine whose installed layout is missing in the database cannot be reinstalled: the layout in the files contradicts the
-/// machine's install marker.
+/// Returns why a machine whose installed layout is not in the database cannot be reinstalled. That is the case if the
+/// layout in the files contradicts the machine's install marker.
 pub(crate) fn explain_broken_promise(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -29,7 +29,8 @@ pub(crate) fn explain_broken_promise(
     ))
 }
 
-/// Returns notes about the differences between the machine file and what is installed. What is installed takes precedence.
+/// Returns notes about the differences between the machine file and the installed system. The state of the installed
+/// system takes precedence.
 pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
@@ -60,7 +61,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     notes
 }
 
-/// Returns a note about the fields of the machine file that a reinstall would ignore, unless the file is applied.
+/// Returns a note about the fields of the machine file that a reinstall ignores unless it applies the file.
 fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     let all = find_allocation_differences(allocation, standing);
     let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
@@ -74,7 +75,7 @@ fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallSt
     })
 }
 
-/// Returns a note if the OS definition of the machine has another version than when the machine was installed.
+/// Returns a note if the version of the machine's OS definition has changed since the installation.
 fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     let (os, DefinitionState::Usable(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
     let installed = standing.marker.as_ref()?.definition.as_ref()?;

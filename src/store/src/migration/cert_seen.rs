@@ -1,6 +1,7 @@
-//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a response, checks it,
-//! and reports a problem before it contacts the server again. Its next request therefore shows that it has checked the certificate, and that
-//! it is alive. The record is kept in memory only, since a source sends a request every few seconds.
+//! Record of the source machines that have checked the target's certificate. A source receives the certificate in a
+//! response, checks it, and reports a problem before it contacts the server again. Its next request therefore proves
+//! that it has checked the certificate, and that it is alive. The record is kept in memory only, since a source sends a
+//! request every few seconds.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -53,7 +54,7 @@ mod tests {
         assert!(!looks.has_checked("a", "one"), "it may be about to say that it does not take it");
         looks.record_call("a", Some("one"));
         assert!(looks.has_checked("a", "one") && !looks.has_checked("a", "two") && !looks.has_checked("b", "one"));
-        // The other machine has booted again.
+        // The target has booted again, with another certificate.
         looks.record_call("a", Some("two"));
         assert!(!looks.has_checked("a", "one") && !looks.has_checked("a", "two"));
         looks.record_call("a", Some("two"));
@@ -61,7 +62,7 @@ mod tests {
         looks.record_call("a", None);
         looks.record_call("a", Some("two"));
         assert!(!looks.has_checked("a", "two"));
-        // It is silent since.
+        // The source has not contacted the server since.
         looks.record_call("a", Some("two"));
         lock_mutex(&looks.0).get_mut("a").unwrap().at = Instant::now().checked_sub(RECENT).unwrap();
         assert!(!looks.has_checked("a", "two"));

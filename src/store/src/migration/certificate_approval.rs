@@ -1,6 +1,7 @@
-//! Trust in the two certificates of a migration. A certificate is trusted if the operator has approved it, if the peer verifies it with a
-//! shared secret, or if the migration was ordered without approvals. The server sends the target's certificate to the source only once that
-//! certificate is trusted, and lets the target start only once both certificates are trusted. Pure.
+//! Trust in the two certificates of a migration. A certificate is trusted if the operator has approved it, if the peer
+//! verifies it with a shared secret, or if the migration was ordered without approvals. The server sends the target's
+//! certificate to the source only once that certificate is trusted, and permits the target to start only once both
+//! certificates are trusted. The module performs no I/O.
 
 use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
 use model::migration::{MigrationPeer, MigrationSide};
@@ -11,7 +12,7 @@ const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
 
-/// Reason why a certificate is trusted, or that it is not trusted.
+/// Whether a certificate is trusted, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateTrust {
@@ -52,7 +53,8 @@ impl Migration {
         }
     }
 
-    /// Returns the certificate of the machine with this role, while the migration may still copy.
+    /// Returns the certificate of the machine with this role, unless the migration has already finished copying or has
+    /// ended.
     pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
         let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
         let end = self.find_endpoint(part).filter(|_| copies)?;
@@ -69,8 +71,8 @@ impl Migration {
             MigrationSide::Receive => &self.approved.receiver,
         };
         let own = self.find_endpoint(part).and_then(|end| linux::pem::certificate_fingerprint(&end.certificate));
-        // A machine that claims the secret verifies its peer itself. An impostor gains nothing by the claim: the
-        // certificate of the peer is then trusted, not the impostor's.
+        // A machine that claims to have the secret verifies its peer itself. An impostor gains nothing by the claim:
+        // the server then trusts the certificate of the peer, not the impostor's.
         let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
         match own {
             Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
@@ -91,9 +93,9 @@ impl Migration {
             .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether a missing approval prevents the target from starting. When it starts, the target erases its disks and receives the
-    /// secrets of the allocation. While the target copies, only its own certificate is checked: if the source boots again, the target waits
-    /// for the approval of the source without failing.
+    /// Returns whether a missing approval prevents the target from starting. At the start, the target erases its disks
+    /// and receives the secrets of the allocation. While the target copies, only its own certificate is checked. If the
+    /// source boots again in this phase, the target waits for the approval of the source, and does not fail.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),
@@ -124,7 +126,7 @@ impl Migration {
         (!is_withheld).then(peer)
     }
 
-    /// Returns the migration in which the certificates with these fingerprints are approved.
+    /// Returns the migration after the approval of the certificates with these fingerprints.
     ///
     /// # Errors
     /// Returns an error if a fingerprint matches neither of the current certificates.
@@ -173,8 +175,8 @@ fn opposite_role(part: MigrationSide) -> MigrationSide {
     if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send }
 }
 
-/// Returns the hexadecimal digits of a fingerprint as operators write it: with or without `sha256:`, and with or without the colons that
-/// OpenSSL prints.
+/// Returns the hexadecimal digits of a fingerprint that an operator entered: with or without `sha256:`, and with or
+/// without the colons that OpenSSL prints.
 fn parse_fingerprint(given: &str) -> Result<String, String> {
     let given = given.trim().to_lowercase();
     let given = given.strip_prefix(PREFIX).unwrap_or(&given);

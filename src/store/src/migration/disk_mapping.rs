@@ -1,5 +1,6 @@
-//! Assignment of the target machine's disks to the disk names of the layout: as the order specifies, or else by equal names or hints, or
-//! else in the order of their names if there are as many disks as names. Pure.
+//! Assignment of the target machine's disks to the disk names of the layout. The order's assignments take precedence.
+//! The other disks are assigned by equal names or hints or, if there are as many disks as names, in the order of their
+//! names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -8,7 +9,8 @@ use model::layout::hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by disk name.
+/// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by
+/// disk name of the layout.
 ///
 /// # Errors
 /// Returns all problems of the assignment.
@@ -114,7 +116,7 @@ fn to_marked_disk(name: &str, disk: &Found) -> RecordedDisk {
     }
 }
 
-/// Lists the disks of the machine, and the options that assign them to the disk names of the layout.
+/// Lists the disks of the machine, and the command-line options that assign them to the disk names of the layout.
 fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let serial = |disk: &Found| if disk.serial.is_empty() { String::new() } else { format!(" serial {}", disk.serial) };
     let has = found.iter().map(|disk| {

@@ -1,4 +1,4 @@
-//! Migrations, for tests.
+//! Migrations for tests.
 
 use super::*;
 

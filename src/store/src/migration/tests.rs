@@ -1,4 +1,4 @@
-//! Each row of the two tables of `docs/move-machine.md`.
+//! Tests of each row in the two tables of `docs/move-machine.md`.
 
 use super::testing::{carried, end, ordered, start};
 use super::*;
@@ -6,7 +6,7 @@ use model::migration;
 
 const A: &str = "a";
 const B: &str = "b";
-/// Boots: of A, of B, and the next ones.
+/// Tokens of the first and the second boot of A and of B.
 const A1: TokenHash = [1; 32];
 const A2: TokenHash = [2; 32];
 const B1: TokenHash = [11; 32];
@@ -31,7 +31,7 @@ fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
     succeeds_from(part, boot, Some(A1), Some(A1))
 }
 
-/// B has received all from the first, and A is in the other.
+/// Returns a success of B, which received all data from A's boot `from` while A is in the boot `now`.
 fn succeeds_from(
     part: MigrationSide,
     boot: TokenHash,
@@ -50,7 +50,7 @@ fn after(words: &[MigrationEvent]) -> Migration {
     words.iter().fold(ordered(), |is, word| is.apply_event(word).unwrap_or_else(|why| panic!("{word:?}: {why}")))
 }
 
-/// How each state is come to.
+/// Returns a migration in this state.
 fn in_state(state: MigrationState) -> Migration {
     let copying = [a_stands(A1), b_stands(B1), begins(B1)];
     let mut words = copying.to_vec();
@@ -68,7 +68,7 @@ fn in_state(state: MigrationState) -> Migration {
     is
 }
 
-/// The table of states, row by row: who may run the system, and by what each ends.
+/// Tests the table of states, row by row: which machine may run the system, and which events end each state.
 #[test]
 fn the_table_of_states() {
     use MigrationBoot::{Disk, Ramdisk, Unaffected};
@@ -97,10 +97,10 @@ fn the_table_of_states() {
         (Planned, fails(MigrationSide::Receive, B1, true), Refused),
         (Planned, fails(MigrationSide::Send, A1, true), Refused),
         (Planned, MigrationEvent::Cancelled { off: false }, Cancelled),
-        // All is received, or the operator cancels.
+        // All data is received, or the operator cancels.
         (Copying, succeeds(MigrationSide::Receive, B1), Booting),
         (Copying, MigrationEvent::Cancelled { off: false }, Cancelled),
-        // It has phoned home, or the operator says that it is bad.
+        // The target's system has phoned home, or the operator finishes or cancels the migration.
         (Booting, MigrationEvent::PhonedHome(B1), Done),
         (Booting, MigrationEvent::Finished, Done),
         (Booting, MigrationEvent::Cancelled { off: true }, Cancelled),
@@ -110,7 +110,7 @@ fn the_table_of_states() {
     assert_eq!(after(&[a_stands(A1), b_stands(B1)]).state, Planned);
 }
 
-/// What is told of the allocation, with and without the other machine in its ramdisk.
+/// Tests which role each machine receives, with and without the peer in its ramdisk.
 #[test]
 fn nothing_is_received_before_the_other_stands() {
     use MigrationState::*;
@@ -145,23 +145,24 @@ fn nothing_is_received_before_the_other_stands() {
     );
 }
 
-/// The table of cuts, row by row. What a restarted server knows is the same: `migrations` keeps all of a move in one transaction.
+/// Tests the table of power failures, row by row. A restart of the server changes nothing, since `migrations` stores
+/// each change in one transaction.
 #[test]
 fn the_table_of_cuts() {
     use MigrationState::*;
     let again = |is: &Migration, word: MigrationEvent| is.apply_event(&word).unwrap();
-    // A's power, in `ordered`: another key of another boot.
+    // A loses power in `ordered`: its next boot has another key.
     let is = again(&after(&[a_stands(A1)]), a_stands(A2));
     assert_eq!((is.state, is.sender.as_ref().unwrap().boot), (Ordered, A2));
-    // A's power, in `copying`: the copy is resumed with it.
+    // A loses power in `copying`: the copy is resumed with its next boot.
     let is = again(&in_state(Copying), a_stands(A2));
     assert_eq!((is.state, is.sender.as_ref().unwrap().boot, &is.begun), (Copying, A2, &in_state(Copying).begun));
-    // B's power, in `planned`: nothing was written, and it plans anew.
+    // B loses power in `planned`: nothing was written, and its next boot makes a new plan.
     let is = again(&in_state(Planned), b_stands(B2));
     assert_eq!((is.state, is.begun.is_none()), (Planned, true));
     assert!(is.apply_event(&begins(B1)).is_err(), "the boot that was cut off cannot begin any more");
     assert_eq!(again(&is, begins(B2)).state, Copying);
-    // B's power, in `copying`: what it has begun stays begun, whatever the next boot says.
+    // B loses power in `copying`: the copy remains started, whatever the next boot reports.
     let is = again(&in_state(Copying), b_stands(B2));
     assert!(
         is.apply_event(&succeeds(MigrationSide::Receive, B2)).is_err() && is.boot_target(B) == MigrationBoot::Ramdisk
@@ -169,7 +170,7 @@ fn the_table_of_cuts() {
     let is = again(&is, begins(B2));
     assert!(!is.begun.as_ref().unwrap().only);
     assert_eq!(again(&is, fails(MigrationSide::Receive, B2, true)).state, Copying, "the first boot has written");
-    // B's power, between its report and its boot, or later: it boots from its disk, and nothing gives A its system back.
+    // B loses power between its report and its boot, or later: B boots from its disk, and A cannot get its system back.
     let is = in_state(Booting);
     for word in
         [a_stands(A2), b_stands(B2), MigrationEvent::Cancelled { off: false }, succeeds(MigrationSide::Send, A2)]
@@ -181,13 +182,14 @@ fn the_table_of_cuts() {
     {
         assert_eq!(again(&is, word).state, Booting);
     }
-    // The server, between B's report and its answer: a repeated report is no news.
+    // The server fails between B's report and the response: a repeated report changes nothing.
     assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)), is);
     assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
-    // A and B together.
+    // A and B lose power at the same time.
     let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
     assert_eq!(is.state, Copying);
-    // A's power, when B has received all of its first boot: whatever it has been since, B receives anew.
+    // A loses power after B has received all data from A's first boot: A's system may have run since, so B must receive
+    // the data again.
     let again_at = again(&in_state(Copying), a_stands(A2));
     for (is, from, now, counts) in [
         (&in_state(Copying), Some(A1), Some(A1), true),
@@ -195,7 +197,7 @@ fn the_table_of_cuts() {
         (&in_state(Copying), Some(A1), Some(A2), false),
         (&again_at, Some(A1), Some(A2), false),
         (&again_at, Some(A2), Some(A2), true),
-        // An agent of an earlier version does not say it.
+        // An agent of an earlier version does not report the certificate of the source.
         (&in_state(Copying), None, Some(A1), true),
         (&in_state(Copying), None, Some(A2), false),
     ] {
@@ -207,7 +209,8 @@ fn the_table_of_cuts() {
         again(&in_state(Booting), succeeds_from(MigrationSide::Receive, B1, Some(A1), Some(A2))),
         in_state(Booting)
     );
-    // A's disk cannot be read: the words are kept, and nothing else changes. They go when that is over.
+    // A's disk cannot be read: the message is stored, and nothing else changes. The message is removed once the problem
+    // is solved.
     let says = |boot, words: &str| MigrationEvent::ProblemReported(MigrationSide::Send, boot, words.to_owned());
     let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
     assert_eq!(is, Migration { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
@@ -257,7 +260,7 @@ fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not
     assert!(ordered().apply_event(&b_stands(B1)).is_err());
 }
 
-/// A delayed request of that boot must not let the target copy the disks of a running system.
+/// A delayed request of the source's earlier boot must not permit the target to copy the disks of a running system.
 #[test]
 fn a_source_that_has_booted_its_system_does_not_stand_in_that_boot() {
     let left = after(&[succeeds(MigrationSide::Send, [1; 32])]);
@@ -279,7 +282,7 @@ fn failures_are_counted_once_a_boot_and_end() {
         assert_eq!((is.failures, is.should_retry()), (number, number < ATTEMPTS));
     }
     assert_eq!((is.state, is.words_b.as_str()), (MigrationState::Copying, "why"));
-    // Whoever has written without having asked has begun.
+    // A target that has written without permission has started the copy.
     let is = in_state(MigrationState::Planned).apply_event(&fails(MigrationSide::Receive, B1, false)).unwrap();
     assert_eq!((is.state, is.boot_target(B)), (MigrationState::Copying, MigrationBoot::Ramdisk));
     assert!(is.apply_event(&succeeds(MigrationSide::Receive, B1)).is_err(), "A may run");

@@ -138,8 +138,8 @@ impl Migration {
                 Err("this boot has not started to receive the data of the migration".to_owned())
             }
             (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
-            // The boot was sent to the installed system before the migration was ordered. Once a later boot waits in its ramdisk, a delayed
-            // report of that boot proves nothing.
+            // This boot continued into the installed system before the migration was ordered. Once a later boot waits
+            // in its ramdisk, a delayed report of the earlier boot proves nothing.
             (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
                 Ok(Migration { left: Some(boot), ..self.clone() })
             }
@@ -153,7 +153,8 @@ impl Migration {
         }
     }
 
-    /// Returns whether the source is still in the boot in which it sent all data. A later boot is noticed only if it has registered.
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot is detected only once it
+    /// has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == migration::certificate_digest(&sender.certificate));
@@ -179,8 +180,8 @@ impl Migration {
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
                 next.state = MigrationState::Refused
             }
-            // The target has written without permission. It must pass the point of no return before it may report that everything was
-            // received.
+            // The target has written without permission. It must be permitted to pass the point of no return before it
+            // may report that everything was received.
             (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
                 next.state = MigrationState::Copying;
                 next.begun = Some(StartedCopy {

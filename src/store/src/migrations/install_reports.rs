@@ -1,4 +1,4 @@
-//! Install reports of machines in a migration, and of machines whose migration has ended.
+//! Handling of install reports of machines whose migration is live or has ended.
 
 use super::{MigrationUpdate, apply_event};
 use crate::barred_allocations::bar_allocations;
@@ -70,8 +70,8 @@ fn success_event(
     Ok(MigrationEvent::Succeeded { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
 }
 
-/// Handles a report of a machine whose migration has ended. A repeated success of the boot that received the system is acknowledged. Other
-/// reports are handled as for a machine without a migration.
+/// Handles a report of a machine whose migration has ended. If the boot that received the system repeats its report of
+/// success, the report is acknowledged. Other reports are handled as for a machine without a migration.
 fn handle_repeated_report(
     transaction: &Transaction,
     machine: &str,
@@ -84,7 +84,7 @@ fn handle_repeated_report(
     let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
     let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
     if !report.success && !report.untouched && is_taken_back && is.b == machine {
-        // The target has written without permission: nothing may be booted from its disks.
+        // The target has written without permission: it must not boot from its disks.
         bar_allocations(transaction, machine, &is.allocation, &is.id)?;
     }
     if !report.success {

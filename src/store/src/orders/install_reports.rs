@@ -1,4 +1,4 @@
-//! Reports at the end of an installation, and their effects on the record of the machine and on its order.
+//! Handling of reports at the end of an installation: their effects on the record of the machine and on its order.
 
 use crate::barred_allocations::lift_bar;
 use crate::confirmation::{ConfirmedBy, insert_confirmation};
@@ -22,11 +22,11 @@ pub struct ReportOutcome {
     pub news: bool,
     /// True if the machine should start another attempt immediately.
     pub retry: bool,
-    /// Order to which the report refers, as it is after the report.
+    /// Order to which the report refers, in its state after the report.
     pub order: Option<ReinstallOrder>,
-    /// Whether the installation has succeeded; `None` if the report refers to another order than the open one.
+    /// Whether the installation has succeeded; `None` if the report refers to an order other than the open one.
     pub over: Option<bool>,
-    /// Reason why the reported success is not valid. In that case, nothing was recorded.
+    /// Reason why the reported success is not valid. If set, nothing was recorded.
     pub unproven: Option<UnprovenReason>,
 }
 
@@ -77,7 +77,7 @@ impl ServerState {
     }
 }
 
-/// Records the effect of a report: a proven success, or a failure if `effect` is `None`.
+/// Records the effect of a report: the `effect` of a proven success, or a failure if `effect` is `None`.
 fn record_effect(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
@@ -92,7 +92,7 @@ fn record_effect(
     let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
     let is_recorded = effect != Some(SuccessEffect::NoEffect);
     let mut reported = ReportOutcome { order: order.clone().filter(|_| is_recorded), ..ReportOutcome::default() };
-    // An unconfirmed machine boots its installed system, whatever is ordered.
+    // An unconfirmed machine boots its installed system, even if a reinstall is ordered.
     let is_about_it = order.is_some() || before.order.is_none() || before.unconfirmed;
     match (effect, order) {
         (Some(effect), _) => record_success(transaction, (machine, allocation), before, effect, report)?,
@@ -128,8 +128,9 @@ fn record_success(
     }
 }
 
-/// Confirms a machine whose report of success contains the install marker on record: the database then has its current installation on
-/// record. A machine in a migration is not confirmed, since its own disks do not show what the other machine has received.
+/// Confirms a machine if its report of success contains the recorded install marker, which proves that the database has
+/// recorded the current installation. A machine in a migration is not confirmed, since its own disks do not show what
+/// the other machine has received.
 fn confirm_by_report(
     transaction: &Transaction,
     machine: &str,
@@ -144,8 +145,9 @@ fn confirm_by_report(
     Ok(())
 }
 
-/// Returns the reported marker if it names this allocation, and the server has no record of its installation. That is the case if the
-/// report is a failure, or if the machine needs confirmation and the recorded marker differs from it.
+/// Returns the reported marker if it names this allocation, and describes an installation that the server has not
+/// recorded. That is the case if the report is a failure, or if the machine needs confirmation and the recorded marker
+/// is a different one.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,
@@ -203,9 +205,9 @@ fn record_installed(
     };
     let layout = if report.marker.as_ref().is_some_and(is_other) { None } else { layout };
     let marker = report.marker.as_ref().and_then(|marker| serde_json::to_string(marker).ok());
-    // Its disks contain this installation, whatever was copied to them before.
+    // The machine's disks now contain this installation, and no longer a system that was copied to them before.
     lift_bar(transaction, machine, None)?;
-    // A report of a system that was only found and booted does not list volumes.
+    // If the agent only found and booted an installed system, its report does not list volumes.
     let volumes = report.burn.as_ref().and_then(|_| serde_json::to_string(&report.volumes).ok());
     transaction.execute(
         "UPDATE allocations SET succeeded = 1, image = ?3, layout = coalesce(?4, layout), marker = ?5, begun = NULL,

@@ -1,5 +1,5 @@
-//! Boots to which the installation is served, and the start, continuation and end of the steps of a management
-//! controller.
+//! Tests of the boots to which the installation is served, and of the start, continuation and end of the steps of a
+//! management controller.
 
 use super::*;
 use crate::next_boot::decide_boot;
@@ -61,7 +61,7 @@ fn only_a_boot_after_the_last_restart_receives_its_installation() {
         (Some(&run(RunPhase::Changing, 0, &steps)), LATE, "wait"),
         (Some(&run(RunPhase::Restarting, 1, &steps)), LATE, "wait"),
         (Some(&run(RunPhase::Booting, 1, &steps)), LATE, "wait"),
-        // A failure is retried by a later boot, from the step that failed, and not forever.
+        // A later boot retries from the failed step. The number of retries is limited.
         (Some(&failed(1)), EARLY, "wait"),
         (Some(&failed(1)), LATE, "start at 1"),
         (Some(&failed(ATTEMPTS)), LATE, "wait"),
@@ -75,7 +75,7 @@ fn completed_steps_are_neither_repeated_nor_counted_for_another_installation() {
     let done = run(RunPhase::Done, 2, &[ResetBios, Reboot]);
     let failed = OutOfBandRun { failures: ATTEMPTS, ..run(RunPhase::Failed, 1, &[ResetBios, Reboot]) };
     for (stored, wanted, expected) in [
-        // Another order, and another allocation.
+        // A different order, and a different allocation.
         (&done, request("p", &[ResetBios, Reboot]), "start at 0"),
         (&done, OutOfBandRequest { allocation: "b".to_owned(), ..request("o", &[ResetBios, Reboot]) }, "start at 0"),
         // A corrected template: the factory reset that was completed is not repeated.
@@ -107,7 +107,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     let open = || ServerState::open(&dir.path().join("state.sqlite"), Duration::ZERO).unwrap();
     let (state, runtime) = (open(), runtime());
     let wanted = || request("", &[ResetBios]);
-    // A boot that is not the machine's current one starts nothing.
+    // A boot that is not the machine's current one does not start a run.
     let early = boot(EARLY);
     assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(false));
     assert_eq!(runtime.block_on(state.list_active_runs()).unwrap(), []);
@@ -122,7 +122,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     let restarted = "2026-11-27T10:30:00Z".to_owned();
     let booting = OutOfBandRun { restarted, ..started.with_phase(RunPhase::Booting) };
     assert!(runtime.block_on(state.replace_run(&started, Some(booting.clone()))).unwrap());
-    // The restart has ended the boot, and a decision about an earlier state of the run changes nothing.
+    // The restart has ended the boot. A decision that was made for an earlier state of the run changes nothing.
     let current = runtime.block_on(state.list_active_runs()).unwrap().remove(0).1;
     assert_eq!(current.unwrap().over, Some(false));
     assert!(!runtime.block_on(state.replace_run(&started, None)).unwrap());
@@ -135,7 +135,7 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     register(&state, &late);
     assert_eq!(runtime.block_on(state.admit_boot(&late, wanted())).unwrap(), BootAdmission::Admitted);
 
-    // The run follows the machine to its new id, and a freed machine starts over.
+    // The run is transferred to the machine's new id, and deleted when the machine is freed.
     let renamed = state.run_durably(|transaction| rename_run(transaction, "m", "n"));
     runtime.block_on(renamed).unwrap();
     assert_eq!(runtime.block_on(state.find_out_of_band_run("m")).unwrap(), None);
@@ -162,7 +162,7 @@ fn boots_that_the_steps_cause_are_not_attempts_of_the_order() {
     };
     store_run(&transaction, &run(RunPhase::Booting, 0, &[Reboot])).unwrap();
     assert_eq!(boots(5), Some(1));
-    // The run of another order does not matter, and neither does one that is done.
+    // A run of another order, or a completed run, has no effect.
     store_run(&transaction, &OutOfBandRun { order: "p".to_owned(), ..run(RunPhase::Booting, 0, &[Reboot]) }).unwrap();
     assert_eq!(boots(1), Some(2));
     store_run(&transaction, &run(RunPhase::Done, 1, &[Reboot])).unwrap();

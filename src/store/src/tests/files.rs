@@ -1,4 +1,4 @@
-//! Files of databases: of before, of somebody else, and damaged.
+//! Tests of database files: of earlier versions, of other programs, and damaged.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
         assert_eq!((now.layout_id.as_deref(), now.layout, now.image), (Some("default"), None, None));
         assert_eq!(wait(state.decide_next_boot("m", FileAllocation::Allocated("a".to_owned()))).next, BootTarget::Disk);
     }
-    // Its first reinstall is one like any other.
+    // The first reinstall in the upgraded database works like any other.
     let state = open(&dir);
     let OrderOutcome::Placed(order) = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) else {
         panic!()
@@ -60,7 +60,7 @@ fn a_database_of_before_is_opened_and_keeps_what_it_knows() {
     wait(state.handle_report("m", "a", BOOT, &report(true, &order.id)));
     let now = standing(&state, "m");
     assert_eq!((now.image.as_deref(), now.layout, now.order), (Some("i1"), Some(layout), None));
-    // And a first installation works in it.
+    // A first installation works as well.
     install(&state, "n");
     assert!(standing(&state, "n").succeeded);
 }
@@ -74,7 +74,8 @@ fn a_file_that_is_no_database_is_refused() {
     assert!(error.contains("open the database") && error.contains("not a database"), "{error}");
 }
 
-/// Sectors that come back as zeros or as something else, and files that end too early: the database is refused, or it still knows.
+/// Tests databases with zeroed or altered sectors, and truncated ones: the database is refused, or still contains the
+/// installation.
 #[test]
 fn a_damaged_database_never_makes_an_installation_of_what_is_installed() {
     const SECTOR: usize = 512;

@@ -1,4 +1,4 @@
-//! Selection of the record of an allocation's fields that belongs to the installation.
+//! Tests which record of an allocation's fields becomes the record of the installation.
 
 use super::*;
 use crate::{AllocationFields, InstalledAllocation};
@@ -89,7 +89,7 @@ fn secrets_are_recorded_as_they_were_sent() {
         let secrets = BTreeMap::from([("user_data".to_owned(), value.to_owned())]);
         wait(state.record_sent_secrets("m", "a", has_begun, secrets));
     };
-    // Neither fails without a record.
+    // Neither call fails if there is no record.
     send(false, "u0");
     send(true, "u0");
     serve(&state, "", &fields("h", "u0"));

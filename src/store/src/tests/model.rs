@@ -1,8 +1,8 @@
-//! What must be true of an order after each step, kept next to the database by the plainest means.
+//! Model of the expected state of an order after each step, computed without the database.
 
 use super::*;
 
-/// What can happen to a machine that is installed.
+/// Event of an installed machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Order,
@@ -11,12 +11,12 @@ pub(super) enum Step {
     Success,
     Untouched,
     Failed,
-    /// At the proof that what was to be kept is what it was.
+    /// A failure in the verification of the preserved disks.
     Changed,
-    /// A success of the order before the open one, or of one that never was.
+    /// A success of the order before the open one, or of an order that never existed.
     Stale,
     StaleFailure,
-    /// A success that names no order.
+    /// A success without the id of an order.
     Nameless,
     Cancel,
 }
@@ -35,7 +35,7 @@ pub(super) const STEPS: [Step; 11] = [
     Step::Cancel,
 ];
 
-/// What must be true, kept beside the database by the plainest means.
+/// Expected state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     /// Installed image.
@@ -50,7 +50,7 @@ pub(super) struct OpenOrder {
     pub(super) attempts: u32,
     pub(super) begun: bool,
     pub(super) given_up: bool,
-    /// An attempt at this very order has begun.
+    /// True if an attempt at this order has started.
     pub(super) seen: bool,
 }
 
@@ -79,12 +79,12 @@ impl Expected {
                 next.image = open.image;
                 None
             }
-            // No attempt at this order has begun.
+            // No attempt at this order has started.
             Step::Success => self.open.clone(),
-            // Whoever was to begin: it is all still there.
+            // The attempt has written nothing, even if it had started.
             Step::Untouched => None,
             Step::Failed => Some(OpenOrder { begun: true, given_up: given_up || attempts >= 3, ..open }),
-            // Whatever is left of the attempts.
+            // The order is abandoned, however many attempts remain.
             Step::Changed => Some(OpenOrder { begun: true, given_up: true, ..open }),
             Step::Cancel if !begun => None,
             Step::Cancel | Step::Stale | Step::StaleFailure | Step::Nameless => self.open.clone(),
@@ -110,11 +110,11 @@ impl OpenOrder {
     }
 }
 
-/// A machine and what its agents know.
+/// Machine with the state of its agents.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Actor {
     pub(super) machine: String,
-    /// Id of the order that the agent has seen last, also when it is closed.
+    /// Id of the last order that the agent received, even if the order is closed.
     pub(super) seen: String,
     pub(super) stale: String,
     pub(super) orders: u32,

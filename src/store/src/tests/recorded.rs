@@ -1,4 +1,4 @@
-//! A database that the version of commit 7cf8cba wrote (`testdata/recorded`): every record keeps its meaning.
+//! Tests that every record in a database written by commit 7cf8cba (`testdata/recorded`) keeps its meaning.
 
 use super::*;
 use crate::migration::MigrationState;
@@ -28,7 +28,7 @@ fn next_boot(state: &ServerState, number: u32, allocation: &str) -> BootTarget {
     wait(state.decide_next_boot(&id(number), FileAllocation::Allocated(allocation.to_owned()))).next
 }
 
-/// The disks of `storage` that a started attempt has announced.
+/// Disks of `storage`, as announced by a started attempt.
 fn storage_disks(number: u32) -> Vec<(String, String, Option<WipePolicy>, usize)> {
     let disk = |device: &str, letter: &str, promise, creations| {
         (format!("/dev/{device}"), format!("S{number:02x}{letter}"), Some(promise), creations)

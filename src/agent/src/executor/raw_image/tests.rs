@@ -29,12 +29,12 @@ fn the_partition_that_the_image_has_for_a_seed_is_found() {
     table.partitions[2].signatures = vec![signature("vfat", "CIDATA")];
     let found = SeedFilesystem { device: "/dev/nvme0n1p3".into(), path: None };
     assert_eq!(find_seed(&"/dev/nvme0n1".into(), &table), Some(found));
-    // The seed is only written to a vfat.
+    // The seed is only written to a vfat filesystem.
     for kind in ["iso9660", "ext4"] {
         table.partitions[2].signatures = vec![signature(kind, "cidata")];
         assert_eq!(find_seed(&"/dev/sda".into(), &table), None, "{kind}");
     }
-    // mkfs.vfat preserves lowercase letters, and the layout may have uppercase ones.
+    // mkfs.vfat preserves lowercase letters, and the label in the layout may be uppercase.
     table.partitions[2].signatures = vec![signature("vfat", "cidata")];
     let wanted = ExpectedFilesystem { path: String::new(), ..expected(3, FilesystemFormat::Vfat, Some("CIDATA")) };
     assert_eq!(verify_filesystem(&"/dev/sda".into(), &wanted, &table).unwrap(), "uuid-vfat");

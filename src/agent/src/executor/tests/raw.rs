@@ -1,9 +1,9 @@
-//! Raw images, and disks that are installed already.
+//! Tests of raw images, and of disks that already contain a system.
 
 use super::*;
 use operations::MountReadOnly;
 
-/// A whole disk with an ext4 that has these files.
+/// Returns an unpartitioned disk with an ext4 filesystem that contains these files.
 pub(super) fn installed(files: &[(&str, &str)]) -> TestLoopDevice {
     let disk = TestLoopDevice::new(16 << 20, 512);
     linux::process::ToolCommand::new("mkfs.ext4").args(["-q", disk.path().as_str()]).run().unwrap();
@@ -28,7 +28,7 @@ pub(super) fn root_on(disk: &TestLoopDevice, options: &[&str]) -> MountFilesyste
     }
 }
 
-/// A raw image in a file: a GPT with one ext4.
+/// Creates a raw image file: a GPT with one ext4 filesystem.
 fn raw_image(directory: &Path) -> image::ImageSource {
     let path = directory.join("disk.raw");
     let script = format!(
@@ -79,11 +79,11 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
 
     let error = burned(&burn(UUID)).unwrap_err().to_string();
     assert!(error.contains(&format!("{UUID} of {} is also used by /dev/sdb1", disk.partition(1))), "{error}");
-    // In a reinstall, the UUIDs that the target disk itself has are not duplicates.
+    // In a reinstall, UUIDs on the target disk itself are not duplicates.
     assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
 }
 
-/// A config drive as a conductor sends it: found by its label, with what is in it.
+/// Tests a config drive as a conductor sends it. It must be found by its label, with its content.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_filesystem_is_put_behind_a_raw_image() {
@@ -139,7 +139,7 @@ fn loop_what_is_installed_already_is_never_written() {
     assert!(read_only.contains("Read-only file system"), "{read_only}");
     let error = session.run_stage(&plan.stages[1]).unwrap_err().to_string();
     assert!(error.starts_with("load /vmlinuz for kexec: "), "{error}");
-    // Not even devices recorded as made by this session are wiped, because the system is not incomplete.
+    // Even devices that this session has created are not wiped, because the system is complete.
     session.leave_session(plan.state_after_failure(1));
     assert!(busy_device_users::list_mounts_below(dir.path()).is_empty());
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");

@@ -1,4 +1,4 @@
-//! Plans that fail or are refused before the first write, and identities that have changed.
+//! Tests of plans that fail or are refused before the first write, and of changed disk identities.
 
 use super::*;
 

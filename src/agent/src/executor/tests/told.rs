@@ -1,4 +1,4 @@
-//! What is told of a run, and what is taken back.
+//! Tests of the reports of a run, and of its undo list.
 
 use super::*;
 use model::allocation::Allocation;
@@ -79,7 +79,7 @@ fn what_is_received_gets_its_marker_only_while_the_move_stands() {
     }
 }
 
-/// Its own system may have run in between.
+/// The other machine's system may have run in between.
 #[test]
 fn what_was_received_gets_no_marker_when_the_other_machine_has_booted_again() {
     let stands = SessionOp::MoveStands(MoveStands { order: "o-7".into() });
@@ -120,12 +120,12 @@ fn a_failure_tells_what_was_done_until_then() {
     let mut session = bench.session();
     let done = DiskChanges { kept: vec![PreservationProof::default()], ..DiskChanges::default() };
     session.facts.done = done.clone();
-    // No kernel was loaded that could be reported.
+    // No kernel was loaded, so there is nothing to report.
     let plan = plan(vec![(StageName::ReportFinal, vec![Operation::Run(SessionOp::Report(FinalReport::default()))])]);
     assert_eq!(*session.run_plan(&plan).unwrap_err().done, done);
 }
 
-/// What the operations of a run have noted is taken back from the newest to the oldest, and what has ended is not.
+/// Operations are undone from the newest to the oldest. Operations that have already ended are not undone.
 #[test]
 fn the_undo_log_is_the_run_backwards() {
     let array = |device: &str| {

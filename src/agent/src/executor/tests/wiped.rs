@@ -1,4 +1,5 @@
-//! A wipe of a disk that has copies of BlueStore labels, next to a preserved partition and an unlisted disk with the same content.
+//! Tests the wipe of a disk that has copies of BlueStore labels. A preserved partition and an unlisted disk have the
+//! same content.
 
 use super::*;
 use linux::storage::partition_table::write_partition_table;
@@ -14,7 +15,8 @@ const SIZE: u64 = 12 * GIB;
 const SECOND: u64 = 10 * GIB + 512 * MIB;
 const LABEL: &[u8] = b"bluestore block device\n";
 
-/// Start and end of the ranges that are zeroed on a disk with old partitions from 1 MiB to [`SECOND`], and from there to the last MiB.
+/// Start and end of the zeroed ranges on a disk with two old partitions: from 1 MiB to [`SECOND`], and from there to
+/// the last MiB.
 const ZEROED: [(u64, u64); 11] = [
     (0, 7 * MIB),
     (GIB, GIB + 4096),
@@ -29,7 +31,7 @@ const ZEROED: [(u64, u64); 11] = [
     (SIZE - 3 * MIB, SIZE),
 ];
 
-/// A sparse disk that has labels at both ends of each range of [`ZEROED`], inside and outside.
+/// Sparse disk with labels directly inside and outside both ends of each range in [`ZEROED`].
 struct LabelledDisk {
     disk: TestLoopDevice,
     sector: u64,
@@ -49,7 +51,7 @@ impl LabelledDisk {
         all.flatten().filter(|at| *at < SIZE).collect()
     }
 
-    /// Writes a table with these partitions, given as start and end, and returns the disk as in an inventory.
+    /// Writes a partition table with these partitions, given as start and end. Returns the disk as in an inventory.
     fn partitioned(&self, partitions: &[(u64, u64)]) -> InventoryDisk {
         let numbered = || (1..).zip(partitions.iter().copied());
         let sectors: Vec<_> =
@@ -100,7 +102,7 @@ impl LabelledDisk {
     }
 }
 
-/// One partition for each disk; a reinstall keeps the second disk.
+/// Returns a layout with one partition on each disk. A reinstall preserves the second disk.
 fn layout(wiped: &LabelledDisk, kept: &LabelledDisk) -> Layout {
     let disk = |device: &DevicePath, wipeonreinstall| DiskSpec {
         device: device.as_str().into(),
@@ -141,7 +143,7 @@ fn reinstall_up_to(last: StageName, layout: &Layout, inventory: &Inventory) -> V
     let stages = stages.map(|stage| (stage.name, stage.operations)).collect();
     session.run_plan(&plan(stages)).map_err(|failure| failure.error).unwrap();
     session.leave_session(FailureState::Complete);
-    // The link of a created filesystem.
+    // The symbolic link to a created filesystem.
     let _ = fs::remove_file(Path::new("/dev/disk/by-uuid").join(root_uuid));
     verdicts
 }
@@ -172,7 +174,7 @@ fn loop_copies_of_labels_are_zeroed_to_the_sector_and_neither_on_a_kept_nor_on_a
         assert_eq!(left, wiped.outside(), "sectors of {sector_bytes} bytes");
         assert!(wiped.content().values().all(|sector| sector.starts_with(LABEL)));
 
-        // The table of the interrupted attempt is gone; what is created now zeroes copies as well.
+        // The partition table of the interrupted attempt is gone. Creating the new one also zeroes old copies.
         let inventory = Inventory { disks: [&[wiped.found()], &inventory.disks[1..]].concat(), ..inventory };
         reinstall_up_to(StageName::StorageFormat, &layout, &inventory);
         assert!(others() == before, "a disk that is not wiped has changed");

@@ -14,7 +14,7 @@ use std::process::{Child, Command as Process};
 /// Timeout of a scenario, which usually takes seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Process of Ironic that contains API and conductor, with its files in a separate directory.
+/// Ironic process that contains both API and conductor, with its files in a separate directory.
 pub(crate) struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,
@@ -101,7 +101,7 @@ impl Ironic {
         self.ask(Method::PUT, &format!("nodes/{name}/states/provision"), wish);
     }
 
-    /// Waits for one of these states. Returns all states on the way with their times.
+    /// Waits for one of these states. Returns all intermediate states with their times.
     pub(crate) fn until(&self, name: &str, states: &[&str]) -> String {
         let (began, mut history, mut last) = (Instant::now(), Vec::new(), String::new());
         loop {
@@ -141,7 +141,7 @@ impl Ironic {
         mac
     }
 
-    /// Enrolls a node that can be deployed without cleaning, with a template that its trait selects.
+    /// Enrolls a node that can be deployed without cleaning. Its trait selects a template.
     pub(crate) fn with_template(&self, name: &str, steps: &Value) -> String {
         let mac = self.enroll(name, "fake", &json!({"cpu_arch": "x86_64"}));
         self.ask(

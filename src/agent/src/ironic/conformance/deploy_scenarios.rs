@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::thread::JoinHandle;
 
-/// Simulated machine that was switched on.
+/// Simulated machine that is switched on.
 pub(crate) struct Booted {
     pub paper: Arc<Paper>,
     pub run: JoinHandle<Result<IronicEnding>>,
@@ -85,7 +85,7 @@ pub(crate) fn manual_cleaning(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Aborts a deploy. Ironic does not notify the agent of it: the running step completes, and the next one is not started.
+/// Aborts a deploy. Ironic does not notify the agent, so the running step completes, and the next one is not started.
 pub(crate) fn abort(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("aborted", &two_steps());
     ironic.target("aborted", "active");

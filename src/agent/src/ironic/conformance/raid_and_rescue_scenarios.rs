@@ -1,4 +1,4 @@
-//! Simulated machines beyond a plain deploy: inspection, arrays, `direct`, rescue, service.
+//! Scenarios with simulated machines other than a plain deploy: inspection, arrays, `direct`, rescue, service.
 
 use super::super::steps::tests::{Paper, machine};
 use super::super::*;
@@ -47,7 +47,8 @@ pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Deploys on arrays with the step `deploy.create_configuration`, which was proposed for Ironic; current versions of Ironic lack it.
+/// Deploys on arrays with the step `deploy.create_configuration`, which was proposed for Ironic. Current versions of
+/// Ironic lack it.
 pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
         "delete_configuration": true});
@@ -102,7 +103,7 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
     history
 }
 
-/// The conductor accepts the partition image, and the agent's error contains the remedy.
+/// Tests a partition image: the conductor accepts it, and the agent's error contains the remedy.
 pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
     let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
     let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));

@@ -1,5 +1,5 @@
-//! Slots for connections. Any machine on the network can connect, so at the limit a connection that has presented no token is closed: the
-//! oldest such connection of the address that has the most.
+//! Slots for connections. Any machine on the network can connect. At the limit, a connection that has not presented a
+//! token is therefore closed: the oldest one from the address with the most such connections.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -41,12 +41,13 @@ pub(crate) enum SlotResult {
     Place(ConnectionSlot),
     /// The address has too many connections.
     TooManyOfAddress,
-    /// All slots are in use; one will be freed soon if a connection can be closed.
+    /// All slots are in use. If a connection can be closed, a slot will be freed soon.
     Full,
 }
 
 impl ConnectionSlots {
-    /// Allocates a slot for a connection of that address. If all are in use, closes a connection without a token.
+    /// Allocates a slot for a connection from this address. If all slots are in use, closes a connection without a
+    /// token.
     pub(crate) fn try_allocate(&self, address: IpAddr, all: usize, of_one_address: usize) -> SlotResult {
         let mut taken = lock_mutex(&self.0);
         if taken.count_of_address(address) >= of_one_address {
@@ -62,8 +63,8 @@ impl ConnectionSlots {
         SlotResult::Place(ConnectionSlot { places: self.clone(), place })
     }
 
-    /// Allocates a slot as [`ConnectionSlots::try_allocate`] does, and waits for one if all are in use. Returns `None` if the address has too many
-    /// connections.
+    /// Allocates a slot as [`ConnectionSlots::try_allocate`] does, but waits if all slots are in use. Returns `None` if
+    /// the address has too many connections.
     pub(crate) async fn wait_for_slot(
         &self,
         address: IpAddr,
@@ -102,11 +103,11 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes the oldest connection without a token, of the address with the most connections.
+    /// Closes the oldest connection without a token from the address that has the most of them.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();
-        // The first one with the maximum is the oldest.
+        // The first connection with the maximum is the oldest.
         let most = without_token().map(|place| of(place.address)).max().unwrap_or_default();
         if let Some(place) = without_token().find(|place| of(place.address) == most) {
             place.gives_way.notify_one();

@@ -1,4 +1,4 @@
-//! What a conductor, and whoever is none, gets over the wire.
+//! Tests of the server's responses to a conductor, and to unauthenticated clients.
 
 use super::super::certificate;
 use super::super::command_result::CommandFault;
@@ -53,7 +53,8 @@ fn a_conductor_is_served_and_others_are_not() {
     assert_eq!(answer.json::<Value>().unwrap(), json!({"faultcode": "Client", "faultstring": words}));
 }
 
-/// A server with short bounds lets go of a client that is slow because the host is busy: it asks again.
+/// Repeats a request. A server with short timeouts may close the connection of a client that is slow because the host
+/// is busy.
 fn patiently<T>(ask: impl Fn() -> reqwest::Result<T>) -> T {
     let began = std::time::Instant::now();
     loop {
@@ -82,7 +83,7 @@ fn one_that_sends_too_much_or_too_slowly_is_let_go() {
     }
 }
 
-/// As many connections as one address may have are open, and say nothing.
+/// An address has the maximum number of connections, all of which are silent.
 #[test]
 fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
     let host = serve_with(Arc::new(Nothing), ServerLimits { of_an_address: 2, ..BOUNDS });
@@ -96,7 +97,7 @@ fn who_holds_all_that_one_address_may_have_keeps_nobody_else_out() {
     drop(silent);
 }
 
-/// Returns a client whose connections come from that loopback address.
+/// Returns a client that connects from this loopback address.
 fn client_at(last: u8) -> Client {
     let other = linux::http::client_builder(Some(Duration::from_secs(20)))
         .danger_accept_invalid_certs(true)
@@ -104,7 +105,7 @@ fn client_at(last: u8) -> Client {
     other.build().unwrap()
 }
 
-/// Opens a connection from that loopback address, on which nothing is sent.
+/// Opens a silent connection from this loopback address.
 fn silent_from(host: &str, last: u8) -> std::net::TcpStream {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
     use std::os::fd::AsRawFd;
@@ -120,21 +121,21 @@ fn silent_connections_of_several_addresses_do_not_keep_the_conductor_out() {
     let host = serve_with(Arc::new(Nothing), BOUNDS);
     let silent: Vec<_> = (10..15).flat_map(|last| (0..8).map(move |_| last)).collect();
     let silent: Vec<_> = silent.into_iter().map(|last| silent_from(&host, last)).collect();
-    // Faster than the handshake timeout of the silent clients.
+    // The request finishes before the handshake of the silent clients times out.
     let began = std::time::Instant::now();
     let answer = client_at(2).get(format!("https://{host}/")).timeout(Duration::from_secs(8)).send();
     assert_eq!(answer.unwrap().status(), 200, "after {:?}", began.elapsed());
     drop(silent);
 }
 
-/// The memory that this process has, in KiB.
+/// Returns the resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Alone in its process, as its memory is measured: see `scripts/ironic`.
+/// Runs alone in its process, because the memory of the process is measured (see `scripts/ironic`).
 #[test]
 #[ignore = "measures the memory of the process, so it runs alone"]
 fn alone_ten_thousand_wrong_tokens_cost_no_memory() {
@@ -165,7 +166,7 @@ fn what_speaks_an_older_tls_or_none_is_not_answered() {
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }
 
-/// The command runs, and its conductor asks for the list meanwhile.
+/// While a command runs, its conductor requests the list of commands.
 #[test]
 fn a_command_that_runs_keeps_nobody_from_asking() {
     let (work, gate) = held();
@@ -181,7 +182,7 @@ fn a_command_that_runs_keeps_nobody_from_asking() {
     gate.send(Ok(Some(json!({"clean_result": null})))).unwrap();
 }
 
-/// Takes whatever certificate there is.
+/// Certificate verifier that accepts any certificate.
 #[derive(Debug)]
 struct Anybody(Arc<rustls::crypto::CryptoProvider>);
 
@@ -219,7 +220,7 @@ mod anybody {
     }
 }
 
-/// A request with one thing wrong in it, or several.
+/// Returns a request with one or more random errors.
 fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
     let body = json!({"name": "standby.sync", "params": {}}).to_string();
     let head = format!(
@@ -241,7 +242,7 @@ fn damaged(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-/// The bytes are the same in every run.
+/// The random bytes are the same in every run.
 #[test]
 fn whatever_is_sent_the_next_one_is_served() {
     let short = Duration::from_millis(200);

@@ -10,8 +10,8 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use plan::request_from_allocation;
 
-/// Decides between installation and reinstall. A reinstall replaces the installation with the newest marker of this node. Refuses to erase
-/// disks that the layout preserves, unless an installation was requested explicitly.
+/// Decides between installation and reinstall. A reinstall replaces the installation with the newest marker of this
+/// node. Fails if disks that the layout preserves would be erased, unless an installation was requested explicitly.
 pub(crate) fn decide_install_mode(
     machine: &str,
     wish: RequestedMode,

@@ -1,4 +1,4 @@
-//! Steps that are not part of a deploy's plan. Each has its own plan.
+//! Steps that are not part of a deploy's plan. Each of them has its own plan.
 
 use super::super::deploy_args::IronicNode;
 use super::super::inject_files::{self, FileDestination};
@@ -46,7 +46,7 @@ impl StepRunner {
         Ok(json!({ "erased": done.erased, "left_alone": left }))
     }
 
-    /// Writes a whole-disk image. The step requires no layout, and the contents of the image are not inspected.
+    /// Writes a whole-disk image. The step does not require a layout, and does not inspect the contents of the image.
     pub(super) fn write_image(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         if lock_mutex(&self.begun).is_some() {
             return Err(step_refusal(
@@ -75,11 +75,12 @@ impl StepRunner {
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
-    /// Makes the machine boot from its disks. If an image was installed with a layout, its boot loader is already installed. For a
-    /// whole-disk image the boot entry of the firmware is created now, because the image's partitions were not known before it was written.
+    /// Makes the machine boot from its disks. If an image was installed with a layout, its boot loader is already
+    /// installed. For a whole-disk image, the firmware's boot entry is created now, because the partitions of the image
+    /// were not known before it was written.
     ///
     /// # Errors
-    /// Refuses if nothing was installed in this boot, or the written image contains nothing that this machine could boot.
+    /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.
     pub(crate) fn install_bootloader(&self, boots_by_bios: bool) -> Result<()> {
         let written = lock_mutex(&self.written).clone();
         let Some(WrittenImage { disk, subject }) = written else {

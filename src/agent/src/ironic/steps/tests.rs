@@ -1,4 +1,4 @@
-//! Steps planned over inventories, by hands that touch nothing.
+//! Tests of steps on inventories, with an executor that accesses no device.
 
 mod arrays;
 mod paper;
@@ -18,7 +18,7 @@ pub(crate) fn machine(name: &str) -> Inventory {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The system on one disk.
+/// Returns a layout with the system on one disk.
 pub(crate) fn one_disk() -> Value {
     json!({
         "id": "one",
@@ -34,7 +34,7 @@ pub(crate) fn one_disk() -> Value {
     })
 }
 
-/// The same for a disk that the machine does not have.
+/// Returns the layout of [`one_disk`], but for a disk that the machine does not have.
 pub(crate) fn elsewhere() -> Value {
     serde_json::from_str(&one_disk().to_string().replace("/dev/sda", "/dev/sdy")).unwrap()
 }
@@ -60,7 +60,7 @@ impl Bench {
         Bench { hands, steps, node: map(json!({"uuid": "n-1", "name": "node-1", "instance_info": {}})) }
     }
 
-    /// `step` of deploy, or `interface.step`.
+    /// Runs a step, given as `interface.step`, or as `step` for the interface `deploy`.
     fn run(&self, step: &str, args: Value) -> Result<Value, String> {
         let (interface, step) = step.split_once('.').unwrap_or(("deploy", step));
         let offer =
@@ -137,7 +137,7 @@ fn a_step_that_is_out_of_turn_is_refused() {
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     let error = bench.run("finish", json!({})).unwrap_err();
     assert!(error.contains("must follow deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
-    // A refused step does not lose the started deploy.
+    // A refused step does not discard the started deploy.
     assert!(bench.run("burn_image", json!({"image": 7})).is_err());
     bench.ran();
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
@@ -193,7 +193,7 @@ fn every_disk_is_erased_with_a_proof() {
     assert_eq!(bench.ran(), []);
 }
 
-/// An installation of this node, and a layout that keeps a disk: the order must say what it means.
+/// If the node is installed, and the layout preserves a disk, the arguments must contain the mode.
 #[test]
 fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     let mut inventory = machine("installed-default");
@@ -221,11 +221,11 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     .unwrap();
     assert_eq!((allocation.reinstall, allocation.id.as_str()), (true, "a-1"));
     assert_eq!(allocation.order_id(), Some("new"));
-    // Markers of other nodes do not matter here: the plan has a rule for them.
+    // Markers of other nodes have no effect here. The plan handles them.
     assert!(decide_install_mode("n-2", RequestedMode::Unsaid, &layout, &inventory, &mut Allocation::default()).is_ok());
 }
 
-/// The clock of one of them may be wrong: a reinstall must not mean the wrong one.
+/// A reinstall must not select the wrong installation, even if the clock was wrong during one of them.
 #[test]
 fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
     let mut inventory = machine("installed-default");
@@ -297,7 +297,7 @@ fn a_disk_that_the_node_leaves_alone_is_kept_by_a_reinstall() {
     assert_eq!(*bench.hands.opens.lock().unwrap(), [false, true], "a reinstall looks into what it keeps");
 }
 
-/// Anything that JSON can say, with the words of arguments in it.
+/// Generates arbitrary JSON that contains names and values of arguments.
 fn anything() -> impl Strategy<Value = Value> {
     let texts =
         vec!["/dev/sda", "install", "reinstall", "secure", "MAX", "1", "software", "http://h/i.tar.zst", "raw", "YQ=="];
@@ -351,7 +351,7 @@ fn anything() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever a step is told: what is refused has written nothing, and nothing panics.
+    /// With arbitrary arguments, a refused step has written nothing, and no step panics.
     #[test]
     fn a_step_that_is_told_nonsense_writes_nothing(args in anything(), node in anything()) {
         for offer in &deploy_steps::OFFERED {

@@ -1,8 +1,10 @@
-//! Tests of metal-api's record of the BMC, which a registration replaces: the known one is sent back.
+//! Tests of metal-api's record of the BMC. A registration replaces this record, so the agent sends the known record
+//! back.
 
 use super::*;
 
-/// The record is unchanged after a registration, and the orders to metal-bmc contain its credentials.
+/// Tests that the record is unchanged after a registration, and that the commands for metal-bmc contain its
+/// credentials.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_bmc() {
@@ -15,7 +17,7 @@ fn judge_first_bmc() {
     first.rack.steer("refuse", &json!({"call": "GET ipmi", "status": 503, "message": "is being started"}));
     control.register_machine(&machine()).unwrap();
     assert_eq!(first.rack.log()["ipmi"], known);
-    // A registration that is refused has replaced the record already.
+    // A registration that is refused has already replaced the record.
     let mut alone = machine();
     alone.nics[1].neighbours.clear();
     control.register_machine(&alone).unwrap_err();
@@ -27,7 +29,8 @@ fn judge_first_bmc() {
     first.calls();
 }
 
-/// Nothing is registered if the record cannot be read. A machine that the control plane does not have is registered without a record.
+/// Tests that the machine does not register if the record cannot be read, and that a machine unknown to the control
+/// plane registers without a record.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_bmc_that_cannot_be_read() {
@@ -47,7 +50,8 @@ fn judge_first_bmc_that_cannot_be_read() {
     first.rack.steer("set", &json!({"hmac": "view-key", "ipmi": null}));
     control.register_machine(&machine()).unwrap();
     assert_eq!(first.calls()[first.calls().len() - 4..], ["GET ipmi", "GET machine", "SuperUserPassword", "Register"]);
-    // A record without credentials, as metal-bmc creates it, stays one: metal-api then sends those of its superuser.
+    // A record without credentials, as created by metal-bmc, remains without credentials. metal-api then sends the
+    // credentials of its superuser.
     let mut created = known.clone();
     for name in ["mac", "user", "password", "interface"] {
         created[name] = json!("");

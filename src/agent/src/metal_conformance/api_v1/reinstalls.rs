@@ -1,9 +1,9 @@
-//! Reinstalls, which metal-api requests by a flag. The machine counts the attempts.
+//! Tests of reinstalls. metal-api requests a reinstall by a flag, and the machine counts the attempts.
 
 use super::*;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
 
-/// Handles reinstalls: the flag, the attempts counted by the machine, cancellation, and completion.
+/// Tests the reinstall flag, the attempts counted by the machine, cancellation, and completion.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_reinstalls() {

@@ -1,12 +1,12 @@
-//! Tests of the records of metal-api. The record of an installation survives an accidental PXE boot and a failed reinstall. The record of
-//! the disks is overwritten by each registration, so the machine stores its own list of disks.
+//! Tests of metal-api's records. The record of an installation survives an accidental PXE boot and a failed reinstall.
+//! Each registration overwrites the record of the disks, so the machine stores its own list of disks.
 
 use super::*;
 use model::install_marker::InstallMarker;
 use model::pool_disks::KnownDisk;
 
-/// An accidental PXE boot, and a reinstall that is refused for lack of a marker, erase neither an installation by metal-hammer nor its
-/// record.
+/// Tests that an installation by metal-hammer and its record survive an accidental PXE boot, and a reinstall that is
+/// refused for lack of a marker.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installed_by_another_agent() {
@@ -44,8 +44,8 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
 }
 
-/// Each registration overwrites the control plane's list of disks, so the machine itself stores the list of all disks that were ever
-/// present.
+/// Tests that the machine itself stores a list of all disks that were ever present, since each registration overwrites
+/// the control plane's list.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_disks_of_earlier_boots() {

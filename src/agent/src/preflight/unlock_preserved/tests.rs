@@ -24,7 +24,7 @@ fn container(device: &str, number: u128) -> LuksContainer {
     LuksContainer::new(device.into(), Uuid::from_u128(number), 512, KeySource::Server, SecretText::new(KEY))
 }
 
-/// What the agent does before a plan.
+/// Reads the inventory as the agent does before a plan.
 fn look(key: &str) -> Inventory {
     let mut allocation = Allocation { reinstall: true, disk_key: SecretText::new(key), ..Allocation::default() };
     let layout = layout();
@@ -33,7 +33,7 @@ fn look(key: &str) -> Inventory {
     read_assembled_with(Some(&mut opens)).unwrap()
 }
 
-/// Where nothing is opened, or not all.
+/// Tests which locked containers are recorded as untried.
 #[test]
 fn what_nobody_has_tried_is_told() {
     let signature = |kind: &str| vec![inventory::DeviceSignature { kind: kind.to_owned(), ..Default::default() }];
@@ -65,7 +65,8 @@ fn what_nobody_has_tried_is_told() {
     assert_eq!(inventory.failed, [told.as_slice(), &[untried]].concat());
 }
 
-/// The group of two containers is made, closed, opened for reading with its volume, kept in rehearsal, and nothing of that writes.
+/// A group on two containers is created and closed. Unlocking it read-only, and rehearsing its preservation, must not
+/// write to the disks.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_write() {
@@ -75,7 +76,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     containers.iter().for_each(|container| storage::luks::create_container(container).unwrap());
     let name = "vault".to_owned();
     lvm::create_group(&CreateGroup { name: name.clone(), devices: devices.clone(), tags: vec![] }).unwrap();
-    // Both disks contain a physical volume of the group, so it is on both.
+    // Both disks contain a physical volume of the group, so the group is on both.
     let (device, physical) = (DevicePath::from("/dev/vault/srv"), devices.clone());
     let volume = CreateVolume {
         name: "srv".to_owned(),
@@ -112,7 +113,8 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(inside.count(), 2);
     assert_eq!(fingerprints(disks.all()), before, "to look changes not a byte");
 
-    // A second inspection closes the mappings of the first one and opens them again; with another key, none of them is opened.
+    // A second inspection closes the mappings of the first one and opens them again. With another key, no mapping is
+    // opened.
     let again = look(KEY);
     assert!(again.groups.len() == 1 && again.groups[0].volumes[0].running.is_some(), "{:?}", again.groups);
     let locked = look("quite another key, which nobody gives");
@@ -131,14 +133,14 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     assert_eq!(rehearsed.filesystems, 1);
     assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
 
-    // Then for writing, as the installation does.
+    // Afterwards, the containers are opened for writing, as in the installation.
     opens.for_each(|open| storage::luks::open_container(&open, &open.container.device).unwrap());
     lvm::activate_volumes(&name, &volumes, &devices).unwrap();
     mkfs::verify_uuid(&make).unwrap();
     close();
 }
 
-/// What an earlier look has opened is looked at again: by then the key may be another one, or none.
+/// Containers that an earlier inspection has opened are inspected again, since the key may have changed or be missing.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_second_look_asks_for_the_key_again() {
@@ -166,7 +168,7 @@ fn vm_luks_a_second_look_asks_for_the_key_again() {
     );
 }
 
-/// One of the two has another key: the other is not left open, and nothing of the group is seen.
+/// If one of two containers has another key, the other one is closed too, and the group is not visible.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
@@ -190,7 +192,7 @@ fn vm_luks_a_group_is_opened_whole_or_not_at_all() {
     assert_eq!(fingerprints(disks.all()), before);
 }
 
-/// The container of a filesystem may be on a logical volume.
+/// A container on a logical volume is found as well.
 #[test]
 #[ignore = "needs disks and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_container_on_a_volume_is_seen_without_a_write() {

@@ -1,7 +1,8 @@
 //! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
 //! server stream, with a client certificate.
 //!
-//! Each call opens a new connection. Calls are rare, and without idle connections the client need not detect that one has been lost.
+//! Each call opens a new connection. Calls are rare, and without idle connections the client does not have to detect
+//! lost ones.
 
 mod framing;
 #[cfg(test)]
@@ -42,11 +43,12 @@ pub(crate) struct GrpcClient {
 /// Reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum GrpcFailure {
-    /// Client or server does not trust the certificate of its peer. A certificate from a new configuration may be trusted.
+    /// The client or the server does not trust the peer's certificate. A certificate from a new configuration may be
+    /// trusted.
     Certificate(Error),
-    /// The server does not have this method.
+    /// The server does not support this method.
     Unknown(Error),
-    /// Any other failure. A retry may succeed; the server's error codes do not show whether the failure is temporary.
+    /// Any other failure. A retry may succeed, since the server's error codes do not distinguish temporary failures.
     Passing(Error),
 }
 
@@ -64,7 +66,7 @@ pub(crate) enum StreamEvent {
     Message(Vec<u8>),
     /// Regular end.
     End,
-    /// Timeout; the stream is still open.
+    /// The timeout has elapsed, and the stream is still open.
     Silence,
 }
 
@@ -86,7 +88,7 @@ impl GrpcClient {
     /// Creates a client. `ca`, `cert` and `key` are PEM.
     ///
     /// # Errors
-    /// Fails if one of them is malformed or they do not match.
+    /// Fails if one of them is malformed, or if certificate and key do not match.
     pub fn new(address: &str, ca: &str, cert: &str, key: &str) -> Result<GrpcClient> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -196,8 +198,9 @@ impl GrpcClient {
     }
 }
 
-/// Classifies a broken connection. With TLS 1.3, a server verifies the client's certificate only after the client considers the handshake
-/// complete. So a connection that ends before the first response may mean a rejected certificate.
+/// Classifies a broken connection. With TLS 1.3, the server verifies the client's certificate only after the client
+/// considers the handshake complete. A connection that ends before the first response may therefore mean that the
+/// certificate was rejected.
 fn broken_connection_failure(method: &str, address: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
     let message = format!(
         "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"
@@ -270,7 +273,7 @@ impl GrpcCall {
             if head.status != StatusCode::OK {
                 return Ok(ReceivedFrame::Http(head.status));
             }
-            // An error without a body has its status in the header.
+            // An error response without a body contains its status in the header.
             if head.headers.contains_key("grpc-status") {
                 return Ok(ReceivedFrame::Status(head.headers));
             }
@@ -302,7 +305,7 @@ impl GrpcCall {
         let message = text("grpc-message").unwrap_or_default();
         match text("grpc-status").as_deref() {
             Some("0") => Ok(()),
-            // The server uses only these two codes deliberately.
+            // The server deliberately uses only these two codes.
             Some("12") => {
                 Err(GrpcFailure::Unknown(Error::new(Phase::Control, self.describe_server("does not have this method"))))
             }
@@ -334,7 +337,8 @@ enum ReceivedFrame {
     Garbled(&'static str),
 }
 
-/// Runs a future with a timeout. Returns `None` if the timeout has elapsed; a later call can then continue to read from the stream.
+/// Runs a future with a timeout. Returns `None` if the timeout has elapsed. A later call can then continue to read from
+/// the stream.
 fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }

@@ -1,4 +1,4 @@
-//! Record of the BMC in API v1: `GET /v1/machine/{id}/ipmi`, with the same key as the machine.
+//! Record of the BMC in API v1: `GET /v1/machine/{id}/ipmi`, signed with the same key as the request for the machine.
 
 use super::MetalApiV1;
 use super::rest::{self, RestClient, RestFailure};
@@ -11,7 +11,8 @@ use serde_json::Value;
 const FIELDS: RecordFields = RecordFields { version: "bmcversion", power_state: "powerstate", camel_case: false };
 
 impl MetalApiV1 {
-    /// Reads the record with retries. An unknown machine is one that the control plane does not find under either address.
+    /// Reads the record with retries. The machine is unregistered if the control plane finds neither the record nor the
+    /// machine.
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {
@@ -51,7 +52,7 @@ impl MetalApiV1 {
     }
 }
 
-/// Returns `None` for what does not exist.
+/// Converts the error for a missing object to `None`.
 fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure> {
     match answer {
         Err(RestFailure::Missing(_)) => Ok(None),
@@ -59,7 +60,8 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
     }
 }
 
-/// Parses the id of the machine and the record. A document without a record is malformed: to send an empty one back would erase it.
+/// Parses the id of the machine and the record. A document without a record is an error, since sending an empty record
+/// back would erase the record at the server.
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());
@@ -114,7 +116,7 @@ mod tests {
         let (unknown, paths) = known(&[(404, NOT_FOUND), (404, NOT_FOUND)]);
         assert_eq!(unknown.unwrap(), KnownBmc::Unregistered);
         assert_eq!(paths, ["/metal/v1/machine/m/ipmi", "/metal/v1/machine/m"]);
-        // A proxy that does not pass the path, for example.
+        // For example, a proxy that does not forward requests for this path.
         let error = known(&[(404, "404 page not found"), (200, r#"{"id": "m"}"#)]).0.unwrap_err().to_string();
         assert!(error.contains("has this machine, but not the record of its BMC"), "{error}");
     }

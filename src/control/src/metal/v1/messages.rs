@@ -17,7 +17,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8>
         .add_messages(4, nics.iter().map(encode_nic))
         .add_messages(5, cpus.iter().map(encode_cpu));
     let bios = ProtobufMessage::default().add_text(1, &bios.version).add_text(2, &bios.vendor).add_text(3, &bios.date);
-    // The server replaces its record of the BMC, also with nothing.
+    // The server replaces its record of the BMC, even with an empty one.
     let bmc = Some(bmc).filter(|bmc| !bmc.is_empty()).map(encode_bmc);
     ProtobufMessage::default()
         .add_text(1, machine)
@@ -56,16 +56,16 @@ fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
 fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
     let RegisteredNic { name, mac, identifier, hostname, neighbours } = card;
     let own = ProtobufMessage::default().add_text(1, mac).add_text(2, name);
-    // Neighbours have no neighbours themselves.
+    // The recursion ends here, since neighbours have empty lists of neighbours.
     own.add_messages(3, neighbours.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
 }
 
-/// Returns the request that contains only the id of the machine, as `machine_id` or `uuid`.
+/// Returns a request that contains only the id of the machine, in the field `machine_id` or `uuid`.
 pub(crate) fn encode_machine_id(machine: &str) -> Vec<u8> {
     ProtobufMessage::default().add_text(1, machine).into_bytes()
 }
 
-/// Returns the request with one event of one machine. A protobuf map is encoded as a list of key-value pairs.
+/// Returns a request with one event of one machine. A protobuf map is encoded as a list of key-value pairs.
 pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: SystemTime) -> Vec<u8> {
     let since: Duration = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let time = ProtobufMessage::default().add_number(1, since.as_secs()).add_number(2, u64::from(since.subsec_nanos()));
@@ -80,7 +80,8 @@ pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf::read_texts(answer, 2).unwrap_or_default()
 }
 
-/// Returns the report of a success; the server ignores a report of a failure. Paths are relative to the root of the installed system.
+/// Returns the report of a success (the server ignores reports of failures). Paths are relative to the root of the
+/// installed system.
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,

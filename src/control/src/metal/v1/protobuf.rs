@@ -7,7 +7,7 @@ const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// Message that is being written.
+/// Writer of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ProtobufMessage(Vec<u8>);
 
@@ -83,7 +83,7 @@ pub(crate) fn parse_fields(message: &[u8]) -> impl Iterator<Item = Option<(u64, 
     })
 }
 
-/// Returns the texts of a field. Returns `None` if the message is malformed.
+/// Returns all values of a string field. Returns `None` if the message is malformed.
 pub(crate) fn read_texts(message: &[u8], number: u64) -> Option<Vec<String>> {
     let fields: Option<Vec<_>> = parse_fields(message).collect();
     let texts = fields?.into_iter().filter_map(|(of, value)| match value {
@@ -110,7 +110,7 @@ fn parse_field(from: &[u8]) -> Option<(u64, ProtobufValue<'_>, &[u8])> {
     Some((number, value, rest))
 }
 
-/// Reads a varint of at most ten bytes and 64 bits.
+/// Reads a varint of at most ten bytes, with a value of at most 64 bits.
 fn read_varint(from: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (index, byte) in from.iter().take(10).enumerate() {
@@ -194,7 +194,7 @@ mod tests {
         #[test]
         fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let fields: Vec<_> = parse_fields(&bytes).collect();
-            // It ends, with one broken field at most, which is the last.
+            // The iteration ends, and only its last field may be malformed.
             prop_assert!(fields.len() <= bytes.len());
             prop_assert!(fields.iter().rev().skip(1).all(Option::is_some));
         }

@@ -17,13 +17,13 @@ use time::format_description::well_known::Rfc3339;
 
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Size limit of a response. The largest layouts have tens of thousands of bytes, and user data has 32 KiB.
+/// Maximum size of a response. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
 /// Length of a salt.
 const LETTERS: usize = 24;
 
-/// Length limit of a server's error message, in characters.
+/// Maximum length of a server's error message, in characters.
 const WORDS: usize = 500;
 
 /// Maximum number of registered disks that are read from a response.
@@ -42,7 +42,7 @@ pub(crate) struct RestClient {
 pub(crate) enum RestFailure {
     /// The signature was rejected.
     Signature(Error),
-    /// The server does not have it.
+    /// The requested object does not exist on the server.
     Missing(Error),
     /// A retry may succeed.
     Passing(Error),
@@ -61,7 +61,7 @@ impl RestFailure {
 }
 
 impl RestClient {
-    /// Creates a client that trusts the system's certificates and the one of pixie's configuration.
+    /// Creates a client that trusts the system's CA certificates and the one in pixie's configuration.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up.
@@ -121,8 +121,8 @@ impl RestClient {
     }
 }
 
-/// Parses a machine as metal-api sends it, where an absent value is null or omitted. Fields that only drophammer's own server adds are
-/// ignored.
+/// Parses a machine in metal-api's format, in which absent values are null or omitted. Fields that only drophammer's
+/// own server adds are ignored.
 pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::Error> {
     const OWN: [&str; 13] = [
         "order",
@@ -143,7 +143,7 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     remove_nulls(&mut document);
     if let Some(allocation) = document.get_mut("allocation").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|name| drop(allocation.remove(*name)));
-        // The server learns it from the report; the agent generates a new one.
+        // The agent generates the password, and the server receives it in the report.
         allocation.remove("console_password");
         // metal-api sets `boot_info` when any agent reports an installation. It never sets `succeeded`.
         if allocation.contains_key("boot_info") {
@@ -153,8 +153,8 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     serde_json::from_value(document)
 }
 
-/// Parses the sizes of the registered disks, in bytes. metal-hammer also registers drives with removable media; those without a medium have
-/// size 0.
+/// Parses the sizes of the registered disks, in bytes. metal-hammer also registers drives with removable media. Drives
+/// without a medium have size 0.
 pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
     const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
     let document: Value = serde_json::from_slice(text)?;

@@ -15,7 +15,7 @@ const QUICK: RetryPolicy = RetryPolicy {
     longest_pause: Duration::from_millis(20),
 };
 
-/// gRPC leads nowhere here.
+/// Returns a client whose gRPC server does not exist.
 pub(super) fn v1(url: &str, memory: &TempDir) -> MetalApiV1 {
     let pem = |name: &str| std::fs::read_to_string(tls_file(name)).unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -32,7 +32,7 @@ pub(super) fn v1(url: &str, memory: &TempDir) -> MetalApiV1 {
     MetalApiV1::with_timeouts("http://127.0.0.1:9", "m", &config, ReinstallNoteStore::new(memory.path()), pace).unwrap()
 }
 
-/// What the control plane says, each time it is asked.
+/// Returns the control plane's response: a machine whose allocation has these fields.
 fn allocated(of: &str) -> String {
     let fields = r#""hostname": "h", "image": {"id": "i", "url": "http://i"}, "filesystemlayout": {"id": "l"}"#;
     format!(r#"{{"id": "M", "allocation": {{{fields}, {of}}}}}"#)
@@ -111,7 +111,7 @@ fn an_answer_about_another_machine_is_none() {
     }
 }
 
-/// A second report would put another password into the place of the first.
+/// A second report would replace the password that the first report contained.
 #[test]
 fn an_accidental_boot_is_reported_where_it_is_news() {
     for (of, password, calls) in [
@@ -129,7 +129,7 @@ fn an_accidental_boot_is_reported_where_it_is_news() {
     }
 }
 
-/// A failure of which the control plane must hear, and one of which it must not.
+/// Failures that must be reported to the control plane, and failures that must not.
 #[test]
 fn only_a_reinstall_is_called_off() {
     for (of, outcome, calls) in [

@@ -1,4 +1,4 @@
-//! Allocation of API v2. Its fields are renamed to those of v1, which images and the rest of the code use.
+//! Allocation of API v2. Its fields are renamed to the names in v1, which images and the rest of the code use.
 
 use super::{keep_label, layout_defaults};
 use common::error::{Error, Phase, Result};
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 /// Parses an allocation.
 ///
 /// # Errors
-/// Refuses an allocation that has no id, which the install marker requires. Also refuses an allocation that preserves a disk that is not in
-/// its layout.
+/// Fails if the allocation has no id, which the install marker requires, or if it preserves a disk that is not in its
+/// layout.
 pub(crate) fn parse_allocation(from: &Value) -> Result<Allocation> {
     let id = text_field(from, "uuid");
     if id.is_empty() {
@@ -62,12 +62,13 @@ fn text_list(from: &Value) -> Vec<String> {
     from.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Converts each item of a list. The result is an empty list if `from` is not a list.
+/// Converts each item of a list. Returns an empty list if `from` is not a list.
 fn map_list(from: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     from.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Returns fields of v2 under their names in v1. `names` contains pairs of the name in v2 and the name in v1. Missing fields are omitted.
+/// Renames fields of v2 to their names in v1. `names` contains pairs of the names in v2 and v1. Missing fields are
+/// omitted.
 fn rename_fields(from: &Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let named = names.iter().filter_map(|(new, old)| Some(((*old).to_owned(), from.get(*new)?.clone())));
     named.collect()

@@ -1,5 +1,5 @@
-//! Client for Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>). It supports only unary calls, and the first message
-//! of a stream.
+//! Client for Connect with JSON over HTTP/1.1 (<https://connectrpc.com/docs/protocol>). It supports only unary calls,
+//! and reads only the first message of a stream.
 
 use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::io::{self, ErrorKind, Read};
 use std::time::Duration;
 
-/// Maximum size of a message, in bytes. The largest layouts have some ten thousand bytes, and user data has 32 KiB.
+/// Maximum size of a message, in bytes. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
 /// Flag of an envelope with a compressed message.
@@ -37,7 +37,7 @@ pub(crate) struct ConnectClient {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FirstEvent {
     Message(Value),
-    /// The timeout has elapsed without a message; the stream was still open.
+    /// The timeout has elapsed without a message, and the stream was still open.
     Silence,
     /// The stream ended without a message and without an error.
     End,
@@ -52,9 +52,9 @@ pub(crate) enum ConnectFailure {
     Token(Error),
     /// The token does not permit this call.
     Denied(Error),
-    /// The server does not have this method.
+    /// The server does not support this method.
     Unknown(Error),
-    /// The server does not have the object of this call.
+    /// The requested object does not exist on the server.
     Missing(Error),
     /// A retry may succeed.
     Passing(Error),
@@ -172,7 +172,8 @@ impl ConnectClient {
     }
 
     fn parse_end(&self, method: &str, text: &[u8]) -> Result<FirstEvent, ConnectFailure> {
-        // A message that cannot be parsed may be an error of the server; an empty one is a regular end.
+        // A message that cannot be parsed may be an error of the server. An empty message is a regular end of the
+        // stream.
         let end: Value = match text {
             [] => Value::Null,
             text => serde_json::from_slice(text).map_err(|error| self.parse_failure(method, &error.to_string()))?,
@@ -190,7 +191,8 @@ impl ConnectClient {
         self.classify_error(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
-    /// Classifies an error of the server by its code, or by the HTTP status if there is no code. Errors of proxies have only a status.
+    /// Classifies an error of the server by its code or, if there is none, by the HTTP status. Errors of proxies have
+    /// only a status.
     fn classify_error(&self, method: &str, error: &Value, status: Option<StatusCode>) -> ConnectFailure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (
@@ -246,7 +248,7 @@ impl ConnectClient {
     }
 }
 
-/// Encodes an envelope: one byte of flags, four bytes that contain the length, and the message.
+/// Encodes an envelope: one byte of flags, four bytes for the length, and the message.
 fn encode_envelope(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat()

@@ -6,7 +6,7 @@ use model::bmc::FruInfo;
 use model::install_report::EventName;
 use serde_json::{Value, json};
 
-/// MAC of a BMC whose MAC is unknown.
+/// MAC that is sent for a BMC with an unknown MAC.
 const UNKNOWN_MAC: &str = "00:00:00:00:00:00";
 
 pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
@@ -16,7 +16,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
     let cpus = cpus
         .iter()
         .map(|cpu| json!({"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "threads": cpu.threads}));
-    // Without an IPMI device, the firmware's product data are the only ones.
+    // Without an IPMI device, only the firmware's product data are available.
     let mut fru = bmc.fru.clone();
     fru.fill_gaps(&FruInfo {
         product_manufacturer: product.manufacturer.clone(),
@@ -39,15 +39,16 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
         "bios": nonempty_fields(&[("vendor", &bios.vendor), ("version", &bios.version), ("date", &bios.date)]),
         "fru": nonempty_fields(&fru),
     });
-    // The server replaces its record of the BMC, also with nothing.
+    // The server replaces its record of the BMC, even with an empty one.
     if let Some(bmc) = encode_bmc(bmc) {
         message["bmc"] = bmc;
     }
     message
 }
 
-/// Returns the record of the BMC. Returns `None` without an address: the server's rules require address and MAC. A record of metal-stack's own
-/// programs may lack the MAC, for which metal-stack's own agent sends zeros.
+/// Returns the record of the BMC, or `None` if it has no address. The server's validation rules require address and
+/// MAC. Records of metal-stack's own programs may lack the MAC; like metal-stack's own agent, this function then sends
+/// zeros.
 fn encode_bmc(bmc: &BmcRecord) -> Option<Value> {
     let mac = if is_mac(&bmc.mac) { bmc.mac.as_str() } else { UNKNOWN_MAC };
     (!bmc.address.is_empty()).then(|| {
@@ -77,7 +78,7 @@ fn encode_nic(card: &RegisteredNic) -> Value {
         ("hostname", &card.hostname),
     ]);
     if !card.neighbours.is_empty() {
-        // Neighbours have no neighbours themselves.
+        // The recursion ends here, since neighbours have empty lists of neighbours.
         fields["neighbors"] = card.neighbours.iter().map(self::encode_nic).collect();
     }
     fields

@@ -1,17 +1,18 @@
-//! List of the disks that the operator wants to preserve, from a label or description, since API v2 has no field for them.
+//! List of the disks that the operator wants to preserve. It comes from a label or a description, since API v2 has no
+//! field for it.
 //!
-//! `drophammer.keep` is a label of the allocation, or a word in the description of the layout (`drophammer.keep=/dev/sdb,/dev/sdc`). Its
-//! value is a list of disks of the layout. The label takes precedence.
+//! `drophammer.keep` is a label of the allocation, or a word in the description of the layout
+//! (`drophammer.keep=/dev/sdb,/dev/sdc`). Its value is a list of disks in the layout. The label takes precedence.
 
 use common::error::{Error, Phase, Result};
 use serde_json::{Value, json};
 
 const KEEP: &str = "drophammer.keep";
 
-/// Sets `wipeonreinstall: false` for the listed disks of a layout. Returns whether there is such a list.
+/// Sets `wipeonreinstall: false` for the listed disks of a layout. Returns whether a list exists.
 ///
 /// # Errors
-/// Refuses a list that is empty or contains a disk that is not in the layout.
+/// Fails if the list is empty, or contains a disk that is not in the layout.
 pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Result<bool> {
     let Some(named) = find_keep_value(allocation, layout) else { return Ok(false) };
     let named: Vec<&str> = named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();

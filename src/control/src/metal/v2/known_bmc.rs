@@ -1,5 +1,6 @@
-//! Record of the BMC in API v2. Of its methods that return it, none is open to the token of a machine; a token of pixie that has the
-//! additional permission for `metalstack.admin.v2.MachineService/GetBMC` can read it.
+//! Record of the BMC in API v2. The usual token of a machine does not permit any of the methods that return this
+//! record. A token from pixie with the additional permission for `metalstack.admin.v2.MachineService/GetBMC` can read
+//! it.
 
 use super::connect::ConnectFailure;
 use super::{ANSWER, MetalApiV2};

@@ -1,13 +1,13 @@
-//! Layout of API v2, with the values inserted that protobuf omits. `layout::read_json` can then read it: it supports the field names and
-//! enums of v2.
+//! Layout of API v2. Inserts the values that protobuf omits, so that `layout::read_json`, which supports the field
+//! names and enums of v2, can read the layout.
 //!
-//! * protobuf omits zeros: a partition or volume that takes the remaining space has no size.
-//! * `wipeonreinstall` does not exist in v2. Every installation over API v2 is a first installation, which recreates every disk, so `true`
-//!   is inserted.
+//! * protobuf omits zeros, so the size of a partition or volume that uses the remaining space is missing.
+//! * `wipeonreinstall` does not exist in v2. Every installation with API v2 is a first installation, which recreates
+//!   every disk, so `true` is inserted.
 
 use serde_json::{Map, Value, json};
 
-/// Returns the layout with omitted values inserted.
+/// Returns the layout after inserting omitted values.
 pub fn insert_omitted_values(mut layout: Value) -> Value {
     change_listed_objects(&mut layout, &["disks"], |disk| {
         if !has_value(disk, "wipeonreinstall") {

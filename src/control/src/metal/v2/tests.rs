@@ -25,7 +25,7 @@ const QUICK: V2Timeouts = V2Timeouts {
     confirm: Duration::ZERO,
 };
 
-/// For what must arrive, however busy this host is.
+/// Timeouts for messages that must arrive even if this host is busy.
 const SURE: V2Timeouts = V2Timeouts {
     stream: Duration::from_secs(60),
     silence: Duration::from_secs(60),
@@ -34,16 +34,17 @@ const SURE: V2Timeouts = V2Timeouts {
     ..QUICK
 };
 
-/// pixie and the control plane at one address. `act` answers the calls, by their names.
+/// Starts pixie and the control plane at the same address. `act` returns the response to a call, given the name of the
+/// method.
 fn control(
     pace: V2Timeouts,
     act: impl Fn(&str, &Request) -> Act + Send + Sync + 'static,
 ) -> (MetalControlPlane, Server) {
     let act = move |request: &Request| match request.path.strip_prefix(&format!("/{SERVICE}/")) {
         Some(method) => act(method, request),
-        // The token of a machine does not permit it.
+        // The token of a machine does not permit this call.
         None if request.path.ends_with("/GetBMC") => Act::says(403, r#"{"code": "permission_denied"}"#),
-        // The host is that which was asked.
+        // The response contains the host that received the request.
         None => {
             let url = format!("http://{}", request.header("host").unwrap());
             let client = json!({"metal_apiserver_url": url, "metal_hammer_token": format!("T{}", request.nth)});
@@ -55,7 +56,7 @@ fn control(
     (booted(&pixie, pace, &FirmwareRecord::new(Path::new("/nonexistent"))), server)
 }
 
-/// Another boot of the machine, with what its firmware has recorded.
+/// Boots the machine again, with the record in its firmware.
 fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalControlPlane {
     let config = pixie_config::fetch_config(pixie, MACHINE, ONCE).unwrap_or_else(|error| panic!("{error}"));
     let api = MetalApiV2::with_timeouts(pixie, MACHINE, &config, record.clone(), pace)
@@ -67,7 +68,7 @@ fn silent() -> Act {
     Act { silent: true, ..Act::default() }
 }
 
-/// An envelope with this message; the stream stays open.
+/// Returns an envelope with this message. The stream stays open.
 fn message(text: &str) -> Act {
     let head = [&[0][..], &(text.len() as u32).to_be_bytes()].concat();
     Act { body: Some([&head[..], text.as_bytes()].concat()), length: false, hold: true, ..Act::default() }
@@ -104,7 +105,8 @@ fn what_is_refused_for_good_is_not_asked_again() {
     assert_eq!(asked(&server), ["Register"]);
 }
 
-/// Cut, ended with an error, silent, and then there it is. It is not registered again.
+/// The stream is cut, ends with an error, stays silent, and then sends the allocation. The machine does not register
+/// again.
 #[test]
 fn a_stream_that_ends_is_waited_for_again() {
     let (control, server) = control(QUICK, |_, request| match request.nth {
@@ -143,7 +145,7 @@ fn the_end_of_a_stream_that_cannot_be_parsed_is_reported() {
     }
 }
 
-/// Nothing is erased because an answer did not arrive.
+/// A missing response never causes disks to be erased.
 #[test]
 fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
     let answers = |pace: V2Timeouts, act: fn(&str, &Request) -> Act, at_stake: bool| {
@@ -160,7 +162,7 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
     let thrice = vec![[wait.clone(), alive]; 3].concat();
     assert_eq!(answers(QUICK, free, true), (Ok(false), thrice));
     assert_eq!(answers(SURE, |_, _| allocated("a-1"), true), (Ok(true), vec![wait]));
-    // A proxy cuts the streams before.
+    // A proxy cuts the first streams.
     let cut: fn(&str, &Request) -> Act = |_, request| match request.nth {
         0 => Act::says(502, "<html>"),
         1 => Act { body: Some(Vec::new()), ..Act::default() },
@@ -174,7 +176,7 @@ fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
         _ => Act::says(200, "{}"),
     };
     assert_eq!(answers(V2Timeouts { long_silence: Duration::from_secs(5), ..SURE }, late, true).0, Ok(true));
-    // A stream is silent, and the server does not live.
+    // A stream is silent, and the server does not respond properly.
     let dead: fn(&str, &Request) -> Act = |method, _| match method {
         "Wait" => silent(),
         _ => Act::says(400, r#"{"code": "permission_denied", "message": "no"}"#),
@@ -217,7 +219,7 @@ fn only_what_has_succeeded_is_reported() {
     control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
     control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
     assert!(asked(&server).is_empty());
-    // It was installed already, and nobody knows its password any more.
+    // The machine was installed in an earlier boot, and its password is no longer known.
     control.report_result(&ended()).unwrap();
     control.announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
     control.wait_for_allocation(Duration::from_secs(60)).unwrap();
@@ -232,7 +234,8 @@ fn only_what_has_succeeded_is_reported() {
     assert_eq!(passwords, [MADE_BEFORE, MADE_BEFORE, password.as_str()]);
 }
 
-/// The server does not say that an allocation is installed, and stores every console password that it receives.
+/// The server's responses do not contain whether an allocation is installed, and it stores every console password that
+/// it receives.
 #[test]
 fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
     let (first, server) =
@@ -256,11 +259,12 @@ fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
         control.report_result(&ended()).unwrap();
         assert_eq!((installed, reports()), (true, 1));
     }
-    // Without such firmware nobody knows whether the control plane has heard it: it needs the report more than the password.
+    // Without EFI variables, the agent does not know whether the report was acknowledged. The report is more important
+    // to the control plane than the password.
     let (control, installed) = boot(&FirmwareRecord::new(Path::new("/nonexistent")));
     control.report_result(&ended()).unwrap();
     assert_eq!((installed, reports()), (false, 2));
-    // Another allocation is another installation.
+    // A different allocation means a different installation.
     let (control, _) = boot(&record);
     control.report_result(&InstallResult { allocation: "a-2".into(), ..ended() }).unwrap();
     assert_eq!(reports(), 3);

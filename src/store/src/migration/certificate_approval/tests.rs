@@ -9,7 +9,7 @@ const A1: TokenHash = [1; 32];
 const B1: TokenHash = [11; 32];
 const B2: TokenHash = [12; 32];
 
-/// PEM that is enough for a fingerprint.
+/// Returns PEM text that suffices for a fingerprint.
 fn certificate(boot: TokenHash) -> String {
     linux::pem::encode_pem("CERTIFICATE", &boot)
 }
@@ -22,7 +22,7 @@ fn now(b: TokenHash) -> CurrentBoots {
     CurrentBoots { a: Some(A1), b: Some(b) }
 }
 
-/// Both stand in their ramdisks.
+/// Returns a migration whose machines both wait in their ramdisks.
 fn planned(allow_unapproved: bool, secrets: [bool; 2]) -> Migration {
     let is = Migration { allow_unapproved, ..ordered() };
     let is = is
@@ -53,7 +53,7 @@ fn the_sender_is_told_of_no_receiver_that_nobody_vouches_for() {
         "its plan needs it, and its agent does not trust it"
     );
     assert!(is.awaits_approval() && begins(&is, B1).unwrap_err().contains("--approve FINGERPRINT"));
-    // One of two is not enough.
+    // One of the two approvals does not suffice.
     for one in [A1, B1] {
         let half = approve(&is, &[fingerprint(one)], B1).unwrap();
         assert!(half.awaits_approval() && begins(&half, B1).is_err());
@@ -77,7 +77,8 @@ fn another_boot_needs_another_approval() {
         assert!(approve(&again, &[fingerprint(B1)], B2).is_err(), "that boot is gone");
         assert!(begins(&approve(&again, &[fingerprint(B2)], B2).unwrap(), B2).is_ok());
     }
-    // While it copies, another boot of the sender is approved before it sends, and does not keep the receiver from beginning again.
+    // If the source boots again during the copy, it is approved before it sends, and does not prevent the target from
+    // starting again.
     let copying = begins(&planned(true, [false, false]), B1).unwrap();
     let again = copying
         .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end([2; 32], false), Some(Box::new(has()))))
@@ -87,7 +88,8 @@ fn another_boot_needs_another_approval() {
     assert!(again.is_ok_and(|again| !again.approval_is_missing() && again.awaits_approval()));
 }
 
-/// Who claims the secret verifies its peer, which releases the certificate of that peer and not its own.
+/// A machine that claims the secret verifies its peer. This releases the certificate of the peer, not that of the
+/// machine.
 #[test]
 fn a_secret_takes_the_place_of_the_approval() {
     for (secrets, trust) in [
@@ -132,7 +134,7 @@ fn fingerprints_are_compared_and_not_guessed() {
     let why = approve(&is, &["0123456789abcdef".to_owned()], B1).unwrap_err();
     assert!(why.contains(&b) && why.contains(&fingerprint(A1)), "{why}");
     assert!(approve(&is, &[], B1).is_err());
-    // A machine that has booted again and does not stand yet has no certificate that counts.
+    // A machine that has booted again, and does not wait in its ramdisk yet, has no valid certificate.
     assert!(approve(&is, std::slice::from_ref(&b), B2).unwrap_err().contains("machine b is not waiting"));
     let done = Migration { state: MigrationState::Done, ..is };
     assert!(approve(&done, &[b], B1).unwrap_err().contains("the migration is done"));

@@ -1,8 +1,8 @@
-//! Arrays of `target_raid_config`, and the layouts of deploys onto them.
+//! Tests of the arrays of `target_raid_config`, and of deploys onto them.
 
 use super::*;
 
-/// A partition for each array on every disk, and the system on the one for it.
+/// Returns a configuration of two arrays on all disks. The first array contains the system.
 fn two_arrays() -> Value {
     json!({"logical_disks": [
         {"size_gb": 10, "raid_level": "1", "controller": "software", "is_root_volume": true},

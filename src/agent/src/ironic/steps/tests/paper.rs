@@ -1,4 +1,4 @@
-//! A [`StepExecutor`] on paper, which records what would run.
+//! Simulated [`StepExecutor`], which records the stages.
 
 use super::*;
 use model::device::DevicePath;
@@ -6,23 +6,23 @@ use model::install_report::ErasedDisk;
 use model::inventory::{DiskTable, EraseMethod};
 use operations::{DeviceOp, Operation, SessionOp};
 
-/// A machine on paper: an inventory, and the names of the stages that were to run. Nothing in here can open a device.
+/// Simulated machine: an inventory, and the names of the stages that were started. It cannot open devices.
 pub struct Paper {
     pub inventory: Inventory,
     pub ran: Mutex<Vec<StageName>>,
-    /// A stage that fails.
+    /// Stage that fails.
     pub fails_at: Mutex<Option<StageName>>,
-    /// Was it left whole?
+    /// For each end of a session, whether the installation was complete.
     pub left: Mutex<Vec<bool>>,
-    /// Paths of disks, in the order in which they were to be wiped.
+    /// Paths of the wiped disks, in order.
     pub wiped: Mutex<Vec<String>>,
     pub pause: std::time::Duration,
     pub burned: Mutex<Vec<DevicePath>>,
-    /// What a disk has when an image was burned onto it.
+    /// Partition table that a disk gets when an image is burned onto it.
     pub brings: Option<DiskTable>,
-    /// By this hash.
+    /// Password hash with which logins were enabled.
     pub let_in: Mutex<Option<String>>,
-    /// Of each layout that was begun: is what it keeps opened?
+    /// For each started layout, whether its preserved containers are unlocked.
     pub opens: Mutex<Vec<bool>>,
 }
 

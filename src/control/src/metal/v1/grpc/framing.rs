@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-/// Size limit of a message. The server's messages have a few hundred bytes.
+/// Maximum size of a message. The server's messages are a few hundred bytes long.
 const MESSAGE_BYTES: u32 = 1 << 20;
 
-/// Length limit of a server's error message, in characters.
+/// Maximum length of a server's error message, in characters.
 const WORDS: usize = 500;
 
-/// Length of a message's prefix, whose first byte is the compression flag.
+/// Length of a message's prefix: the compression flag, and the length of the message.
 const PREFIX: usize = 5;
 
 pub(super) fn frame_message(message: &[u8]) -> Bytes {

@@ -45,7 +45,7 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message].concat()
 }
 
-/// Returns the response to a registration, framed.
+/// Returns the response to a registration, with its gRPC frame.
 fn size(size: &str) -> Vec<u8> {
     frame(&[&[0x0a, 1, b'm', 0x12, u8::try_from(size.len()).unwrap()][..], size.as_bytes()].concat())
 }
@@ -120,12 +120,12 @@ fn the_last_message_is_the_response() {
         assert_eq!(call(&steps).unwrap(), expected, "{steps:?}");
     }
     assert_eq!(call(&[only(200, &[OK])]).unwrap(), "");
-    // A field that is not known, of the length limit.
+    // An unknown field with the maximum length.
     let longest = [&[0x7a, 0xfc, 0xff, 0x3f][..], &vec![0; (1 << 20) - 4]].concat();
     assert_eq!(call(&[head(&[]), Step::Data(frame(&longest)), trailers(&[OK])]).unwrap(), "");
 }
 
-/// Proxies answer without gRPC until the server is reachable.
+/// Tests responses of proxies, which do not use gRPC until the server is reachable.
 #[test]
 fn other_http_statuses_are_retryable() {
     for (status, words) in [

@@ -73,7 +73,7 @@ impl GrpcServer {
                 while let Ok((socket, _)) = listener.accept().await {
                     let (acceptor, steps) = (acceptor.clone(), steps.clone());
                     let (seen, resumed) = (seen.clone(), resumed.clone());
-                    // A client that closes the connection is part of many tests.
+                    // Many tests close the connection at the client.
                     tokio::spawn(async move { drop(serve(acceptor, socket, steps, &seen, &resumed).await) });
                 }
             });
