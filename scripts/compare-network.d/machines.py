@@ -18,8 +18,9 @@ DEADLINE = 300
 BEGIN, END = "network report begins", "network report ends"
 
 # Units that configure networks, and those of each stack.
-UNITS = ("systemd-networkd", "NetworkManager", "networking")
-UNITS_OF = {"netplan": ("systemd-networkd",), "systemd-networkd": ("systemd-networkd",), "NetworkManager": ("NetworkManager",), "ifupdown": ("networking",)}
+UNITS = ("systemd-networkd", "NetworkManager", "NetworkManager-wait-online", "networking")
+UNITS_OF = {"netplan": ("systemd-networkd",), "systemd-networkd": ("systemd-networkd",), 
+            "NetworkManager": ("NetworkManager", "NetworkManager-wait-online"), "ifupdown": ("networking",)}
 
 REPORT = f"""#!/bin/sh
 exec >/dev/ttyS0 2>&1
@@ -36,6 +37,7 @@ ip -4 route show default | sed 's/^/route: /'
 ping -q -c 3 -i 0.5 -W 3 192.0.2.2 >/dev/null && echo "gateway: answers"
 echo "uptime: $(cut -d. -f1 /proc/uptime)"
 echo "{END}"
+sleep 2
 echo o >/proc/sysrq-trigger
 """
 UNIT = """[Unit]
@@ -72,7 +74,8 @@ def install_stack(root, stack, files):
     write(root, "/etc/fstab", "")
     write(root, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     systemctl = ("systemctl", "--root=" + root)
-    run(*systemctl, "mask", *(unit for unit in UNITS if unit not in UNITS_OF[stack]))
+    # A login prompt would be printed between the lines of the report.
+    run(*systemctl, "mask", "serial-getty@ttyS0.service", *(unit + ".service" for unit in UNITS if unit not in UNITS_OF[stack]))
     run(*systemctl, "enable", "network-report", *UNITS_OF[stack])
     run(*systemctl, "set-default", "multi-user.target")
 
@@ -95,9 +98,9 @@ def boot(tree, disk, nic, console):
     kernel = next(name for name in sorted(os.listdir(tree + "/boot")) if name.startswith("vmlinuz-"))
     initrd = kernel.replace("vmlinuz-", "initrd.img-")
     # In a network namespace of its own, the machine reaches only QEMU's DHCP server and gateway.
-    argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "max", "-smp", "1", "-m", "768", "-display", "none", "-no-reboot",
+    argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "max,svm=off", "-smp", "1", "-m", "768", "-display", "none", "-no-reboot",
             "-kernel", os.path.join(tree, "boot", kernel), "-initrd", os.path.join(tree, "boot", initrd),
-            "-append", "root=/dev/vda rw console=ttyS0 panic=-1 systemd.show_status=yes",
+            "-append", "root=/dev/vda rw console=ttyS0 panic=-1 quiet",
             "-drive", "file=%s,format=raw,if=virtio,cache=unsafe" % disk, "-serial", "file:" + console,
             "-netdev", "user,id=net,net=192.0.2.0/24", "-device", "virtio-net-pci,netdev=net,mac=" + NICS[nic]]
     try:
