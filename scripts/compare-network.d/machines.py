@@ -14,7 +14,7 @@ import time
 from documents import EXPECTED, MACHINES, NICS
 
 # Seconds for a boot with an emulated processor beside a second machine.
-DEADLINE = 300
+DEADLINE = 600
 BEGIN, END = "network report begins", "network report ends"
 
 # Units that configure networks, and those of each stack.
@@ -100,7 +100,7 @@ def boot(tree, disk, nic, console):
     # In a network namespace of its own, the machine reaches only QEMU's DHCP server and gateway.
     argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "max,svm=off", "-smp", "1", "-m", "768", "-display", "none", "-no-reboot",
             "-kernel", os.path.join(tree, "boot", kernel), "-initrd", os.path.join(tree, "boot", initrd),
-            "-append", "root=/dev/vda rw console=ttyS0 panic=-1 quiet",
+            "-append", "root=/dev/vda rw console=ttyS0 panic=-1 quiet systemd.default_timeout_start_sec=500",
             "-drive", "file=%s,format=raw,if=virtio,cache=unsafe" % disk, "-serial", "file:" + console,
             "-netdev", "user,id=net,net=192.0.2.0/24", "-device", "virtio-net-pci,netdev=net,mac=" + NICS[nic]]
     try:

@@ -25,7 +25,11 @@ const DEFAULT_UUIDS: [Uuid; 2] = [
 /// that a vendor shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
-        DEFAULT_UUIDS.contains(&uuid) || is_progression(&uuid) || is_repetition(&uuid) || is_blank_service_tag(&uuid)
+        DEFAULT_UUIDS.contains(&uuid)
+            || is_progression(&uuid)
+            || is_repetition(&uuid)
+            || is_blank_service_tag(&uuid)
+            || has_patterned_groups(&uuid)
     };
     (!is_default(uuid) && !is_default(swap_byte_order(uuid))).then_some(uuid)
 }
@@ -76,13 +80,26 @@ fn is_repetition(uuid: &Uuid) -> bool {
     [1, 2, 4].iter().any(|length| bytes.chunks_exact(*length).all(|chunk| chunk == &bytes[..*length]))
 }
 
-/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one repeated character.
-/// Such a board is a replacement whose service tag was never set.
+/// Returns whether the digits of each of the five groups are all equal, ascending or descending. Examples are
+/// 11111111-2222-3333-4444-555555555555 and 12345678-1234-1234-1234-123456789abc.
+fn has_patterned_groups(uuid: &Uuid) -> bool {
+    let text = uuid.to_string();
+    let is_patterned = |group: &str| {
+        let digits: Vec<i32> = group.chars().filter_map(|c| c.to_digit(16)?.try_into().ok()).collect();
+        let steps: Vec<i32> = digits.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        steps[0].abs() <= 1 && steps.iter().all(|step| *step == steps[0])
+    };
+    text.split('-').all(is_patterned)
+}
+
+/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one repeated character,
+/// or consists of blanks and NULs. Such a board is a replacement whose service tag was never set.
 fn is_blank_service_tag(uuid: &Uuid) -> bool {
     let [b'L', b'L', b'E', b'D', 0, a, b, 0x10, 0x80, c, d, 0xc0, 0x4f, e, f, g] = *uuid.as_bytes() else {
         return false;
     };
-    [b, c, d & 0x7f, e, f, g].iter().all(|character| *character == a)
+    let tag = [a, b, c, d & 0x7f, e, f, g];
+    tag.iter().all(|character| *character == a) || tag.iter().all(|character| matches!(character, 0 | b' '))
 }
 
 /// Parses a MAC address, and returns it in lower case with colons.
@@ -229,6 +246,12 @@ mod tests {
             "98d1958a-467f-e511-bf8b-08002704d48e",
             "4c4c4544-0020-2010-8020-a0c04f202020",
             "44454c4c-2000-1020-8020-a0c04f202020",
+            "4c4c4544-0000-2010-8020-80c04f202020",
+            "44454c4c-0000-1020-8020-80c04f202020",
+            "11111111-2222-3333-4444-555555555555",
+            "12345678-1234-1234-1234-123456789abc",
+            "12345678-1234-5678-1234-567812345678",
+            "87654321-4321-4321-4321-cba987654321",
         ] {
             assert_eq!(usable_uuid(uuid(default)), None, "{default}");
             assert_eq!(parse_usable_uuid(&default.to_uppercase()), None, "{default}");
@@ -246,6 +269,9 @@ mod tests {
             "ffffffff-ffff-ffff-ffff-fffffffffffe",
             "12345678-1234-5678-90ab-cddeefaabbcd",
             "5e1f7a10-0000-4000-8000-000000000001",
+            "4c4c4544-0000-2010-8020-80c04f202031",
+            "11111111-2222-3333-4444-555555555556",
+            "12345678-1234-1234-1234-123456789abd",
         ] {
             assert_eq!(usable_uuid(uuid(good)), Some(uuid(good)), "{good}");
         }

@@ -3,7 +3,10 @@
 //! Records are split by their length. The tar crate splits them at newlines instead, and therefore loses values that
 //! contain a newline. Binary values may contain a newline: the file capabilities CAP_DAC_OVERRIDE and CAP_FOWNER
 //! together are encoded as the byte 0x0a.
-use std::collections::BTreeSet;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use common::encoding::decode_hex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -95,18 +98,40 @@ impl PaxRecords {
         })
     }
 
-    /// Returns the extended attributes from the records `SCHILY.xattr.*`, which GNU tar and bsdtar write.
+    /// Returns the extended attributes, from the records of GNU tar and bsdtar (`SCHILY.xattr.NAME`), from GNU tar's record of
+    /// the SELinux label (`RHT.security.selinux`), and from those of earlier versions of bsdtar (`LIBARCHIVE.xattr.NAME`).
+    /// If several records contain the same attribute, the first of these forms is used.
     ///
     /// # Errors
-    /// Returns an error if there are more than [`MOST_XATTRS`].
+    /// Returns an error if there are more than [`MOST_XATTRS`], or if a record cannot be decoded.
     pub(crate) fn xattrs(&self) -> io::Result<Vec<(OsString, Vec<u8>)>> {
-        let named = || self.0.iter().filter_map(|(key, value)| Some((key.strip_prefix(b"SCHILY.xattr.")?, value)));
-        match named().count() {
-            count if count > MOST_XATTRS => Err(invalid_record(format!(
-                "the member has {count} extended attributes; at most {MOST_XATTRS} are supported"
-            ))),
-            _ => Ok(named().map(|(name, value)| (decode_xattr_name(name), value.clone())).collect()),
+        let mut found: BTreeMap<OsString, (u8, Vec<u8>)> = BTreeMap::new();
+        for (count, attribute) in self.0.iter().filter_map(decode_xattr).enumerate() {
+            let (rank, name, value) = attribute?;
+            if count >= MOST_XATTRS {
+                let text =
+                    format!("the member has more than {MOST_XATTRS} extended attributes, which is not supported");
+                return Err(invalid_record(text));
+            }
+            if found.get(&name).is_none_or(|known| known.0 <= rank) {
+                found.insert(name, (rank, value));
+            }
         }
+        Ok(found.into_iter().map(|(name, (_, value))| (name, value)).collect())
+    }
+}
+
+/// Returns the extended attribute that a record contains, after the rank of the record's form; `None` if the record does not
+/// contain one.
+fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Vec<u8>)>> {
+    if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+        // GNU tar encodes `=`, which would end the key, as `%3D`, and `%` as `%25`.
+        Some(Ok((2, decode_percent(name, |byte| b"=%".contains(&byte)), value.clone())))
+    } else if key == b"RHT.security.selinux" {
+        Some(Ok((1, OsString::from("security.selinux"), value.clone())))
+    } else {
+        let name = decode_percent(key.strip_prefix(b"LIBARCHIVE.xattr.")?, |_| true);
+        Some(decode_base64(key, value).map(|value| (0, name, value)))
     }
 }
 
@@ -142,20 +167,31 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     Some((seconds, nanoseconds))
 }
 
-/// Decodes the name of an xattr. GNU tar writes `=`, which would end the key, as `%3D`, and `%` as `%25`.
-fn decode_xattr_name(name: &[u8]) -> OsString {
+/// Decodes a name in which these bytes are percent-encoded. Other percent signs are preserved.
+fn decode_percent(name: &[u8], is_encoded: fn(u8) -> bool) -> OsString {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;
     while let Some((first, after)) = rest.split_first() {
-        let (byte, after) = match rest {
-            [b'%', b'3', b'D', after @ ..] => (b'=', after),
-            [b'%', b'2', b'5', after @ ..] => (b'%', after),
+        let code = after.get(..2).and_then(|digits| decode_hex(std::str::from_utf8(digits).ok()?));
+        let (byte, after) = match code.as_deref() {
+            Some([byte]) if *first == b'%' && is_encoded(*byte) => (*byte, &after[2..]),
             _ => (*first, after),
         };
         plain.push(byte);
         rest = after;
     }
     OsString::from_vec(plain)
+}
+
+/// Decodes a base64 value, whose padding may be missing, as in archives of bsdtar.
+fn decode_base64(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
+    let end = value.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+    STANDARD_NO_PAD.decode(&value[..end]).map_err(|error| {
+        invalid_record(format!(
+            "the PAX header has {}, whose value is not base64: {error}",
+            String::from_utf8_lossy(key)
+        ))
+    })
 }
 
 fn invalid_record(text: String) -> io::Error {
@@ -182,10 +218,29 @@ mod tests {
 
     #[test]
     fn more_xattrs_than_any_file_has_are_refused() {
-        let records = |count: usize| PaxRecords(vec![(b"SCHILY.xattr.user.a".to_vec(), Vec::new()); count]);
+        let record = |index: usize| (format!("SCHILY.xattr.user.{index}").into_bytes(), Vec::new());
+        let records = |count: usize| PaxRecords((0..count).map(record).collect());
         assert_eq!(records(MOST_XATTRS).xattrs().unwrap().len(), MOST_XATTRS);
         let error = records(MOST_XATTRS + 1).xattrs().unwrap_err().to_string();
-        assert_eq!(error, "the member has 1001 extended attributes; at most 1000 are supported");
+        assert_eq!(error, "the member has more than 1000 extended attributes, which is not supported");
+    }
+
+    #[test]
+    fn every_form_of_an_xattr_is_decoded_and_the_most_common_one_precedes() {
+        let label = |text: &str| ("security.selinux".into(), text.as_bytes().to_vec());
+        for (records, expected) in [
+            (&["RHT.security.selinux=system_u:object_r:etc_t:s0"][..], vec![label("system_u:object_r:etc_t:s0")]),
+            (&["RHT.security.selinux=a", "SCHILY.xattr.security.selinux=b"], vec![label("b")]),
+            (&["SCHILY.xattr.security.selinux=b", "RHT.security.selinux=a"], vec![label("b")]),
+            (&["SCHILY.xattr.user.a=1", "SCHILY.xattr.user.a=2"], vec![("user.a".into(), b"2".to_vec())]),
+            (&["LIBARCHIVE.xattr.user.a%20b=AP8"], vec![("user.a b".into(), vec![0, 255])]),
+            (&["LIBARCHIVE.xattr.user.a=AA==", "SCHILY.xattr.user.a=x"], vec![("user.a".into(), b"x".to_vec())]),
+            (&["RHT.security=a", "LIBARCHIVE.creationtime=1"], vec![]),
+        ] {
+            assert_eq!(parse(records).xattrs().unwrap(), expected, "{records:?}");
+        }
+        let error = parse(&["LIBARCHIVE.xattr.user.a=%"]).xattrs().unwrap_err().to_string();
+        assert!(error.contains("LIBARCHIVE.xattr.user.a, whose value is not base64"), "{error}");
     }
 
     #[test]
@@ -239,6 +294,8 @@ mod tests {
 
     #[test]
     fn names_of_attributes_are_decoded() {
-        assert_eq!(decode_xattr_name(b"user.a%3Db%25%41%"), OsString::from("user.a=b%%41%"));
+        let gnu = |byte| b"=%".contains(&byte);
+        assert_eq!(decode_percent(b"user.a%3Db%25%41%", gnu), OsString::from("user.a=b%%41%"));
+        assert_eq!(decode_percent(b"user.a%3Db%25%41%4", |_| true), OsString::from("user.a=b%A%4"));
     }
 }

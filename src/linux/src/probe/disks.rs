@@ -14,6 +14,8 @@ use std::thread;
 /// drives. The areas of an eMMC are recognized by [`KernelName::is_emmc_area`].
 const NOT_DISKS: [&str; 7] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd"];
 
+/// SCSI peripheral type of a disk (SPC-5 table 150).
+const SCSI_DISK: &str = "0";
 /// SCSI peripheral type of a CD-ROM (SPC-5 table 150).
 const SCSI_CDROM: &str = "5";
 
@@ -40,6 +42,15 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     Ok(disks)
 }
 
+/// Returns the probable reason why the kernel reports no capacity for a disk with this SCSI device type; `None` for devices
+/// whose medium may be missing. `sd_read_capacity` of the kernel sets the capacity to 0 for sectors of unsupported size.
+fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
+    (scsi_type == SCSI_DISK && removable == "0").then_some(
+        "the kernel reports no capacity: its sectors probably have 520 or 528 bytes, as on disks of storage systems; \
+         reformat it with `sg_format --format --size=512`, or remove it",
+    )
+}
+
 /// Reads the disk with this kernel name; `None` if the device is not a disk, or has no medium, like a card reader
 /// without a card.
 fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
@@ -54,6 +65,11 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         return Ok(None);
     }
     let Some(size_bytes) = parse_sectors(&at("size")).filter(|size| *size > 0) else {
+        if depth == ProbeDepth::Deep
+            && let Some(reason) = explain_missing_capacity(&at("device/type"), &at("removable"))
+        {
+            tracing::warn!("{name} cannot be used: {reason}");
+        }
         return Ok(None);
     };
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());

@@ -73,13 +73,26 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
     Some(comparable_serial(one)? == comparable_serial(other)?)
 }
 
-/// Returns whether two world wide names are the same. Returns `None` if one of them is missing or a placeholder, or if
-/// one of them is the other one truncated to 64 bits, as by udev.
+/// Returns whether two world wide names are the same. Returns `None` if one of them is missing or a placeholder, if one of
+/// them is the other one truncated to 64 bits, as by udev, or if they are of different types: a disk may have one of each
+/// type, and the kernel decides which one it reports.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
+    let is_same_type = wwn_type(one) == wwn_type(other);
     let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);
     let (short, long) = if one.len() < other.len() { (&one, &other) } else { (&other, &one) };
     let is_cut = short.len() == WWN_DIGITS && long.len() > WWN_DIGITS && long.starts_with(short.as_str());
-    (!is_cut).then_some(one == other)
+    (!is_cut && (is_same_type || one == other)).then_some(one == other)
+}
+
+/// Returns the type of a world wide name: the prefix of an identifier of an NVMe namespace, empty for other names. An EUI-64
+/// and an NGUID have the same prefix, but different lengths.
+fn wwn_type(text: &str) -> (&str, usize) {
+    let text = text.trim();
+    match text.strip_prefix("wwn-").unwrap_or(text).split_once('.') {
+        Some((prefix @ ("uuid" | "nvme"), _)) => (prefix, 0),
+        Some((prefix @ "eui", digits)) => (prefix, digits.len()),
+        _ => ("", 0),
+    }
 }
 
 /// Converts to upper case, replaces each run of blanks and underscores by one underscore, and removes runs at the start and end.

@@ -238,7 +238,7 @@ fn what_cannot_be_compared_is_refused() {
         ),
         (with("image", "other".into()), "the approval is corrupt"),
         (with("version", 1.into()), "the approval has version 1, but this drophammer requires version 2"),
-        (with("version", 3.into()), "the approval has version 3, which"),
+        (with("version", 3.into()), "the approval has version 3, but this drophammer requires"),
         (with("version", Value::Null), "the approval has no version"),
         (with("more", 1.into()), "cannot parse the approval: unknown field `more`"),
         (with("disks", 7.into()), "cannot parse the approval"),

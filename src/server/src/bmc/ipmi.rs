@@ -9,13 +9,20 @@ use common::format::untrusted_text::sanitize_line;
 use linux::process::{CommandError, ToolCommand};
 use model::bmc::Bmc;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::time::Duration;
 use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
-const OPERATOR: [&str; 2] = ["-L", "OPERATOR"];
+/// Parts of messages that a controller sends if it does not support ipmitool's choice of a cipher suite.
+const CIPHER_ERRORS: &[&str] =
+    &["cipher suite", "authentication algorithm", "integrity algorithm", "confidentiality algorithm"];
+/// Options with which a rejected session is tried again, with parts of the messages after which they are used. Old controllers
+/// support only cipher suite 3 (SHA-1), and strict ones only 17 (SHA-256). By default, ipmitool requests the privilege level
+/// Administrator, which some users lack.
+const FALLBACKS: [(&[&str], [&str; 2]); 3] =
+    [(CIPHER_ERRORS, ["-C", "3"]), (CIPHER_ERRORS, ["-C", "17"]), (&["privilege", "invalid role"], ["-L", "OPERATOR"])];
 
 /// Controller that is accessed with ipmitool.
 struct IpmiController<'a> {
@@ -23,8 +30,8 @@ struct IpmiController<'a> {
     bmc: &'a Bmc,
     host: &'a str,
     port: String,
-    /// Whether the user has only IPMI's privilege level Operator.
-    is_operator: Cell<bool>,
+    /// Options that the controller requires.
+    options: RefCell<Vec<[&'static str; 2]>>,
 }
 
 /// Performs the action, and reads the result back. Returns a warning if the controller reports the UUID of another machine, or the result
@@ -37,7 +44,7 @@ pub(crate) fn perform_action(
     machine: &TargetMachine,
 ) -> Result<Option<String>> {
     let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
-    let controller = IpmiController { program, bmc, host, port, is_operator: Cell::new(false) };
+    let controller = IpmiController { program, bmc, host, port, options: RefCell::default() };
     let warning = match action {
         PowerAction::On => controller.reach_state("on").map(|()| None),
         PowerAction::Off => controller.reach_state("off").map(|()| None),
@@ -49,25 +56,31 @@ pub(crate) fn perform_action(
 }
 
 impl IpmiController<'_> {
-    /// Runs ipmitool with these arguments. By default, ipmitool requests the privilege level Administrator. If the user
-    /// lacks it, the level Operator is requested.
+    /// Runs ipmitool with these arguments. If the controller rejects the session, repeats the command with the options that such
+    /// controllers require, and uses these options for all later commands.
     fn run(&self, words: &[&str]) -> Result<String> {
-        let level: &[&str] = if self.is_operator.get() { &OPERATOR } else { &[] };
-        let done = match self.run_at_level(level, words) {
-            Err(error) if level.is_empty() && is_privilege_error(&error) => {
-                self.is_operator.set(true);
-                self.run_at_level(&OPERATOR, words)
+        let mut done = self.run_with(&self.options.borrow(), words);
+        for (texts, option) in FALLBACKS {
+            let Err(error) = &done else { break };
+            if !contains_any(error, texts) || self.options.borrow().contains(&option) {
+                continue;
             }
-            done => done,
-        };
+            let others =
+                self.options.borrow().iter().copied().filter(|known| known[0] != option[0]).collect::<Vec<_>>();
+            let options = [others, vec![option]].concat();
+            done = self.run_with(&options, words);
+            if !matches!(&done, Err(error) if contains_any(error, texts)) {
+                *self.options.borrow_mut() = options;
+            }
+        }
         done.map_err(|error| explain_failure(self.host, error))
     }
 
-    fn run_at_level(&self, level: &[&str], words: &[&str]) -> std::result::Result<String, CommandError> {
+    fn run_with(&self, options: &[[&str; 2]], words: &[&str]) -> std::result::Result<String, CommandError> {
         let Bmc { username, password, .. } = self.bmc;
         // Without `-E`, ipmitool would prompt for the password on the terminal.
         let who = ["-I", "lanplus", "-H", self.host, "-p", &self.port, "-U", username, "-E"];
-        let command = ToolCommand::new(self.program).args(who).args(level).args(words);
+        let command = ToolCommand::new(self.program).args(who).args(options.as_flattened()).args(words);
         command.env("IPMI_PASSWORD", password.reveal()).deadline(ANSWER).run().map(|output| output.stdout)
     }
 
@@ -128,10 +141,10 @@ impl IpmiController<'_> {
     }
 }
 
-/// Returns whether the user lacks the privilege level that ipmitool requests.
-fn is_privilege_error(error: &CommandError) -> bool {
-    let text = error.to_string().to_lowercase();
-    text.contains("privilege") || text.contains("invalid role")
+/// Returns whether an error message contains one of these texts.
+fn contains_any(error: &CommandError, texts: &[&str]) -> bool {
+    let message = error.to_string().to_lowercase();
+    texts.iter().any(|text| message.contains(text))
 }
 
 /// Returns the GUID in the output of `ipmitool mc guid`; `None` if it is missing or a placeholder.

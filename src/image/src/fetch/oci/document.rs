@@ -1,6 +1,8 @@
 //! Manifests and indexes of registries, in the formats of OCI and Docker.
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// Maximum number of layers, far more than an image of an operating system has.
 const MOST_LAYERS: usize = 512;
@@ -35,6 +37,10 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     std::env::consts::ARCH
 };
 
+/// Variant of this machine's architecture that every processor supports, as containerd names it. It is the default of an
+/// entry without a variant.
+const VARIANT: &str = if cfg!(target_arch = "aarch64") { "v8" } else { "v1" };
+
 /// Returns the value of an `Accept` header with all supported document types.
 pub(crate) fn accepted_types() -> String {
     [INDEXES, MANIFESTS].concat().join(", ")
@@ -61,21 +67,36 @@ pub(crate) struct OciLayers {
 
 #[derive(Deserialize)]
 struct RawDocument {
-    #[serde(rename = "mediaType", default)]
+    #[serde(rename = "mediaType", default, deserialize_with = "null_as_default")]
     media_type: String,
     manifests: Option<Vec<OciDescriptor>>,
     layers: Option<Vec<OciDescriptor>>,
+    #[serde(default, deserialize_with = "null_as_default")]
     config: Option<OciDescriptor>,
 }
 
 /// Reference to a blob or another document.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OciDescriptor {
-    #[serde(rename = "mediaType", default)]
+    #[serde(rename = "mediaType", default, deserialize_with = "null_as_default")]
     media_type: String,
+    /// Empty if the document does not contain it. Only entries that are used require a digest and a size.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub digest: String,
+    #[serde(default, deserialize_with = "null_as_default")]
     pub size: u64,
+    #[serde(default, deserialize_with = "invalid_as_none")]
     platform: Option<OciPlatform>,
+}
+
+/// Reads `null` as the default of the type, as Go does.
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// Reads a value that is not of the type as `None`: it is in an entry that is not for this machine.
+fn invalid_as_none<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
 
 /// Platform of an index entry or image. It is empty in entries of attestations and other documents.
@@ -83,23 +104,34 @@ pub(crate) struct OciDescriptor {
 struct OciPlatform {
     os: Option<String>,
     architecture: Option<String>,
+    variant: Option<String>,
 }
 
 impl OciPlatform {
-    /// Returns operating system and architecture, with Go's names (GOOS and GOARCH); `None` if one is missing.
-    fn names(&self) -> Option<(&str, &str)> {
-        let known = |name: &&str| !name.is_empty();
-        let architecture = match self.architecture.as_deref().filter(known)? {
-            "x86_64" | "x86-64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
+    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating system
+    /// or architecture are missing. The variant is empty if it is the default.
+    fn names(&self) -> Option<[String; 3]> {
+        let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_lowercase();
+        let (os, architecture, variant) = (name(&self.os), name(&self.architecture), name(&self.variant));
+        let architecture = match architecture.as_str() {
+            "x86_64" | "x86-64" => "amd64".to_owned(),
+            "aarch64" => "arm64".to_owned(),
+            _ => architecture,
         };
-        Some((self.os.as_deref().filter(known)?, architecture))
+        let is_default = architecture == ARCHITECTURE && variant == VARIANT;
+        let variant = if is_default { String::new() } else { variant };
+        (!os.is_empty() && !architecture.is_empty()).then_some([os, architecture, variant])
     }
 
     fn is_own(&self) -> bool {
-        self.names() == Some(("linux", ARCHITECTURE))
+        self.names().is_some_and(|names| names == ["linux", ARCHITECTURE, ""])
     }
+}
+
+/// Returns a platform as `os/architecture/variant`, with each name cut to 20 characters.
+fn format_platform(names: &[String; 3]) -> String {
+    let shown = names.iter().filter(|name| !name.is_empty()).map(|name| format!("{name:.20}"));
+    shown.collect::<Vec<_>>().join("/")
 }
 
 impl OciDocument {
@@ -140,8 +172,7 @@ impl OciIndex {
             return Ok(only);
         }
         let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref()?.names());
-        let name = |(os, architecture): (&str, &str)| format!("{os:.20}/{architecture:.20}");
-        let others: Vec<String> = platforms.take(20).map(name).collect();
+        let others: Vec<String> = platforms.take(20).map(|names| format_platform(&names)).collect();
         Err(match others.as_slice() {
             [] => format!("no image for linux/{ARCHITECTURE}: the entries of the index do not declare their platforms"),
             others => format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", ")),
@@ -163,8 +194,9 @@ impl OciDescriptor {
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {
-        Some((os, architecture)) if !platform.is_own() => {
-            Err(format!("no image for linux/{ARCHITECTURE}, only for: {os:.20}/{architecture:.20}"))
+        // A variant is a recommendation here: the operator selected this image, and not an entry of an index.
+        Some(names) if names[..2] != ["linux", ARCHITECTURE] => {
+            Err(format!("no image for linux/{ARCHITECTURE}, only for: {}", format_platform(&names)))
         }
         _ => Ok(()),
     }

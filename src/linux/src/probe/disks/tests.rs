@@ -353,3 +353,12 @@ fn a_disk_that_cannot_be_read_to_its_end_is_not_blank() {
     let disk = disks(&tree).remove(0);
     assert_eq!((disk.blank, disk.unreadable.as_deref()), (false, Some("/dev/sda: failed to fill whole buffer")));
 }
+
+#[test]
+fn a_disk_without_capacity_is_named_unless_its_medium_may_be_missing() {
+    for (scsi_type, removable, is_named) in
+        [("0", "0", true), ("0", "1", false), ("5", "0", false), ("13", "0", false), ("", "0", false), ("", "", false)]
+    {
+        assert_eq!(explain_missing_capacity(scsi_type, removable).is_some(), is_named, "{scsi_type} {removable}");
+    }
+}

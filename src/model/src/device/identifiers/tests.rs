@@ -136,7 +136,7 @@ fn what_makers_and_hypervisors_number_identifies() {
     for (index, text) in WWNS.iter().enumerate() {
         assert!(comparable_wwn(text).is_some() && !is_placeholder_wwn(text), "{text:?}");
         for other in &WWNS[..index] {
-            assert_eq!(is_same_wwn(text, other), Some(false), "{text:?} {other:?}");
+            assert_ne!(is_same_wwn(text, other), Some(true), "{text:?} {other:?}");
         }
     }
 }
@@ -170,6 +170,29 @@ fn spellings_of_one_identifier_are_the_same() {
     assert_eq!(is_same_wwn("0x61866da05f1c2b00", "0x61866da05f1c2b0020d3e4f51a2b3c4d"), None);
     assert_eq!(is_same_serial("S1", "N/A"), None);
     assert_eq!(is_same_wwn("0x5000c500a1b2c3d7", "0x0000000000000000"), None);
+}
+
+/// Kernels with different preferences or quirks report different identifiers of the same NVMe namespace.
+#[test]
+fn world_wide_names_of_different_types_prove_nothing() {
+    let [eui, nguid] = ["eui.0025385b01234567", "eui.01000000000000005cd2e4a1b2c35251"];
+    let uuid = "uuid.6f0c3b9e-3d57-4c57-8f0e-0c3a5d3f1f11";
+    let fallback = "nvme.144d-53345457-53616d73756e67-00000001";
+    for (one, other) in
+        [(eui, nguid), (eui, uuid), (nguid, uuid), (eui, fallback), (uuid, fallback), (eui, "0x5000c500a1b2c3d7")]
+    {
+        assert_eq!(is_same_wwn(one, other), None, "{one} {other}");
+        assert_eq!(is_same_wwn(other, one), None, "{other} {one}");
+    }
+    for (one, other) in [
+        (eui, "eui.0025385b01234568"),
+        (nguid, "eui.01000000000000005cd2e4a1b2c35252"),
+        (uuid, "uuid.6f0c3b9e-3d57-4c57-8f0e-0c3a5d3f1f12"),
+        (fallback, "nvme.144d-53345458-53616d73756e67-00000001"),
+        ("0x5000c500a1b2c3d7", "0x61866da05f1c2b0020d3e4f51a2b3c4d"),
+    ] {
+        assert_eq!(is_same_wwn(one, other), Some(false), "{one} {other}");
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Other spellings of the identifiers of a disk. The inventory contains one of them, while udev, lsblk and other kernels report others.
 
 use crate::device::by_path::is_same_by_path;
-use crate::device::identifiers::{is_placeholder_wwn, names_placeholder};
+use crate::device::identifiers::{is_placeholder_wwn, is_same_serial, names_placeholder};
 use crate::inventory::InventoryDisk;
+use common::encoding::decode_hex;
 
 const LINKS: &str = "/dev/disk/by-id/";
 /// Prefixes of links that continue with udev's `ID_SERIAL`.
@@ -42,6 +43,9 @@ fn is_other_wwn(disk: &InventoryDisk, wanted: &str) -> bool {
     if is_identifier && has_link(disk, &["nvme-"], wanted) {
         return true;
     }
+    if let Some(name) = wanted.strip_prefix("nvme.") {
+        return is_fallback_name(disk, name);
+    }
     match disk.wwn.split_once('.') {
         Some(("eui", digits)) => wanted.strip_prefix("0x").is_some_and(|wanted| wanted.eq_ignore_ascii_case(digits)),
         Some(("uuid", uuid)) => wanted.strip_prefix("uuid.").is_some_and(|wanted| {
@@ -50,6 +54,16 @@ fn is_other_wwn(disk: &InventoryDisk, wanted: &str) -> bool {
         }),
         _ => false,
     }
+}
+
+/// Returns whether a name has the serial number and the model of the disk. The kernel reports this name, which consists of
+/// the vendor, serial number, model and namespace number, for a namespace whose identifiers it ignores.
+fn is_fallback_name(disk: &InventoryDisk, name: &str) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let [_, serial, model, _] = parts[..] else { return false };
+    let decode = |digits: &str| decode_hex(digits).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (Some(serial), Some(model)) = (decode(serial), decode(model)) else { return false };
+    is_same_serial(&serial, &disk.serial) == Some(true) && model.trim().eq_ignore_ascii_case(disk.model.trim())
 }
 
 #[cfg(test)]
@@ -83,6 +97,10 @@ mod tests {
             &[&format!("nvme-{uuid}"), "nvme-Samsung_SSD_S4EW", "nvme-Samsung_SSD_S4EW_1", "nvme-eui.0025385b01234567"],
         );
         let eui = disk(["nvme", "X", "eui.0025385b01234567", "pci-0000:01:00.0-nvme-1"], &[]);
+        let named = InventoryDisk {
+            model: "INTEL SSD".to_owned(),
+            ..disk(["nvme", "PHLJ01", "eui.0025385b01234567", "pci-0000:01:00.0-nvme-1"], &[])
+        };
         let zeros = disk(["sas", "X", "0x0000000000000000", "x"], &["scsi-30000000000000000"]);
         let plain = "uuid.3a6e1f107c1b4d8e9b1a0123456789ab";
         for (disk, hint, wanted, expected) in [
@@ -107,6 +125,10 @@ mod tests {
             (&eui, "wwn", "0x0025385b01234567", true),
             (&eui, "wwn", "0x0025385b01234568", false),
             (&eui, "wwn", plain, false),
+            (&named, "wwn", "nvme.8086-50484c4a3031-494e54454c2053534420-00000001", true),
+            (&named, "wwn", "nvme.8086-50484c4a3032-494e54454c2053534420-00000001", false),
+            (&named, "wwn", "nvme.8086-50484c4a3031-494e54454c2053534421-00000001", false),
+            (&named, "wwn", "nvme.8086-50484c4a3031", false),
         ] {
             assert_eq!(is_alternative(hint, disk, wanted), expected, "{hint} {wanted} {}", disk.wwn);
         }

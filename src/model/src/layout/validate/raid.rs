@@ -21,7 +21,9 @@ pub(super) fn check_arrays(check: &mut LayoutCheck, layout: &Layout) {
     for (index, raid) in layout.raid.iter().enumerate() {
         let place = format!("raid[{index}]");
         check_name(check, &place, raid.arrayname.as_str(), &mut names);
-        check_devices(check, &place, raid, &layout.raid[index + 1..]);
+        let (earlier, later) = layout.raid.split_at(index);
+        check_devices(check, &place, raid, &later[1..]);
+        check_nested(check, &place, raid, earlier);
         check_count(check, &place, raid);
         check_options(check, &place, raid);
         check.add_device(raid.arrayname.clone(), DeviceSource::Array);
@@ -83,6 +85,21 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
         };
         format!("device:{device} not provided by disk for raid:{name}{order}")
     });
+}
+
+/// Checks that no member is an array with its superblock at the end: the members of that array would also show the superblock of
+/// this array, and mdadm could not tell to which of the two arrays they belong.
+fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier: &[ArraySpec]) {
+    for member in earlier.iter().filter(|member| raid.devices.contains(&member.arrayname)) {
+        let metadata = member.requested_metadata().unwrap_or_default();
+        if METADATA_AT_END.contains(&metadata.as_str()) {
+            let message = format!(
+                "raid:{} contains the array {}, whose members would show the superblocks of both arrays: use metadata 1.2 for {} instead of {metadata}",
+                raid.arrayname, member.arrayname, member.arrayname
+            );
+            check.report_problem(&format!("{place}.devices"), message);
+        }
+    }
 }
 
 /// Returns the minimum number of members. According to mdadm(8), arrays with fewer than two members require --force, if they are possible

@@ -94,6 +94,28 @@ fn each_action_is_requested_and_read_back() {
             On,
             &["-L OPERATOR chassis power on"],
         ),
+        (
+            rejects("*'-C 3 '*) ;; *", "Error in open session response message : no matching cipher suite"),
+            "off",
+            On,
+            &["-C 3 chassis power on"],
+        ),
+        (
+            rejects("*'-C 17 '*) ;; *", "Error in open session response message : invalid authentication algorithm"),
+            "off",
+            On,
+            &["-C 17 chassis power on"],
+        ),
+        (
+            format!(
+                "{}\n{}",
+                rejects("*'-C 3 '*) ;; *", "Error in open session response message : no matching cipher suite"),
+                rejects("*OPERATOR*) ;; *", "Error in open session response message : invalid role")
+            ),
+            "off",
+            On,
+            &["-C 3 -L OPERATOR chassis power on"],
+        ),
     ] {
         let dir = controller(power, &quirk);
         perform_anywhere(&dir, action).unwrap_or_else(|error| panic!("{quirk} {action:?}: {error}"));
@@ -163,6 +185,7 @@ fn what_goes_wrong_is_said_without_the_password() {
         (rejects("*", "Error: Unable to establish IPMI v2 / RMCP+ session"), "Unable to establish"),
         (rejects("*'power on'", "Set Chassis Power Control to Up/On failed: Unspecified error"), "Unspecified error"),
         (rejects("*", "Insufficient privilege level"), "Insufficient privilege level"),
+        (rejects("*", "no matching cipher suite"), "no matching cipher suite"),
     ] {
         let dir = controller("off", &quirk);
         let why = perform_anywhere(&dir, On).unwrap_err().to_string();

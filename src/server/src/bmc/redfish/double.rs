@@ -26,6 +26,8 @@ pub(crate) struct DoubleState {
     former: Option<(&'static str, [String; 3], u32)>,
     unavailable: u32,
     busy: u32,
+    /// Number of changes of the power state, which determines the time of the last reset.
+    resets: u32,
     /// Remaining requests of the session.
     session: Option<u32>,
 }
@@ -45,7 +47,7 @@ impl RedfishDouble {
     /// Starts a controller whose machine has this power state, and boots in UEFI mode.
     pub(crate) fn start(power: &'static str, quirks: &[Quirk]) -> RedfishDouble {
         let boot = ["Disabled", "None", "UEFI"].map(str::to_owned);
-        let state = DoubleState { power, boot, former: None, unavailable: 0, busy: 0, session: None };
+        let state = DoubleState { power, boot, former: None, unavailable: 0, busy: 0, resets: 0, session: None };
         let state = Arc::new(Mutex::new(state));
         let (shared, quirks) = (state.clone(), quirks.to_vec());
         let http = Server::start(Vec::new(), move |request: &Request| {
@@ -248,6 +250,9 @@ impl Exchange<'_> {
             () => reset["ResetType@Redfish.AllowableValues"] = self.list_types(),
         }
         let mut system = json!({"UUID": UUID, "PowerState": power, "Actions": {"#ComputerSystem.Reset": reset}});
+        if self.has(ResetTime) {
+            system["LastResetTime"] = json!(format!("2026-11-05T08:00:{:02}Z", self.state.resets));
+        }
         if self.has(PowerUnknown) {
             system["PowerState"] = Value::Null;
         }
@@ -340,6 +345,7 @@ impl Exchange<'_> {
         if !self.has(Ignores) {
             self.begin_change();
             self.state.power = next;
+            self.state.resets += 1;
             self.state.busy =
                 self.find(|quirk| if let BusyAfterOff(times) = quirk { Some(*times) } else { None }).unwrap_or(0);
         }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 const ON: &str = "On";
 const OFF: &str = "Off";
+/// Property with the time at which the system was last reset (ComputerSystem 1.12).
+const LAST_RESET: &str = "LastResetTime";
 /// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is specific to Huawei's controllers.
 const SWITCH_ON: [&str; 2] = ["On", "ForceOn"];
 const SWITCH_OFF: [&str; 1] = ["ForceOff"];
@@ -44,7 +46,7 @@ impl RedfishMachine<'_> {
             return self.reach_state(&system, ON, &SWITCH_ON);
         }
         match self.request_reset(&system, &RESTART)? {
-            Ok(kind) => self.await_state(ON, Ok(kind)),
+            Ok(kind) => self.await_restart(&system, kind),
             Err(_) => {
                 self.switch_off()?;
                 // Some controllers refuse to switch a machine on for some seconds after it was switched off.
@@ -61,6 +63,20 @@ impl RedfishMachine<'_> {
                 self.await_state(state, requested)
             }
         }
+    }
+
+    /// Waits until the machine is on again. The power state is the same before and after a restart, so the time of the last reset
+    /// must have changed, if the controller reports it.
+    fn await_restart(&self, before: &RedfishResource, kind: &'static str) -> Result<()> {
+        let former = &before.document[LAST_RESET];
+        let is_unchanged = |system: &RedfishResource| former.is_string() && system.document[LAST_RESET] == *former;
+        let system = read_until(READS, || self.client.fetch(&self.path), |system| !is_unchanged(system))?;
+        if is_unchanged(&system) {
+            let what =
+                format!("accepted the reset type {kind}, but reports no restart: {LAST_RESET} is still {former}");
+            return Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.client.url))));
+        }
+        self.await_state(ON, Ok(kind))
     }
 
     /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.

@@ -102,6 +102,8 @@ fn every_quirk_switches_the_power() {
         (&[Unavailable(3)], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[SessionOnly], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[SessionExpires(1)], "On", PowerAction::Off, &["POST ForceOff"; 2]),
+        (&[ResetTime], "On", PowerAction::Cycle, &["POST ForceRestart"]),
+        (&[ResetTime, Lag(3)], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (&[Closes(1)], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (&[Closes(50)], "On", PowerAction::Off, &["POST ForceOff"]),
     ] {
@@ -124,6 +126,12 @@ fn a_change_without_effect_fails_with_both_values() {
         (&[Ignores], "Off", PowerAction::On, "PowerState Off, not On"),
         (&[Ignores], "Off", PowerAction::Cycle, "PowerState Off, not On"),
         (&[Ignores, Types(&["On", "ForceOff"])], "On", PowerAction::Cycle, "PowerState On, not Off"),
+        (
+            &[Ignores, ResetTime],
+            "On",
+            PowerAction::Cycle,
+            "reset type ForceRestart, but reports no restart: LastResetTime is still",
+        ),
         (&[PowerUnknown], "On", PowerAction::Off, "PowerState unknown, not Off"),
         (&[Ignores], "On", PowerAction::Pxe, "BootSourceOverrideTarget None, not Pxe"),
         (&[ModeIgnored], "On", PowerAction::Pxe, "BootSourceOverrideMode Legacy, not UEFI"),

@@ -57,3 +57,54 @@ fn the_config_of_a_bare_manifest_declares_its_platform() {
         assert_eq!(reach_at(url(&contents.serve(), ":12"), None).is_err(), reason.is_some());
     }
 }
+
+/// Writers in other languages than Go write what Go reads as the zero value.
+#[test]
+fn unusual_entries_of_other_platforms_do_not_hide_the_image() {
+    let (mut contents, ours) = image();
+    let mut own = ours.clone();
+    own["platform"] = json!({"os": "Linux", "architecture": OWN.to_uppercase()});
+    let digest = ours["digest"].clone();
+    for other in [
+        json!({"mediaType": null, "digest": digest, "size": 7, "platform": {"os": "linux", "architecture": "s390x"}}),
+        json!({"digest": digest, "platform": {"os": "linux", "architecture": "s390x"}}),
+        json!({"size": 7}),
+        json!({"digest": digest, "size": 7, "platform": "linux/s390x"}),
+        json!({"digest": digest, "size": 7, "platform": {"os": "linux", "architecture": OWN, "variant": "v3"}}),
+    ] {
+        contents.manifest("12", &json!({"mediaType": null, "config": null, "manifests": [other, own]}));
+        let reached = reach_at(url(&contents.clone().serve(), ":12"), None);
+        assert_eq!(reached.unwrap().digest.to_string(), ours["digest"], "{other}");
+    }
+    // Without a digest, the entry for this machine cannot be used.
+    own.as_object_mut().unwrap().remove("digest");
+    contents.manifest("12", &json!({"manifests": [own]}));
+    assert!(reach_at(url(&contents.serve(), ":12"), None).is_err());
+}
+
+#[test]
+fn only_the_variant_that_every_processor_supports_is_selected() {
+    let default = if OWN == "amd64" { "v1" } else { "v8" };
+    for (variants, is_accepted) in [
+        (&["v9", default][..], true),
+        (&["v9", ""], true),
+        (&["", default], true),
+        (&["v9"], false),
+        (&["v9", "v10"], false),
+    ] {
+        let (mut contents, ours) = image();
+        let mut entries = Vec::new();
+        for variant in variants {
+            let mut entry = ours.clone();
+            entry["platform"] = json!({"os": "linux", "architecture": OWN, "variant": variant});
+            entries.push(entry);
+        }
+        contents.manifest("12", &json!({"manifests": entries}));
+        if is_accepted {
+            assert!(reach_at(url(&contents.serve(), ":12"), None).is_ok(), "{variants:?}");
+        } else {
+            let refused = refusal(contents);
+            assert!(refused.contains(&format!("only for: linux/{OWN}/v9")), "{refused}");
+        }
+    }
+}

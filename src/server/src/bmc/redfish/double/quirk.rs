@@ -46,6 +46,8 @@ pub(crate) enum Quirk {
     Unavailable(u32),
     /// Changes are accepted without effect.
     Ignores,
+    /// The time of the last reset is reported.
+    ResetTime,
     /// The boot override is changed, but the response is an error.
     ErrorDespiteChange,
     /// After the machine was switched off, this number of requests to switch it on are rejected.
