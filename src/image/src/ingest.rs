@@ -16,13 +16,14 @@ use reqwest::blocking::Client;
 use std::io;
 use std::time::Duration;
 
-/// Maximum number of starts of a burn. If the image changes during the download, the burn starts over.
+/// Maximum number of attempts to write an image. If the image changes during the download, writing starts over with the
+/// next attempt.
 const MOST_STARTS: u32 = 3;
 
-/// Result of a burn, which transfers an image to its target.
+/// Result of writing an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BurnResult {
-    /// Number of bytes as served.
+    /// Number of downloaded bytes, before decompression.
     pub bytes: u64,
     /// Decompressed size of the tar or the disk image.
     pub tar_bytes: u64,
@@ -37,7 +38,7 @@ pub struct BurnResult {
 }
 
 impl BurnResult {
-    /// Returns the figures for the report. `took` is the duration of the burn.
+    /// Returns the statistics for the install report. `took` is the time that writing the image took.
     pub fn to_figures(&self, took: Duration) -> ImageTransferFigures {
         ImageTransferFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
     }
@@ -49,7 +50,7 @@ pub struct IncomingImage {
     pub(super) client: Client,
     pub(super) pace: FetchRetryPolicy,
     pub(super) plain: PayloadKind,
-    /// Download of the first part; `None` as soon as the burn has taken it.
+    /// Download of the first part; `None` after the first attempt to write the image has taken it.
     pub(super) first: Option<Download>,
     /// Whether files that exist below the root belong to another owner; see [`Self::among_others`].
     pub(super) among_others: bool,
@@ -120,7 +121,7 @@ impl IncomingImage {
         }
     }
 
-    /// Returns the number of the next start. Fails if `start` was the last one allowed.
+    /// Returns the number of the next attempt. Fails if `start` was the last attempt allowed.
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {

@@ -319,7 +319,7 @@ fn build_documents(
 }
 
 /// Renames all new files to their final names, the image last. A client that fetches the image meanwhile receives the
-/// old image with new documents, and rejects the image because it does not match them.
+/// old image with new documents, and rejects the image because the old image does not match the new documents.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -2,12 +2,12 @@
 //! stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back before the decoder until its digest is
 //! verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
 //!
-//! It uses no other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw` read the output. The pipeline does not depend
-//! on servers or disks.
+//! This module does not depend on any other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw`
+//! read the output. This module does not access servers or disks.
 //!
-//! It provides [`Download`], a stream that is being downloaded; [`PipelineReader`], which reads its decompressed output; [`WorkerStart`],
-//! the worker's side of the download; [`StageClocks`], which measure how long stages wait for each other; [`ProgressMeter`], which reports
-//! the progress; and [`Digest`].
+//! This module provides [`Download`], a stream that is being downloaded; [`PipelineReader`], which reads its
+//! decompressed output; [`WorkerStart`], the worker's side of the download; [`StageClocks`], which measure how long
+//! stages wait for each other; [`ProgressMeter`], which reports the progress; and [`Digest`].
 
 mod buffer_pipe;
 mod decode;

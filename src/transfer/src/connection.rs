@@ -28,8 +28,8 @@ const KEEP_COUNT: u32 = 5;
 /// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Established connection. The peer's certificate is verified. [`Self::is_taken`] records whether the peer has accepted
-/// the local certificate.
+/// Established connection to a peer whose certificate was verified. [`Self::is_taken`] records whether the peer has
+/// accepted the local certificate.
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
@@ -275,7 +275,7 @@ fn set_keepalive(tcp: &TcpStream) -> io::Result<()> {
 /// Listening socket.
 pub(crate) struct ListeningPort {
     listener: TcpListener,
-    /// Bound address. If port 0 was requested, it contains the port that the kernel has chosen.
+    /// Bound address. If port 0 was requested, the address contains the port that the kernel has chosen.
     pub address: String,
 }
 

@@ -1,6 +1,6 @@
-//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains partition table, boot
-//! loader and most signatures, is written last. Until then it is zero, so that old or partial contents cannot be
-//! mistaken for a complete disk.
+//! Destination of a transfer: a disk, or a file in place of a disk. The first MiB of the destination, which contains
+//! partition table, boot loader and most signatures, is written last. Until then, the first MiB contains zeros, so that
+//! old or partial contents cannot be mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;

@@ -5,8 +5,8 @@
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
-/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so with a longer or shorter salt the
-/// same signature would be valid for another index.
+/// Length of a salt, in characters. In Ganeti's format, salt and disk index are not separated, so with a longer or
+/// shorter salt the same signature would be valid for another index.
 const SALT_LENGTH: usize = 16;
 
 /// Address of the receiver, and the disks for which it is valid.

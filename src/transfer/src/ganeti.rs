@@ -68,8 +68,8 @@ pub(crate) struct GanetiTerms {
     pub size_bytes: Option<u64>,
 }
 
-/// Sends a disk and returns its size in bytes. On success, the peer has closed the TLS connection with close_notify, so it has accepted the
-/// certificate and read the stream to its end.
+/// Sends a disk and returns its size in bytes. On success, the peer has closed the TLS connection with close_notify,
+/// which proves that the peer has accepted the certificate and read the stream to its end.
 ///
 /// # Errors
 /// Fails if the disk cannot be read, or the peer rejects the certificate or aborts the transfer.

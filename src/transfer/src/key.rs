@@ -1,5 +1,5 @@
-//! Generates a private key, which never leaves this machine, and a certificate for the peer: in files (`drophammer move key`) or in memory.
-//! Files are destroyed after the transfer.
+//! Generates a private key, which never leaves this machine, and a certificate for the peer. Both are stored in files
+//! (`drophammer move key`) or in memory. The files are destroyed after the transfer.
 
 use super::certificate::PeerCertificate;
 use super::shared_secret::{self, SharedSecret};
@@ -24,7 +24,7 @@ const KEY_HEADER: &str = "X-Drophammer-Key: destroyed after the transfer";
 /// Private key and certificate, both in PEM.
 pub(crate) struct KeyPairPem {
     pub key: String,
-    /// Certificate. It has a signature header if there is a secret.
+    /// Certificate. If there is a secret, a signature header precedes the certificate.
     pub certificate: String,
 }
 

@@ -85,8 +85,8 @@ fn destroy_key(common: &CommonOptions) {
     }
 }
 
-/// Parses a PEM certificate. Checks the size of its key, its validity at the time `now`, in seconds since 1970, and, if a secret is given,
-/// its signature.
+/// Parses a PEM certificate. Checks the size of its key, its validity at the time `now`, in seconds since 1970, and, if
+/// a secret is specified, its signature.
 fn check_certificate(text: &str, signed_with: Option<&SharedSecret>, now: i64) -> Result<PeerCertificate, String> {
     let certificate = match signed_with {
         Some(secret) => PeerCertificate::parse_signed_pem(text, secret)?,

@@ -135,8 +135,8 @@ impl OwnIdentity {
     /// Checks the certificate of the peer before anything is erased.
     ///
     /// # Errors
-    /// Refuses a certificate that is not valid now, or not signed with the shared secret. Fails if the operator has not
-    /// approved a certificate that requires it.
+    /// Refuses a certificate that is not valid now, or not signed with the shared secret. Fails if the certificate
+    /// requires the operator's approval and was not approved.
     pub fn check_peer(&self, peer: &MigrationPeer) -> Result<()> {
         self.endpoints_for(peer).map(drop)
     }
@@ -302,8 +302,8 @@ impl IncomingMigration {
         Ok(ReceivingDevices { incoming: self, waiting: TransferReceiver::with_disks(disks, build_terms(order)?) })
     }
 
-    /// Returns the peer that may connect now, with the TLS configuration for it. Fails if the transfer has ended or no
-    /// peer was set.
+    /// Returns the peer that may connect now, with the TLS configuration for this peer. Fails if the transfer has ended
+    /// or no peer was set.
     fn current_endpoints(&self) -> Result<(MigrationPeer, TlsEndpoints)> {
         let news = lock_mutex(&self.news);
         match (&news.over, &news.peer) {
@@ -326,7 +326,8 @@ impl ReceivingDevices<'_> {
         self.waiting.received_bytes()
     }
 
-    /// Receives all devices. Returns the peer that has sent them. Its certificate identifies the boot of the sender.
+    /// Receives all devices. Returns the peer that has sent the devices. The certificate of this peer identifies the
+    /// boot of the sender.
     ///
     /// # Errors
     /// Fails if a device cannot be written, or the transfer is ended with [`IncomingMigration::end_transfer`].

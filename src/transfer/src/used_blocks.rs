@@ -42,8 +42,8 @@ pub(crate) fn mark_all_used(size: u64) -> UsedBlocks {
     UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
-/// Returns the used blocks of a disk, or the whole disk if it cannot be read or its filesystems exceed the limits in
-/// `work`.
+/// Returns the used blocks of a disk. Returns the whole disk if the disk cannot be read or its filesystems exceed the
+/// limits in `work`.
 pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let counted = |bytes: &mut [u8], at: u64| work.read_within(read_at, bytes, at);
     let used = read_disk(&counted, size, sector, work);

@@ -1,4 +1,4 @@
-//! Determines whether an image exists, and its size, without downloading it.
+//! Determines whether an image exists and how large it is, without downloading the image.
 
 use super::local_file;
 use super::retry::FetchRetryPolicy;
@@ -72,7 +72,7 @@ pub(crate) fn request_head(
 }
 
 impl HeadAnswer {
-    /// Returns the properties.
+    /// Returns the properties of the image.
     ///
     /// # Errors
     /// Returns an error if the request was rejected.

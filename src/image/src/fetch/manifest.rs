@@ -27,7 +27,7 @@ const MOST_CHUNKS: u64 = 1 << 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]
 pub struct ImageManifest {
-    /// Version of the format: 1.
+    /// Version of the format, which must be 1.
     pub version: u32,
     /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers the id.
     /// Older manifests do not contain an id.
@@ -50,7 +50,7 @@ impl ImageManifest {
     /// Parses and checks a manifest.
     ///
     /// # Errors
-    /// Returns an error if the document is invalid, has another version, or is inconsistent.
+    /// Returns an error if the document is invalid or inconsistent, or its version is not supported.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
@@ -84,7 +84,8 @@ impl ImageManifest {
     /// Reads an image of `size_bytes` bytes and creates its manifest.
     ///
     /// # Errors
-    /// Returns an error if reading fails, the image has another length, or the image is larger than 256 GiB.
+    /// Returns an error if reading fails, if the length of the image is not `size_bytes`, or if the image is larger
+    /// than 256 GiB.
     pub fn compute(mut image: impl Read, size_bytes: u64) -> io::Result<ImageManifest> {
         let chunk_bytes = choose_chunk_bytes(size_bytes)?;
         let (mut whole, mut chunks, mut read) = (Sha256::new(), Vec::new(), 0);
@@ -122,7 +123,8 @@ fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
-/// Only the version field. It is parsed first, because other versions of the format may have other fields.
+/// Version field of a manifest. It is parsed before all other fields, because other versions of the format may have
+/// different fields.
 #[derive(Deserialize)]
 struct ManifestVersion {
     version: u32,

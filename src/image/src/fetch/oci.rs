@@ -74,7 +74,8 @@ pub(crate) fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image without one is accepted.
+/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image
+/// without a configuration is accepted.
 fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> std::result::Result<(), String> {
     let Some(config) = manifest.image_config() else { return Ok(()) };
     match registry.fetch_small_blob(&parse_strong_digest(&config.digest)?, config.size) {
@@ -96,7 +97,7 @@ fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     }
 }
 
-/// Returns one part for each layer. Sends a HEAD request for each layer, so that a missing one is detected before
+/// Returns one part for each layer. Sends a HEAD request for each layer, so that a missing layer is detected before
 /// anything is written.
 fn resolve_layers(
     registry: &mut RegistryRepository,

@@ -57,7 +57,7 @@ pub(crate) struct ParallelRanges {
     given: usize,
 }
 
-/// Complete piece, or the message of the error that ended its lane.
+/// Complete piece, or the message of the error that ended the lane.
 type PieceResult = Result<Vec<u8>, String>;
 
 /// State shared by the lanes.
@@ -70,7 +70,7 @@ struct LaneShared {
 }
 
 impl ParallelRanges {
-    /// Starts the lanes. All pieces in memory together have about `memory_bytes` bytes.
+    /// Starts the lanes. The pieces in memory take about `memory_bytes` bytes in total.
     ///
     /// # Errors
     /// Returns an error if a thread cannot be created.
@@ -99,7 +99,8 @@ impl ParallelRanges {
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only at such moments.
+    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only if this is the
+    /// case.
     pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
@@ -135,7 +136,8 @@ impl Read for ParallelRanges {
 }
 
 impl Drop for ParallelRanges {
-    /// Stops the lanes, but does not wait for their threads to end, because a stalled read would delay the burn.
+    /// Stops the lanes, but does not wait for their threads to end, because a stalled read would delay the writing of
+    /// the image.
     fn drop(&mut self) {
         self.work.end.store(0, Ordering::Relaxed);
     }

@@ -1,6 +1,7 @@
-//! Download of one image that survives dropped connections and failing mirrors. After an interruption it resumes with a
-//! Range request: at the same mirror if an ETag or chunk manifest proves that the image there is unchanged, otherwise
-//! at the next mirror. If no mirror can continue, it reports that the burn must start over.
+//! Download of one image that survives dropped connections and failing mirrors. After an interruption the download
+//! resumes with a Range request: at the same mirror if an ETag or chunk manifest proves that the image there is
+//! unchanged, otherwise at the next mirror. If no mirror can continue, the download reports that it must start over
+//! from the first byte of the image.
 //!
 //! The image must have the same total length at all mirrors. Whether the content is also the same is verified with the
 //! chunk manifest as data arrives (`chunk_verifier`), or with the digest at the end. If one stream is slower than the
@@ -26,8 +27,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Number of received bytes after which the counter of failures is reset. A smaller number, such as one byte, would let
-/// a server that drops each connection after a byte be retried forever.
+/// Number of received bytes after which the counter of failures is reset. If one byte were enough, a server that drops
+/// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
 const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
@@ -54,8 +55,8 @@ pub(crate) struct ResumableDownload {
     resumed: u32,
     start_over: Option<String>,
     choice: LaneChooser,
-    /// Time spent waiting for the network since the last check of the rate, and the number of bytes received in this
-    /// time.
+    /// Time spent waiting for the network since the last check of the rate, and the number of bytes received since that
+    /// check.
     slow: (Duration, u64),
 }
 
@@ -66,7 +67,8 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout, like a client of [`linux::http::new_streaming_client`].
+    /// Creates a download. `client` must have a read timeout, as a client created by
+    /// [`linux::http::new_streaming_client`] has.
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),
@@ -105,7 +107,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether a manifest verifies each chunk, so chunks may be fetched from any mirror.
+    /// Returns whether each chunk is verified with a manifest, which allows fetching the chunks from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -230,7 +232,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether a Content-Range (`bytes START-END/TOTAL`) begins at the current position of an image of the same
-    /// size. `TOTAL` may be `*` only if the mirror has sent data before (`known`).
+    /// size. `TOTAL` may be `*` only if the mirror has already sent data of the image (`known`).
     fn continues_position(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;
@@ -240,8 +242,8 @@ impl ResumableDownload {
         start == Some(self.position) && same_total
     }
 
-    /// Handles a temporary failure: switches to the next mirror, and pauses if all mirrors have failed. With `stay`, it
-    /// pauses and resumes at the same mirror, because the connection made progress.
+    /// Handles a temporary failure: switches to the next mirror, and pauses if all mirrors have failed. If `stay` is
+    /// set because the connection made progress, pauses and resumes at the same mirror.
     fn handle_drop(&mut self, why: &str, stay: bool) -> io::Result<()> {
         self.stream = None;
         if self.position - self.counted_from >= PROGRESS_BYTES {
@@ -286,7 +288,7 @@ impl ResumableDownload {
     }
 
     /// Returns the final error of the download. If an excluded mirror may serve the whole image, also records that the
-    /// burn can start over.
+    /// download can start over from the first byte.
     fn give_up_with(&mut self, why: &str) -> io::Error {
         if self.places.can_restart() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));

@@ -50,7 +50,7 @@ pub(crate) struct VerifiedDocument {
     pub signed_as: Option<String>,
 }
 
-/// Fetches the document at a URL, at most [`DOCUMENT_BYTES`]; `None` if it does not exist.
+/// Fetches the document at a URL, which may be at most [`DOCUMENT_BYTES`] long; returns `None` if it does not exist.
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
@@ -140,8 +140,8 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads a document next to the image: `IMAGE.manifest` or, if there is no manifest, `IMAGE.sha256`. If keys are
-/// configured, a signed document must exist. Without keys, a document is used only if it agrees with the known size and
-/// digest.
+/// configured, a signed document must exist. If no keys are configured, a document is used only if it agrees with the
+/// known size and digest.
 ///
 /// # Errors
 /// Returns an error if keys are configured, but there is no valid signature, or the signed document is for another

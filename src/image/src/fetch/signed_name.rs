@@ -27,8 +27,8 @@ impl MinimumVersions {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system. Also returns an error if there are ids but no keys, because unsigned names cannot
-    /// be trusted.
+    /// of the same operating system. Also returns an error if there are ids but no signature keys, because the id of an
+    /// unsigned image cannot be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -193,8 +193,9 @@ impl StreamDecoder<'_, '_> {
         }
     }
 
-    /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this output directly
-    /// before the next block, so that both are contiguous.
+    /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this earlier output
+    /// directly before the free space for the next block, so that the earlier output and the decoded block are
+    /// contiguous.
     fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
         let mut history = Vec::new();
         loop {

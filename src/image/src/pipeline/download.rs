@@ -94,8 +94,8 @@ impl DigestThread {
 }
 
 impl Download {
-    /// Starts the worker and the threads of the pipeline. With `held_in`, the stream is held in that file, and passed
-    /// to the worker only after its digest matches `promised`.
+    /// Starts the worker and the threads of the pipeline. If `held_in` is specified, the stream is held in that file,
+    /// and is passed to the worker only after the stream's digest matches `promised`.
     ///
     /// # Errors
     /// Returns an error if the worker process cannot be started.
@@ -139,7 +139,7 @@ impl Download {
         Ok(Download { reader, line, digest, told, stages })
     }
 
-    /// Restarts the time measurement, here and in the worker.
+    /// Restarts the time measurement in this process and in the worker.
     pub(crate) fn restart(&self) {
         self.stages.restart();
         self.line.restart();

@@ -236,7 +236,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
 }
 
-/// Logs a warning on the first call only, because it concerns the kernel and not the image.
+/// Logs a warning on the first call only, because the warning concerns the kernel and not the image.
 fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

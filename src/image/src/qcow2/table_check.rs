@@ -13,8 +13,8 @@ use std::io::{self, Read};
 /// length covers the first four clusters, and thus the L1 table, which `qemu-img` places in the fourth cluster.
 pub const HEAD_BYTES: usize = 8 << 20;
 
-/// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB) they describe an
-/// image of 2 TiB.
+/// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB), this number of
+/// tables describes an image of 2 TiB.
 const MOST_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;

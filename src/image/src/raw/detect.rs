@@ -131,8 +131,8 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the GPT of an image in advance: it must fit the disk, contain the required partitions, and not contain UUIDs
-/// of other disks.
+/// Checks the GPT of an image before the image is written. The GPT must fit the disk, contain the required partitions,
+/// and not contain UUIDs of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
@@ -181,8 +181,8 @@ pub(super) fn rejection(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns the error for an image that is longer than the disk. `needed` is the disk size according to its partition
-/// table, in bytes.
+/// Returns the error for an image that is longer than the disk. `needed` is the disk size for which the image's
+/// partition table was created, in bytes.
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
     let needed =

@@ -30,7 +30,7 @@ pub struct TargetDisk {
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// Largest end offset of the data written so far, over all starts of the burn.
+    /// Largest end offset of the data written so far, in all attempts to write the image.
     written_to: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl RawTarget {
             .map_err(|error| self.io_error("write", bytes.len() as u64, offset, &error))
     }
 
-    /// Zeroes unverified data that an earlier start of the burn has written after the end of the image.
+    /// Zeroes unverified data that an earlier attempt to write the image has left after the end of the image.
     pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));

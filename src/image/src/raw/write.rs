@@ -98,7 +98,7 @@ fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Resul
 
 /// Job of a writer thread.
 enum WriterJob {
-    /// Writes these ranges (`parts`) of a buffer. The buffer's first byte belongs to `offset` of the disk.
+    /// Writes these ranges (`parts`) of a buffer. The buffer's first byte belongs at `offset` on the disk.
     Write {
         buffer: AlignedBuffer,
         offset: u64,
@@ -163,8 +163,8 @@ fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffe
     }
 }
 
-/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because they
-/// belong to the same stage.
+/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because the
+/// writers belong to the same stage.
 fn dispatch_jobs(
     stream: &mut PipelineReader,
     target: &RawTarget,
@@ -212,7 +212,7 @@ fn dispatch_jobs(
     }
 }
 
-/// Replaces the first sector of `from` by zeros and returns its data.
+/// Replaces the first sector of `from` by zeros, and returns the data that the sector contained.
 fn hold_back_sector(from: &mut [u8], target: &RawTarget) -> AlignedBuffer {
     let mut sector = AlignedBuffer::new(target.disk.sector_bytes as usize);
     let length = sector.len();
@@ -253,7 +253,7 @@ impl WriterQueue {
 /// Content of a filled buffer.
 #[derive(Debug, Default, PartialEq)]
 struct FilledBuffer {
-    /// Number of bytes in the buffer. If it is not full, the stream has ended.
+    /// Number of bytes in the buffer. If the buffer is not full, the stream has ended.
     bytes: usize,
     /// Ranges with data to write; no two are adjacent.
     parts: Vec<Range<usize>>,

@@ -1,5 +1,5 @@
-//! Creates hard links, or copies if a hard link is not possible: between filesystems, on FAT, and beyond the maximum
-//! number of links.
+//! Creates hard links. Creates a copy instead if a hard link is not possible: across filesystems, on FAT, or if the
+//! file already has the maximum number of links.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
 use super::dirfd::RootEntry;

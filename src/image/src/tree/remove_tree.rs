@@ -20,7 +20,7 @@ pub(crate) struct TreeRemoval<'a> {
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
     /// Device and inode numbers of directories that are not entered, even if they are not mount points.
     pub closed: &'a [(u64, u64)],
-    /// Number of non-empty mount points and closed directories found.
+    /// Number of non-empty directories that were not entered, because they are mount points or listed in `closed`.
     pub closed_met: u64,
     /// Number of names that were examined, but not removed.
     pub stayed: u64,

@@ -1,5 +1,5 @@
-//! Root directory of a burn. No path, symlink or hard link leads out of this directory, because every path is resolved
-//! as if it were the root of the filesystem, as with chroot(2).
+//! Root directory to which an image is unpacked. No path, symlink or hard link leads out of this directory, because
+//! every path is resolved as if it were the root of the filesystem, as with chroot(2).
 
 use super::acl;
 use super::dirfd::RootEntry;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 /// Maximum number of cached directories. When it is reached, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
-/// Root directory of a burn.
+/// Root directory to which an image is unpacked.
 pub(crate) struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
@@ -37,7 +37,7 @@ pub(crate) struct UnpackRoot {
     space: RefCell<TargetCapacity>,
     /// Cost of operations other than creating members, expressed as the number of header blocks with the same cost.
     worked: Cell<u64>,
-    /// Names created by this burn, if all other files below the root belong to another owner.
+    /// Names created by unpacking this image, if all other files below the root belong to another owner.
     ours: Option<RefCell<NameSet>>,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct ResolvedDirectory {
     pub identity: (u64, u64),
     /// Whether the directory is on a preserved filesystem.
     pub merged: bool,
-    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem, the owner
-    /// intends that files inherit ACLs, so they are not removed.
+    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem, inherited ACLs
+    /// are not removed, because the owner has set the default ACL on purpose.
     pub leaves_acls: bool,
 }
 
@@ -131,7 +131,7 @@ impl UnpackRoot {
         UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Returns whether an entry belongs to another owner, because it was not created by this burn.
+    /// Returns whether an entry belongs to another owner, because it was not created by unpacking this image.
     pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }

@@ -7,7 +7,8 @@ use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 
-/// Maximum number of segments of one file, which take 4 MiB of memory. Files of OS images have far fewer.
+/// Maximum number of segments of one file. This number of segments takes 4 MiB of memory. Files of OS images have far
+/// fewer.
 const MOST_SEGMENTS: usize = 1 << 18;
 
 const BLOCK: u64 = 512;

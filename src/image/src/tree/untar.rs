@@ -37,7 +37,7 @@ pub(crate) struct UnpackResult {
 /// Unpacks all members. Later members replace earlier ones and existing files. Only a directory of a preserved
 /// filesystem is not replaced; this is recorded as a conflict. Each member that is not a directory is passed to
 /// `counter`. In a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of
-/// the download; the number of bytes fetched so far limits the number of header blocks.
+/// the download. The number of bytes in it that were fetched so far limits the number of header blocks.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file

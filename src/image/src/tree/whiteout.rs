@@ -57,7 +57,7 @@ impl LayerNames {
     /// Records that this layer has created a name.
     ///
     /// # Errors
-    /// Returns an error if there are too many.
+    /// Returns an error if too many names are recorded.
     pub(crate) fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))

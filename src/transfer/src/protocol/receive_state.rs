@@ -16,8 +16,8 @@ use uuid::Uuid;
 /// Function that opens a destination.
 pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
-/// Maximum number of earlier runs that are remembered. It limits the memory that a sender can consume by restarting
-/// repeatedly.
+/// Maximum number of earlier runs that are remembered. This number limits the memory that a sender can consume by
+/// restarting repeatedly.
 const MOST_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
@@ -240,7 +240,7 @@ impl ReceivedDisk {
         Ok(())
     }
 
-    /// Checks whether the offered disk is acceptable. The error is the reason if it is not.
+    /// Checks whether the offered disk is acceptable. The error is the reason why the disk is not acceptable.
     pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));

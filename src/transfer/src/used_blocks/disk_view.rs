@@ -44,7 +44,8 @@ impl DiskView<'_> {
     }
 }
 
-/// Functions that read integers from a block of an on-disk structure. The block should contain the integers completely.
+/// Functions that read integers from a block of an on-disk structure. Callers pass a block that contains the integers
+/// completely.
 pub(super) trait ReadIntegers {
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// piece would cost more.
 pub(super) const GAP_BYTES: u64 = 256 << 10;
 
-/// Maximum number of ranges per disk, which take 16 MiB of memory.
+/// Maximum number of ranges per disk. This number of ranges takes 16 MiB of memory.
 pub(crate) const MOST_RANGES: usize = 1 << 20;
 
 /// Number of most recent ranges that a new range may extend. More than one is needed, because copies of an extent, and

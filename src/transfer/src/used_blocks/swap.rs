@@ -1,4 +1,5 @@
-//! Reader of swap space. Its contents are not needed on another machine, unless it contains a hibernated system.
+//! Reader of swap space. The contents of swap space are needed on another machine only if they include a hibernated
+//! system.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;

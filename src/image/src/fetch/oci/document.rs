@@ -86,7 +86,7 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system and architecture, with Go's names (GOOS and GOARCH); `None` if one is missing.
+    /// Returns operating system and architecture, with Go's names (GOOS and GOARCH); `None` if either is missing.
     fn names(&self) -> Option<(&str, &str)> {
         let known = |name: &&str| !name.is_empty();
         let architecture = match self.architecture.as_deref().filter(known)? {
@@ -127,7 +127,7 @@ impl OciIndex {
     /// Returns the manifest for this machine.
     ///
     /// # Errors
-    /// Returns an error that lists the available platforms if there is no manifest for this one.
+    /// Returns an error that lists the available platforms if none of them is that of this machine.
     pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
         let is_own = |descriptor: &&OciDescriptor| descriptor.platform.as_ref().is_some_and(OciPlatform::is_own);
         if let Some(found) = self.0.iter().find(is_own) {
@@ -156,7 +156,8 @@ impl OciDescriptor {
     }
 }
 
-/// Checks whether an image is for this machine, by its configuration. An image that does not declare its platform is accepted.
+/// Checks whether the platform in an image's configuration is that of this machine. An image that does not declare its
+/// platform is accepted.
 ///
 /// # Errors
 /// Returns an error that names the image's platform if it is not the requested one.
@@ -171,8 +172,8 @@ pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
 }
 
 impl OciLayers {
-    /// Returns the configuration of the image; `None` if the image has none, or if its type is unknown or its size
-    /// unusual.
+    /// Returns the configuration of the image; `None` if the image has no configuration, or if the configuration is of
+    /// an unknown type or larger than [`CONFIG_BYTES`].
     pub(crate) fn image_config(&self) -> Option<&OciDescriptor> {
         let is_config =
             |config: &&OciDescriptor| CONFIGS.contains(&config.media_type.as_str()) && config.size <= CONFIG_BYTES;

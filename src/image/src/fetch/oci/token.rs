@@ -15,7 +15,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Response of a token service. The token is in one of the two fields.
+/// Response of a token service. Some services return the token in `token`, others in `access_token`.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: Option<String>,
@@ -153,7 +153,7 @@ fn host_and_port(url: &Url) -> String {
 ///
 /// # Errors
 /// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
-/// another host and that host answers 401, because it must not receive the registry's credentials.
+/// another host that answers 401. That host must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,

@@ -13,7 +13,8 @@ pub(crate) struct MirrorList {
 /// One mirror of the image.
 pub(crate) struct MirrorState {
     pub url: String,
-    /// ETag of the first response with data, if it had one; the outer `Option` is `None` before that response.
+    /// ETag of the first response with data, if that response had an ETag. The outer `Option` is `None` before that
+    /// response.
     pub answered: Option<Option<String>>,
     /// Last error at this mirror; empty if there was none.
     pub why: String,

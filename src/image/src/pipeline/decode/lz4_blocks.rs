@@ -72,7 +72,8 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block. At the end of the frame, returns its declared length and checksum as the inner error.
+    /// Reads the next block. At the end of the frame, returns the content's length and checksum that the frame
+    /// declares, as the inner error.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged here.
@@ -173,7 +174,7 @@ impl ContentSum {
         }
     }
 
-    /// Compares length and checksum of the content with those that the frame declares.
+    /// Compares length and checksum of the content with the values that the frame declares.
     ///
     /// # Errors
     /// Returns an error if they differ.

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 /// Item of the output. Items are numbered consecutively.
 pub(crate) enum DecodedItem {
     Content(BufferChunk),
-    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. It is released when this item is
-    /// sent, and thereby limits the number of pending frames.
+    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. Since it is released only when
+    /// this item is sent, it limits the number of pending frames.
     FrameStart(ContentSum, WritableBuffer),
     /// End of an lz4 frame, with its declared length and checksum, and its offset in the compressed stream.
     FrameEnd(ContentTrailer, u64),

@@ -24,15 +24,16 @@ pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// Number of output buffers in addition to one buffer per thread.
 pub(crate) const ROOMS_BESIDE: usize = 3;
 
-/// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed it.
+/// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed
+/// this size.
 pub(crate) const TASK_BYTES: usize = 4 << 20;
 
 /// Maximum number of parts in a task. It limits the memory for parts without output; ordinary tasks have at most 64
 /// parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames whose start was read, but not yet sent to the next stage. The limit is needed for
-/// frames without content, because they take no output buffers.
+/// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
+/// limit is needed for frames without content, because they take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.

@@ -78,8 +78,8 @@ struct ZstdHeader {
 }
 
 impl ZstdHeader {
-    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: with reserved bits, a
-    /// dictionary, or a window that is too large. The decoder rejects such frames.
+    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: it has reserved bits,
+    /// a dictionary, or a window that is too large. The decoder rejects such frames.
     fn parse(bytes: &[u8]) -> Option<ZstdHeader> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;
