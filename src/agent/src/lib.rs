@@ -52,7 +52,7 @@ use uuid::Uuid;
 /// Duration of a long poll for the allocation. Proxies close connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Time of waiting for an allocation after which a refusal may mean that the token has expired.
+/// If the machine has waited for an allocation for at least this time, a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Returned if the machine reboots immediately after a failure.
@@ -178,8 +178,8 @@ impl InstallAgent {
         }
     }
 
-    /// Checks keys and tools of the ramdisk, then makes the plan. The checks run only after the allocation was fetched, because the report
-    /// of a failed check must contain the order.
+    /// Checks keys and tools of the ramdisk, then makes the plan. The checks run only after the allocation was fetched,
+    /// because the report of a failed check must refer to this allocation.
     fn check_and_plan(
         &self,
         machine: &AssignedMachine,

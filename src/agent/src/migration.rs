@@ -3,8 +3,8 @@
 //!
 //! | response of the control plane | action of the sender |
 //! |---|---|
-//! | the receiver has not started to erase its disks | checks its certificate and waits; refuses a certificate that is not trusted |
-//! | the receiver has erased its disks, and has this address and certificate | sends everything, once per boot of the receiver |
+//! | the receiver has not started to erase its disks | checks the receiver's certificate and waits; refuses a certificate that is not trusted |
+//! | the receiver has erased its disks; the response contains the receiver's address and certificate | sends everything, once per boot of the receiver |
 //! | `booting`: the receiver has received everything | waits |
 //! | `done` | waits: the sender has no allocation, and reboots when it is allocated again |
 //! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |

@@ -150,7 +150,7 @@ impl TransferDest {
 
     pub(crate) fn too_small_error(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
-            "{} is too small: it has {} bytes, at least {bytes} required",
+            "{} is too small: it has {} bytes, but at least {bytes} bytes are required",
             self.disk.name,
             self.size_bytes()
         ))

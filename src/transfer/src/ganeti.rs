@@ -201,7 +201,7 @@ fn receive_until(
     drop(plain);
     end()?;
     match terms.size_bytes {
-        Some(size) if size != taken => Err(io::Error::other(format!("{taken} bytes received, expected {size}"))),
+        Some(size) if size != taken => Err(io::Error::other(format!("received {taken} bytes, expected {size}"))),
         _ => onto.write_head().map(|()| taken).map_err(io::Error::other),
     }
 }
@@ -237,7 +237,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                 Err(error) => break Err(error),
             };
             if most.is_some_and(|most| offset + length as u64 > most) {
-                break Err(io::Error::other(format!("more than the expected {} bytes received", most.unwrap_or(0))));
+                break Err(io::Error::other(format!("received more than the expected {} bytes", most.unwrap_or(0))));
             }
             if full.send((offset, block, length)).is_err() {
                 break Ok(());

@@ -39,7 +39,7 @@ pub(crate) enum IronicResult<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundIronicNode {
     pub uuid: String,
-    /// Token of the agent, or `None` if it was issued before.
+    /// Token of the agent; `None` if Ironic has already issued the token in an earlier response.
     pub token: Option<String>,
     /// Time that the conductor waits for the next heartbeat.
     pub heartbeat: Duration,

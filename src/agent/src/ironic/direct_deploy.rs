@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum size of a config drive, as in Ironic's own agent.
+/// Maximum size of a config drive, in bytes. The limit is that of Ironic's own agent.
 const DRIVE_BYTES: u64 = 64 << 20;
 
-/// Minimum size of a root disk without hints, as in Ironic's own agent.
+/// Minimum size, in bytes, of a root disk that is selected without hints. The limit is that of Ironic's own agent.
 const LEAST_BYTES: u64 = 4 << 30;
 
 /// Fields of `image_info` for unsupported features. An image with such a field is refused, instead of being installed
@@ -32,7 +32,7 @@ const REFUSED: [(&str, &str); 4] = [
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     custom-agent with a layout";
-const SECRETS: &str = "drophammer sends no credentials with write_image";
+const SECRETS: &str = "drophammer does not send credentials with write_image";
 
 /// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because it is not
 /// collision-resistant.
@@ -65,7 +65,7 @@ pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedIma
     }
     let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let Some(url) = urls.next().filter(|url| url.starts_with("http://") || url.starts_with("https://")) else {
-        return Err(plan_refusal("image_info.urls: the first must be http:// or https://"));
+        return Err(plan_refusal("image_info.urls: the first URL must begin with http:// or https://"));
     };
     let told = text("os_hash_algo").zip(text("os_hash_value"));
     let told = told.filter(|(algorithm, _)| HASHES.iter().any(|(name, _)| name == algorithm));

@@ -39,7 +39,7 @@ pub(crate) enum FileDestination {
 /// Downloads a file.
 ///
 /// # Errors
-/// Fails if it cannot be downloaded completely.
+/// Fails if the file cannot be downloaded completely.
 pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
     let what = || format!("fetch {url}{}", describe_proxy(url, ProxyScope::All));
@@ -150,10 +150,10 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
     }
 }
 
-/// Returns the filesystem of the newest installation of this node.
+/// Returns the filesystem that contains the install marker of this node's newest installation.
 ///
 /// # Errors
-/// Fails if there is no installation, or if the newest one cannot be determined.
+/// Fails if there is no installation, or if the newest installation cannot be determined.
 pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());

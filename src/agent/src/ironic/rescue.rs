@@ -14,7 +14,7 @@ const USER: &str = "rescue";
 /// Hash algorithms that the ramdisk's login supports, as prefixes defined in crypt(5).
 const KINDS: [&str; 2] = ["$5$", "$6$"];
 
-/// Maximum length of a hash.
+/// Maximum length of a password hash, in characters.
 const LONGEST: usize = 255;
 
 /// Returns the password hash of `finalize_rescue`.

@@ -131,7 +131,7 @@ impl RequestHandler {
         }
     }
 
-    /// Executes a command request. With `wait`, returns when the command has finished.
+    /// Executes a command request. If `wait` is set, returns only after the command has finished.
     pub(crate) fn accept_command(&self, wait: bool, body: &[u8]) -> AgentResponse {
         let body: Value = match serde_json::from_slice(body) {
             Ok(body) => body,

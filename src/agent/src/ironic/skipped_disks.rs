@@ -28,7 +28,7 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
         };
         if let Some(name) = words.get("volume_name") {
             let Some(name) = name.as_str().filter(|_| words.len() == 1) else {
-                return Err(refuse("volume_name must be a string, and the only hint"));
+                return Err(refuse("volume_name must be a string, and cannot be combined with other hints"));
             };
             let named = inventory.arrays.iter().filter(|array| array.name == name);
             skipped.extend(named.flat_map(|array| disks_below_array(array, inventory)));

@@ -74,7 +74,7 @@ impl StepRunner {
     /// Executes a step. Returns its result.
     ///
     /// # Errors
-    /// Fails without writing anything if the plan is refused, or fails if a stage fails.
+    /// Fails if the plan is refused, in which case nothing was written, or if a stage fails.
     pub(crate) fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.run_raid_step(step, node, args),

@@ -14,7 +14,7 @@ pub(crate) const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
 
-/// Token for requests to the agent. Ironic issues it once.
+/// Token for requests to the agent. Ironic issues this token only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredToken {
     pub node: String,

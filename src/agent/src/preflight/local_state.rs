@@ -3,7 +3,7 @@
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
-//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator discards their disks (`give_up`) |
+//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or if the operator discards the disks of the unread objects (`give_up`) |
 //! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
 //! | a marker of this allocation | an installation | the installed system is booted |
 //! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted (`plan`) |

@@ -20,8 +20,8 @@ const STALL: Duration = Duration::from_secs(30);
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Maximum size of kernel and ramdisk, in bytes. It is limited because downloads are stored in memory, and the server
-/// may be an impostor.
+/// Maximum size of kernel and ramdisk, in bytes. The size is limited because downloads are stored in memory, and the
+/// server may be an impostor.
 const DOWNLOAD_BYTES: u64 = 512 << 20;
 
 /// Client of the control plane. It requests the boot information without a token, from a privileged source port.

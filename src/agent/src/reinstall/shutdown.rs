@@ -20,7 +20,7 @@ use std::{fs, io, thread};
 const TERM_PATIENCE: Duration = Duration::from_secs(15);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time to wait for an emergency remount, since the kernel does not report its completion.
+/// Time to wait for an emergency remount, since the kernel does not report when the remount is complete.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
 /// Types of kernel filesystems that have no data to write back. Some of them are needed until the system has stopped.

@@ -64,7 +64,7 @@ impl ImageManifest {
 
     fn check(&self) -> Result<(), String> {
         if self.digest.kind != DigestKind::Sha256 {
-            return Err(format!("its digest is {}, not a sha256", self.digest));
+            return Err(format!("its digest {} is not a sha256 digest", self.digest));
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();
@@ -102,7 +102,7 @@ impl ImageManifest {
         }
         if read != size_bytes {
             return Err(io::Error::other(format!(
-                "the length changed from {size_bytes} to {read} bytes while reading"
+                "the length of the image changed from {size_bytes} to {read} bytes while it was read"
             )));
         }
         let digest = Digest::from_sha256(whole);

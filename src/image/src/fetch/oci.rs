@@ -39,7 +39,7 @@ pub(crate) fn resolve_reference(
     let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
     let secret = registry_auth::find_for_url(&source.pull_secrets, &reference.url);
     if secret.is_some() && reference.is_unencrypted() {
-        let why = "registry credentials are only sent over https, where they cannot be intercepted";
+        let why = "registry credentials are only sent over https, but this registry is accessed over http";
         return Err(Error::refusal(Phase::Image, format!("{}: {why}", reference.url)));
     }
     let mut registry = RegistryRepository::new(client, reference, secret, pace);

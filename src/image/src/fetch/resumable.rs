@@ -205,7 +205,7 @@ impl ResumableDownload {
             }
             (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(fail_for_this_start("the image is now shorter than what was received already"));
+                return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
             }
             (_, status) => {
                 return Err(fail_for_good(format!("the server answers {status} to the request for the rest")));

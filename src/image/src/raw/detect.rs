@@ -42,12 +42,11 @@ pub fn require_tree(head: &[u8]) -> io::Result<()> {
 }
 
 /// Message for a qcow2 if a tree of files is expected.
-const QCOW2_FOR_TREE: &str =
-    "it is a qcow2; use a layout with image: true on the target disk, or burn it to a disk with --overwrite";
+const QCOW2_FOR_TREE: &str = "it is a qcow2; use a layout with image: true on the target disk, or write it to a disk with `image burn --overwrite`";
 
 /// Message for a raw disk image if a tree of files is expected.
-const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or burn it \
-                             to a disk with --overwrite";
+const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or write it \
+                             to a disk with `image burn --overwrite`";
 
 fn tar_for_disk(name: &str) -> String {
     format!(

@@ -103,7 +103,7 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes the oldest connection without a token from the address that has the most of them.
+    /// Closes a connection without a token: the oldest one from the address that has the most such connections.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();

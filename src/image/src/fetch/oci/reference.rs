@@ -82,7 +82,7 @@ fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference,
     let base = format!("{scheme}://{address}/v2/{repository}");
     let parsed = Url::parse(&base).map_err(|why| format!("has an invalid host `{host}`: {why}"))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("contains a user; put credentials into a pull secret".to_owned());
+        return Err("contains a user name; put the credentials into a pull secret".to_owned());
     }
     if parsed.path() != format!("/v2/{repository}") {
         return Err(format!("has an invalid host `{host}`"));
