@@ -45,9 +45,9 @@ pub(crate) struct InstallFailure {
     pub past_point_of_no_return: bool,
     /// True if the token expired while the machine waited for an allocation.
     pub token_has_ended: bool,
-    /// Allocation; empty if the failure occurred before it was received.
+    /// Allocation; empty if the failure occurred before the allocation was received.
     pub allocation: Allocation,
-    /// Plan as printed; empty if the failure occurred before it was made.
+    /// Plan as printed; empty if the failure occurred before the plan was made.
     pub plan: String,
     /// Install marker of this allocation that was found on a disk, but is not trusted. The marker is reported to the
     /// operator.

@@ -210,7 +210,7 @@ struct TransferMessages<'a> {
 }
 
 impl TransferMessages<'_> {
-    /// Reports a message, unless it is the same as the previous one.
+    /// Reports a message if it differs from the previous message.
     fn report(&self, words: &str) {
         let mut last = lock_mutex(&self.last);
         if *last != words {
@@ -223,9 +223,9 @@ impl TransferMessages<'_> {
     }
 }
 
-/// Returns the receiver if the data must be sent to it now. Before the receiver has erased its disks, its certificate
-/// is only checked, and nothing is sent. Even if the control plane requests it, nothing is ever sent to a machine whose
-/// certificate is neither approved nor signed with the secret.
+/// Returns the receiver if the data must be sent now. As long as the receiver has not erased its disks, only the
+/// certificate of the receiver is checked, and nothing is sent. Even if the control plane requests it, nothing is ever
+/// sent to a machine whose certificate is neither approved nor signed with the secret.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

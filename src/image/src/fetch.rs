@@ -1,5 +1,5 @@
-//! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
-//! with retries.
+//! Download of images from servers, registries and files. First the image and its signature are resolved; then the
+//! bytes of the image are fetched, with retries.
 //!
 //! This module depends on only one other module of `image`: `pipeline`, which reads the fetched bytes.
 //!

@@ -30,7 +30,7 @@ pub struct BurnResult {
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the same order.
+    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the order of that list.
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
     /// Load of each stage.
@@ -98,7 +98,7 @@ impl IncomingImage {
         self.check_beginning(&check_beginning)
     }
 
-    /// Checks the beginning of the image. `check` returns the reason if it rejects the image.
+    /// Checks the beginning of the image with `check`, which returns the reason if it rejects the image.
     fn check_beginning(&mut self, check: &dyn Fn(&mut PipelineReader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {

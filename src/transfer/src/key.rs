@@ -18,7 +18,8 @@ const COMMON_NAME: &str = "ganeti.example.com";
 /// Time by which a certificate is backdated, since the clock of the peer may be behind.
 pub(crate) const EARLIER: Duration = Duration::minutes(2);
 
-/// First line of key files of `drophammer move key`. Only keys with this line are destroyed; parsers of PEM ignore it.
+/// First line of key files of `drophammer move key`. Only key files with this line are destroyed after a transfer.
+/// Parsers of PEM ignore the line.
 const KEY_HEADER: &str = "X-Drophammer-Key: destroyed after the transfer";
 
 /// Private key and certificate, both in PEM.

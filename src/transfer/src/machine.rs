@@ -160,7 +160,7 @@ impl OwnIdentity {
 
 /// Device of the layout on this machine.
 pub struct TransferDevice {
-    /// Name of the device, the same for sender and receiver.
+    /// Name of the device, which is the same for sender and receiver.
     pub name: String,
     pub path: DevicePath,
 }
@@ -222,8 +222,8 @@ struct PeerNews {
     over: Option<String>,
 }
 
-/// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan, and a GPT inside of a device is
-/// part of its content, for example if the device is a virtual disk.
+/// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan. A GPT
+/// inside of a transferred device is part of the content of that device, for example of a virtual disk.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }

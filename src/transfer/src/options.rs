@@ -31,8 +31,9 @@ pub enum MoveCommand {
     Key(KeyOptions),
     /// Send disks, which are opened read-only and must not be in use
     ///
-    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems, in pieces with
-    /// checksums; it resumes after an interruption and acknowledges the whole transfer.
+    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems,
+    /// in pieces with checksums. The transfer resumes after an interruption, and the receiver acknowledges the complete
+    /// transfer.
     #[command(after_help = format!(
         "Examples: to another drophammer, and to Ganeti's import-export\n  \
         drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem --secret domain-secret \
@@ -60,7 +61,7 @@ pub struct SecretOptions {
     pub file: PathBuf,
 }
 
-/// Options for signatures, which are mandatory unless they are disabled.
+/// Options for signatures. Signatures are mandatory by default, and can be disabled.
 #[derive(Debug, Args)]
 pub struct SigningOptions {
     /// File with the secret that sender and receiver share. It signs this machine's certificate and address, and verifies those of the peer

@@ -23,14 +23,15 @@ use linux::gpt::{Gpt, ReadAt};
 use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
 
-/// Size of the areas at both ends of a disk or partition, in bytes. They are always treated as used, because they may
-/// contain signatures of earlier contents.
+/// Size of the areas at both ends of a disk or partition, in bytes. These areas are always treated as used, because
+/// they may contain signatures of earlier contents.
 const ENDS_BYTES: u64 = 1 << 20;
 
 /// Used ranges of a disk, with a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UsedBlocks {
-    /// Used ranges, sorted and not adjacent. They are aligned to [`GRANULE_BYTES`], except at the end of the disk.
+    /// Used ranges, sorted and not adjacent. The ranges are aligned to [`GRANULE_BYTES`]; only the end of the disk may
+    /// be unaligned.
     pub ranges: Vec<Range<u64>>,
     /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
     pub what: String,

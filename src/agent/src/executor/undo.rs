@@ -72,7 +72,7 @@ impl PlanExecutor {
     }
 
     /// Makes a device of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does not
-    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on it.
+    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on this device.
     fn make_unbootable(
         &self,
         device: &DevicePath,

@@ -27,7 +27,7 @@ pub(crate) enum RequestedMode {
     Reinstall {
         without_marker: bool,
     },
-    /// Not specified. The contents of the disks determine the operation.
+    /// Operation that is not specified. The contents of the disks determine the operation.
     Unsaid,
 }
 

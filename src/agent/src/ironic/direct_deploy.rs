@@ -199,7 +199,7 @@ mod tests {
             ),
             (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole-disk"),
             (|info| info["image_type"] = json!("partition"), "this is a partition image"),
-            (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
+            (|info| info["image_request_authorization"] = json!("YQ=="), "does not send credentials"),
             (|info| info["disk_format"] = json!("vmdk"), "vmdk is not supported; use raw or qcow2"),
             (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
             (|info| info["os_hash_algo"] = json!(null), "neither sha256 nor sha512"),

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// First IPv4 and IPv6 address by network interface.
 pub(crate) type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
-/// Returns the addresses at which this machine is reachable: all current ones except loopback and IPv6 link-local addresses.
+/// Returns the addresses at which this machine is reachable: all current addresses except loopback and IPv6 link-local
+/// addresses.
 pub(crate) fn read_addresses() -> InterfaceAddresses {
     let mut found = InterfaceAddresses::new();
     for one in getifaddrs().into_iter().flatten() {

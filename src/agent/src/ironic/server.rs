@@ -31,7 +31,7 @@ pub(crate) struct ServerLimits {
     /// Maximum number of connections per address. The limit prevents one client from occupying all connections.
     pub of_an_address: usize,
     pub head_bytes: usize,
-    /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
+    /// Maximum size of a request body, in bytes. The largest bodies contain nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
     /// Timeout for the head of a request, including the wait for the next request on a connection.

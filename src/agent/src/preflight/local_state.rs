@@ -75,8 +75,8 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
 }
 
 /// Refuses an installation if the disk with the marker may have been replaced. In that case, the other disks contain
-/// data that the layout preserves, and the installation would erase it. The data may be incomplete or differ from the
-/// layout: a volume group may lack a physical volume, or a label may differ.
+/// data that the layout preserves, and the installation would erase this data. The data may be incomplete or differ
+/// from the layout: a volume group may lack a physical volume, or a label may differ.
 ///
 /// A layout that does not support reinstalls does not preserve any data.
 ///
@@ -118,8 +118,8 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because it remains on a disk
-/// after `wipefs -a`.
+/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because such data remains on
+/// a disk after `wipefs -a`.
 pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }

@@ -24,7 +24,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// server may be an impostor.
 const DOWNLOAD_BYTES: u64 = 512 << 20;
 
-/// Client of the control plane. It requests the boot information without a token, from a privileged source port.
+/// Client of the control plane. The client requests the boot information without a token, from a privileged source
+/// port.
 #[derive(Debug)]
 pub(crate) struct BootClient {
     client: Client,
@@ -63,7 +64,8 @@ impl BootClient {
         &self.url
     }
 
-    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may know only one of them.
+    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may have only one of
+    /// these MACs in its records.
     ///
     /// # Errors
     /// Fails if the server does not respond, or its response cannot be parsed.

@@ -172,8 +172,8 @@ fn print_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result
     }
 }
 
-/// Returns the mount points in the order of unmounting: the deepest first, and among equally deep ones the last mounted
-/// first. The root comes last.
+/// Returns the mount points in the order of unmounting: the deepest mount points first and, among mount points of equal
+/// depth, the last mounted one first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = parse_mounts(mountinfo);
     let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();

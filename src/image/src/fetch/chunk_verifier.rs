@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// Number of times that a chunk is fetched again if it does not match the manifest.
+/// Number of times that a chunk is fetched again if the chunk does not match the manifest.
 const REFETCHES: u32 = 3;
 
 /// Returns a reader of the bytes of one image. The bytes are verified if the image has a manifest. Nothing is requested

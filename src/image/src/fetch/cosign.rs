@@ -59,7 +59,8 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns whether the text is a base64-encoded DER key, the format of cosign. minisign's keys begin with another byte.
+/// Returns whether the text is a base64-encoded DER key, the format of cosign keys. A minisign key begins with a
+/// different byte.
 pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }

@@ -98,7 +98,7 @@ fn content_length(response: &Response) -> Option<u64> {
     header_text(response, CONTENT_LENGTH)?.parse().ok()
 }
 
-/// Returns the value of a header; `None` if it is missing or not ASCII.
+/// Returns the value of a header; `None` if the header is missing or its value is not ASCII.
 pub(crate) fn header_text(response: &Response, name: HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

@@ -22,7 +22,7 @@ const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 /// Maximum number of chunks in manifests made by `image pack`. A manifest of 65,536 chunks is 4.4 MB long.
 const MOST_CHUNKS: u64 = 1 << 16;
 
-/// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests refer to the
+/// Manifest of an image: the JSON document `IMAGE.manifest` next to the image. All sizes and digests refer to the
 /// compressed image, as served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]

@@ -27,9 +27,9 @@ use signature::verify_signature;
 /// digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
-/// Returns an error if the registry does not answer, requires missing credentials, or has no such image for this
-/// architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted key, or a digest
-/// or size does not match.
+/// Returns an error if the registry does not answer, requires credentials that are not configured, or does not have the
+/// image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted
+/// key, or a digest or size does not match.
 pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,

@@ -10,8 +10,8 @@
 //!
 //! `resumable` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable`
 //! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
-//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader, and the reader
-//! waits only for the lane that has the next piece, at most until the stall timeout.
+//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader. The reader
+//! waits only for the lane that fetches the next piece, and at most until the stall timeout.
 
 mod lane_count;
 
@@ -92,8 +92,8 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so it has no gap,
-    /// and no data is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched. Therefore the stream
+    /// has no gap, and no fetched data is discarded.
     pub(crate) fn wind_down(&self) {
         // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);

@@ -95,7 +95,8 @@ impl ResumableDownload {
         &self.places.current().url
     }
 
-    /// Discards the wrong data from `position` on and fetches it again, from the next mirror if there is one.
+    /// Discards the wrong data from `position` on, and fetches this range again, from the next mirror if there are
+    /// several mirrors.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
@@ -216,8 +217,8 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
-    /// have the same size. Exception: at the beginning of a download from a single server, another size is accepted,
-    /// because the digest is verified at the end.
+    /// have the same size. Exception: if there is only one server, a size that differs from the expected one is
+    /// accepted at the beginning of the download, because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -296,7 +297,7 @@ impl ResumableDownload {
         self.places.final_error(why, self.position)
     }
 
-    /// Switches to the next usable mirror; returns `false` if there is no other one.
+    /// Switches to the next usable mirror; returns `false` if no other mirror is usable.
     fn switch_mirror(&mut self, why: &str) -> bool {
         let before = self.places.switch_to_next();
         if let Some(before) = &before {
@@ -306,7 +307,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether the connection is too slow: fewer than [`PROGRESS_BYTES`] in twice the stall timeout. A server
-    /// that sends a byte now and then never causes a timeout, but another mirror or connection may be fast.
+    /// that sends a byte now and then never causes a timeout, although another mirror or a new connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;

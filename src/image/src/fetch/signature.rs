@@ -46,7 +46,7 @@ pub(crate) struct VerifiedDocument {
     pub manifest: Option<Arc<ImageManifest>>,
     /// Id of the key that signed the document; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image that the signature covers, if it covers one.
+    /// Image id that the signature covers, if any.
     pub signed_as: Option<String>,
 }
 
@@ -55,8 +55,8 @@ pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
     /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it contains none, the keys on the
-    /// kernel command line (`named`). If the ramdisk has keys, those of the command line are ignored, because the boot
-    /// server controls the command line.
+    /// kernel command line (`named`). If the ramdisk contains keys, the keys on the command line are ignored, because
+    /// the boot server controls the command line.
     ///
     /// # Errors
     /// Returns an error if any file or argument is not a valid key, so that a typo does not disable the verification of
@@ -227,7 +227,7 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
 }
 
 /// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name.
-/// If there is only one line, the name in it is ignored.
+/// If the output has only one line, the name in this line is ignored.
 ///
 /// # Errors
 /// Returns an error if the text is empty, or has several lines and none contains the image's name.

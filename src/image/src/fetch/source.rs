@@ -59,7 +59,7 @@ pub struct ResolvedImage {
     pub layered: bool,
     /// Id of the key whose signature was verified; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image that the signature covers, if it covers one.
+    /// Image id that the signature covers, if any.
     pub signed_as: Option<String>,
 }
 

@@ -39,8 +39,8 @@ const MOST_THREADS: usize = 4;
 /// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.
 pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
-/// Function that receives the first bytes of a stream that is not a tar. If it recognizes the format, such as a disk
-/// image, it returns a specific error.
+/// Function that receives the first bytes of a stream that is not a tar. If the function recognizes the format, such as
+/// a disk image, it returns a specific error.
 pub(crate) type RefusePayload = fn(&[u8]) -> io::Result<()>;
 
 /// Decompresses the stream and sends the output to `sender`, until the end or the first error. `plain` is the expected

@@ -146,7 +146,7 @@ impl Download {
     }
 }
 
-/// Fetches the stream and sends it to digest and decoder. Ends early if one of them has ended.
+/// Fetches the stream and sends it to digest and decoder. Ends early if the digest thread or the decoder has ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
     told: &DownloadState,

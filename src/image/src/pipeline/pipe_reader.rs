@@ -20,7 +20,7 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock of the reading thread. The thread also records on it the waits for its own output.
+    /// Returns the clock of the reading thread. The thread also records the waits for its own output on this clock.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }

@@ -38,8 +38,8 @@ pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 /// piece.
 pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Placeholder for the download error in messages of the worker. The agent replaces it, because the worker does not
-/// receive the error itself.
+/// Placeholder for the download error in messages of the worker. The agent replaces the placeholder by the error, which
+/// the worker does not receive.
 pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
 /// Worker process, and the receiving end of its output.

@@ -32,8 +32,8 @@ pub(crate) trait WorkerOutput {
     /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: BufferChunk) -> io::Result<()>;
 
-    /// Sends all output added so far. Called before a wait for input; otherwise the output would reach the receiver
-    /// only after the wait.
+    /// Sends all output added so far. Must be called before each wait for input; otherwise the output would reach the
+    /// receiver only after the wait.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.

@@ -15,8 +15,8 @@ const MOST_KEPT_BYTES: usize = 32 << 20;
 /// Maximum number of clusters that are still needed according to the tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
-/// Number of clusters with compressed data that are kept because they may also contain compressed data that is needed
-/// later. qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
+/// Number of clusters with compressed data that are kept because data that is needed later may be in the same cluster.
+/// qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
 const OPEN: usize = 2;
 
 /// File that is read sequentially from its beginning to its end.
@@ -27,7 +27,7 @@ pub(crate) trait SequentialFile {
     /// Returns the error of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Skips this number of bytes, or the rest of the file if it is shorter.
+    /// Skips this number of bytes, or the rest of the file if fewer bytes are left.
     ///
     /// # Errors
     /// Returns the error of the stream.

@@ -56,7 +56,7 @@ fn tar_for_disk(name: &str) -> String {
 }
 
 /// Returns whether these are the first bytes of a partitioned disk. A tar is recognized by its magic number and
-/// excluded, because its first header may look like an MBR.
+/// excluded, because the first header of a tar may look like an MBR.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
@@ -205,8 +205,9 @@ struct MbrEntry {
     end: u64,
 }
 
-/// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. A boot sector of FAT
-/// has the same signature, but its code at the offsets of the boot flags rarely has valid values.
+/// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
+/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, it contains code, which
+/// rarely has the values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -106,7 +106,7 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Zeroes a range of whole sectors, with a command of the disk if it supports one, otherwise by writing zeros.
+    /// Zeroes a range of whole sectors: with a zeroing command if the disk supports one, otherwise by writing zeros.
     pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = block_device::zero_range(&self.file, range.start, length).or_else(|error| match error {

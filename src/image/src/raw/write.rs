@@ -26,8 +26,8 @@ const WRITERS: usize = 4;
 /// writing a few zeros.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Maximum length of one zeroing ioctl, in bytes. An ioctl cannot be interrupted, and several threads can issue short
-/// ones in parallel.
+/// Maximum length of one zeroing ioctl, in bytes. The length is limited because an ioctl cannot be interrupted, and
+/// because several threads can issue short ioctls in parallel.
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
 /// Image that was written except for its first MiB and the disk's last sector, which are held back.
@@ -35,7 +35,7 @@ pub struct HeldBackImage<'t> {
     target: &'t RawTarget,
     head: AlignedBuffer,
     head_bytes: usize,
-    /// Data for the last sector; if `None`, it remains zero.
+    /// Data for the last sector of the disk; if `None`, that sector remains zero.
     tail: Option<AlignedBuffer>,
     /// Length of the whole image, in bytes.
     pub bytes: u64,

@@ -237,8 +237,8 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Parses a numeric field of a header. Writers such as .NET's leave the field of a zero empty, and all tar readers read it
-/// as zero.
+/// Parses a numeric field of a header. Some writers, such as that of .NET, write an empty field for zero, and all tar
+/// readers parse an empty field as zero.
 ///
 /// # Errors
 /// Returns an error if tar readers parse the field differently.

@@ -164,7 +164,7 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Calls `make`, which creates the name and fails if it exists. If the name exists, removes the existing file or
+    /// Calls `make`, which creates the name and fails if the name exists. In that case, removes the existing file or
     /// empty directory and calls `make` again, since a later member replaces an earlier one.
     fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {

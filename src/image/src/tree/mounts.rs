@@ -57,8 +57,8 @@ impl<'a> HiddenFileCounter<'a> {
         HiddenFileCounter { work: HeaderBudget::default(), beneath, hidden, merged: relative_paths(beneath.merged) }
     }
 
-    /// Counts a member that is not a directory. If it is below several mount points, it is counted only for the deepest
-    /// one.
+    /// Counts a member that is not a directory. A member below several mount points is counted only for the deepest
+    /// mount point.
     pub(crate) fn count_file(&mut self, path: &Path) {
         let depth = |mount_point: &Path| mount_point.components().count();
         let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
@@ -70,7 +70,7 @@ impl<'a> HiddenFileCounter<'a> {
         }
     }
 
-    /// Returns the number of hidden files for each mount point in [`MountsBelow::hidden`], in the same order.
+    /// Returns the number of hidden files for each mount point in [`MountsBelow::hidden`], in the order of that list.
     pub(crate) fn finish(self) -> Vec<HiddenFiles> {
         let files = self.hidden.into_iter().map(|(_, files)| files);
         self.beneath.hidden.iter().zip(files).map(|(path, files)| HiddenFiles { path: path.clone(), files }).collect()

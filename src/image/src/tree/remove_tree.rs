@@ -15,8 +15,8 @@ pub(crate) type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
 
 /// Rules and counters of one removal.
 pub(crate) struct TreeRemoval<'a> {
-    /// Function that returns `true` for entries that must not be removed. If such an entry is a directory, its content
-    /// is removed nevertheless, except for entries for which the function also returns `true`.
+    /// Function that returns `true` for entries that must not be removed. If such an entry is a directory, the function
+    /// is called for each entry in this directory, and only entries for which it returns `false` are removed.
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
     /// Device and inode numbers of directories that are not entered, even if they are not mount points.
     pub closed: &'a [(u64, u64)],

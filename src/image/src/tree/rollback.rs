@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use xattr::FileExt;
 
 /// State of a directory before the image is unpacked. The directory is the root of a filesystem, its `lost+found`, or
-/// the parent of a mount point. It is held open, so that its inode number is not reused.
+/// the parent of a mount point. The directory is held open, so that its inode number is not reused.
 pub(crate) struct DirectorySnapshot {
     directory: File,
     was: FileStat,

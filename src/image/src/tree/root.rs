@@ -55,8 +55,8 @@ pub(super) struct ResolvedDirectory {
 /// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
 ///
 /// # Errors
-/// Returns an error if the path contains `..` or a zero byte. Well-formed archives do not contain such paths, so they
-/// are rejected instead of corrected.
+/// Returns an error if the path contains `..` or a zero byte. Such paths are rejected instead of corrected, because
+/// well-formed archives do not contain them.
 pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {

@@ -104,8 +104,8 @@ impl SparseMap {
 /// follows.
 ///
 /// # Errors
-/// Returns an error if a number is invalid, there are too many segments, or segments follow an empty segment, at which
-/// other tar readers stop.
+/// Returns an error if a number is invalid, there are too many segments, or further segments follow an empty segment
+/// (other tar readers stop at an empty segment).
 pub(crate) fn add_segments(
     segments: &mut Vec<(u64, u64)>,
     pieces: &[GnuSparseHeader],

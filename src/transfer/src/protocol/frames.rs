@@ -39,7 +39,7 @@ pub(crate) struct TransferHello {
 }
 
 impl TransferHello {
-    /// Returns whether both descriptions are equal, except for the run.
+    /// Returns whether both descriptions are equal. The run is not compared.
     pub(crate) fn is_same_disk(&self, other: &TransferHello) -> bool {
         TransferHello { run: None, ..self.clone() } == TransferHello { run: None, ..other.clone() }
     }

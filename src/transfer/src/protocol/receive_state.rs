@@ -63,8 +63,8 @@ struct CurrentConnection {
     /// Number of the current connection; each new connection increments it.
     number: u64,
     run: Option<Uuid>,
-    /// Earlier runs. Their connections are rejected; otherwise two concurrent senders would restart each other's
-    /// transfer forever.
+    /// Earlier runs. Connections of earlier runs are rejected; otherwise two concurrent senders would restart each
+    /// other's transfer forever.
     earlier: Vec<Uuid>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct TransferSender {
 
 /// Progress of a disk.
 pub(crate) struct ReceiveState {
-    /// Destination; `None` if it could not be reopened for another run.
+    /// Destination; `None` if the destination could not be reopened for another run of the sender.
     onto: Option<TransferDest>,
     /// Whether the disk may contain data from an earlier run, which is compared by digest.
     pub compare: bool,
@@ -174,7 +174,7 @@ impl ReceivedDisk {
         state.from.clone().filter(|_| state.is_whole)
     }
 
-    /// Ends the transfer as failed: closes the current connection and rejects further ones.
+    /// Ends the transfer as failed: closes the current connection and rejects further connections.
     pub(crate) fn fail_transfer(&self) {
         let mut current = lock_mutex(&self.current);
         current.wait = WaitState::Failed;
@@ -226,8 +226,8 @@ impl ReceivedDisk {
         current.number == number && current.wait == WaitState::Running
     }
 
-    /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified in between, so data
-    /// that was received before is accepted only if its digest matches.
+    /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified
+    /// between the runs, so data that was received before the restart is accepted only if its digest matches.
     pub(crate) fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
         tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);

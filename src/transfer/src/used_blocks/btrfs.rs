@@ -74,8 +74,8 @@ const TREE_LEVEL: usize = 238;
 /// Maximum number of tree levels (BTRFS_MAX_LEVEL).
 const MOST_LEVELS: u8 = 8;
 
-/// Maximum number of chunks. This number of chunks takes 24 MiB of memory. A chunk is at least 256 MiB large, except on
-/// tiny devices, so this number of chunks describes 64 TiB.
+/// Maximum number of chunks. This number of chunks takes 24 MiB of memory. Except on tiny devices, a chunk has at least
+/// 256 MiB, so this number of chunks describes at least 64 TiB.
 const MOST_CHUNKS: usize = 1 << 18;
 
 /// Maximum number of copies of a chunk on one device (profile DUP).

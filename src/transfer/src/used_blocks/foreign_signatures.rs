@@ -1,5 +1,6 @@
-//! Detects signatures of unsupported contents. If a device has both such a signature and that of a supported
-//! filesystem, it is unknown which one is stale. For example, a swap signature survives the creation of an array.
+//! Detects signatures of unsupported contents. If a device has both an unsupported signature and the signature of a
+//! supported filesystem, it is unknown which of the two is stale. For example, a swap signature survives the creation
+//! of an array.
 //!
 //! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
@@ -81,7 +82,7 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
 }
 
 /// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a
-/// signature may also begin with a GPT, because an array member with its metadata at the end has the same beginning as
+/// signature may also begin with a GPT: the member of an array whose metadata is at the end has the same beginning as
 /// the array.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;

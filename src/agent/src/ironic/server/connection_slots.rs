@@ -1,5 +1,6 @@
-//! Slots for connections. Any machine on the network can connect. At the limit, a connection that has not presented a
-//! token is therefore closed: the oldest one from the address with the most such connections.
+//! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection that has not
+//! presented a token is therefore closed. It is the oldest such connection from the address that has the most such
+//! connections.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;

@@ -106,7 +106,7 @@ impl OciDocument {
     /// Parses a document.
     ///
     /// # Errors
-    /// Returns an error if the document is neither an index nor a manifest, or is both.
+    /// Returns an error if the document is neither an index nor a manifest, or contains the fields of both.
     pub(crate) fn parse(bytes: &[u8]) -> Result<OciDocument, String> {
         let raw: RawDocument =
             serde_json::from_slice(bytes).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -160,7 +160,7 @@ impl OciDescriptor {
 /// platform is accepted.
 ///
 /// # Errors
-/// Returns an error that names the image's platform if it is not the requested one.
+/// Returns an error that names the image's platform if that platform is not the one of this machine.
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {

@@ -126,10 +126,10 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
     SecretText::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
 }
 
-/// Returns whether a token service may receive the password of a registry: it must have the same host and port as the
-/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which normally receives
-/// only tokens, could obtain the password by naming a token service of the attacker. If the registry uses TLS, the
-/// service must use TLS too.
+/// Returns whether a token service may receive the password of a registry. The token service must have the same host
+/// and port as the registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which
+/// normally receives only tokens, could obtain the password by naming a token service that belongs to the attacker. If
+/// the registry uses TLS, the service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -143,7 +143,7 @@ fn is_at(url: &Url, host: &str) -> bool {
     named.is_some_and(|named| named.origin() == url.origin() && named.username().is_empty() && named.path() == "/")
 }
 
-/// Returns host and port of a URL. The port is omitted if it is the default of the scheme.
+/// Returns host and port of a URL. The port is omitted if it is the default port of the URL's scheme.
 fn host_and_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

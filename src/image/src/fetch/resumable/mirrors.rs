@@ -16,7 +16,7 @@ pub(crate) struct MirrorState {
     /// ETag of the first response with data, if that response had an ETag. The outer `Option` is `None` before that
     /// response.
     pub answered: Option<Option<String>>,
-    /// Last error at this mirror; empty if there was none.
+    /// Last error at this mirror; empty if there was no error.
     pub why: String,
     lost: Option<MirrorExclusion>,
 }
@@ -71,8 +71,8 @@ impl MirrorList {
         self.current_mut().lost = Some(lost);
     }
 
-    /// Switches to the next mirror that is not excluded, and returns the URL of the previous mirror; `None` if there is
-    /// no other one.
+    /// Switches to the next mirror that is not excluded, and returns the URL of the previous mirror; `None` if no other
+    /// mirror is left.
     pub(crate) fn switch_to_next(&mut self) -> Option<String> {
         let count = self.all.len();
         let next = (1..count).map(|step| (self.at + step) % count).find(|&index| self.all[index].lost.is_none())?;
@@ -86,7 +86,8 @@ impl MirrorList {
         self.all.iter().any(|place| place.lost == Some(MirrorExclusion::ForThisStart))
     }
 
-    /// Returns the final error of the download. If there are several mirrors, it contains the last error of each.
+    /// Returns the final error of the download. If there are several mirrors, the final error contains the last error
+    /// of each mirror.
     pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             let proxy = describe_proxy(&place.url, ProxyScope::All);

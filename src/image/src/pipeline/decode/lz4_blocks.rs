@@ -160,7 +160,7 @@ impl Lz4Block {
     }
 }
 
-/// Length and checksum of a frame's content so far.
+/// Length and checksum of the part of a frame's content that was decoded so far.
 pub(crate) struct ContentSum {
     bytes: u64,
     hasher: Option<XxHash32>,
@@ -177,7 +177,7 @@ impl ContentSum {
     /// Compares length and checksum of the content with the values that the frame declares.
     ///
     /// # Errors
-    /// Returns an error if they differ.
+    /// Returns an error if the length or the checksum differs.
     pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
             return Err(DecodeError::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));

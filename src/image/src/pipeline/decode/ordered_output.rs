@@ -17,7 +17,8 @@ pub(crate) enum DecodedItem {
     /// Start of an lz4 frame, with the counter for its content. The buffer is empty. Since it is released only when
     /// this item is sent, it limits the number of pending frames.
     FrameStart(ContentSum, WritableBuffer),
-    /// End of an lz4 frame, with its declared length and checksum, and its offset in the compressed stream.
+    /// End of an lz4 frame, with the content length and checksum that the frame declares, and the offset of this end in
+    /// the compressed stream.
     FrameEnd(ContentTrailer, u64),
     End(io::Result<()>),
 }

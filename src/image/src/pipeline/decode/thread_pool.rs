@@ -28,8 +28,8 @@ pub(crate) const ROOMS_BESIDE: usize = 3;
 /// this size.
 pub(crate) const TASK_BYTES: usize = 4 << 20;
 
-/// Maximum number of parts in a task. It limits the memory for parts without output; ordinary tasks have at most 64
-/// parts.
+/// Maximum number of parts in a task. The limit bounds the memory for parts without output; ordinary tasks have at most
+/// 64 parts.
 const MOST_PARTS: usize = 256;
 
 /// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
@@ -213,12 +213,13 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads, which makes it worthwhile to split the stream.
+    /// Returns whether there are several threads. Only then is it worthwhile to split the stream.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
 
-    /// Scans the zstd frame that begins at the current position. Returns `None` if it cannot be decoded in one piece.
+    /// Scans the zstd frame that begins at the current position. Returns `None` if the frame cannot be decoded in one
+    /// piece.
     ///
     /// # Errors
     /// Returns the error of the source.
