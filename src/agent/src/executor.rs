@@ -88,7 +88,7 @@ pub(crate) struct ImageTrust {
     pub minimum: image::MinimumVersions,
 }
 
-/// Results of a session so far.
+/// Results of the plans that a session has executed so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunFacts {
     /// Kernel that is loaded for kexec.
@@ -98,7 +98,7 @@ pub(crate) struct RunFacts {
     pub done: DiskChanges,
 }
 
-/// Failure of a stage.
+/// Failure of a stage of the plan.
 #[derive(Debug)]
 pub(crate) struct StageFailure {
     pub stage: StageName,

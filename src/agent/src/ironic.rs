@@ -110,7 +110,7 @@ pub(crate) fn run_ironic_agent(
     }
 }
 
-/// Agent of one boot.
+/// Agent for an Ironic conductor, with the state of one boot.
 struct IronicAgent<'a> {
     conductor: &'a ConductorSettings,
     inventory: &'a Inventory,

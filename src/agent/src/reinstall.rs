@@ -98,7 +98,7 @@ fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
     )
 }
 
-/// Loads the new kernel and stops the system. From here on, the system is changed.
+/// Loads the new kernel and stops the system. Until this function is called, nothing on the system is changed.
 fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
     // The new kernel reads the time from the hardware clock, which this system may not have kept correct.
     let cmdline = format!("{} {BOOT_TIME}{}", boot.names.cmdline, OffsetDateTime::now_utc().unix_timestamp());

@@ -66,8 +66,8 @@ impl ForeignFormat {
         named.map(|(_, _, format)| *format).or(is_bzip2.then_some(ForeignFormat::Compressed("bzip2")))
     }
 
-    /// Returns the format of data that is known to have no partition table. Without this condition, some formats cannot
-    /// be distinguished from a partition table.
+    /// Returns the format of data that does not contain a partition table. The caller must have checked that there is
+    /// no partition table, because some formats cannot be distinguished from one.
     pub(crate) fn detect(head: &[u8]) -> Option<ForeignFormat> {
         let compressed = || nested_compression(head).map(ForeignFormat::Compressed);
         ForeignFormat::detect_magic(head).or_else(compressed).or_else(|| detect_text(head).map(ForeignFormat::Other))

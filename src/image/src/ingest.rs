@@ -25,7 +25,7 @@ const MOST_STARTS: u32 = 3;
 pub struct BurnResult {
     /// Number of downloaded bytes, before decompression.
     pub bytes: u64,
-    /// Decompressed size of the tar or the disk image.
+    /// Decompressed size of the tar or the disk image, in bytes.
     pub tar_bytes: u64,
     pub entries: u64,
     /// Number of times that the connection was resumed.
@@ -33,7 +33,7 @@ pub struct BurnResult {
     /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the order of that list.
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
-    /// Load of each stage.
+    /// Load of each stage of the pipeline.
     pub shares: Vec<StageShare>,
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms
     }
 }
 
-/// Returns the alert that the peer has sent, if any, as an error.
+/// Returns an error if the peer has sent a TLS alert.
 fn read_pending_alert(link: &mut TlsLink) -> Option<io::Error> {
     match link.has_pending_data() {
         true => link.read(&mut [0; 1]).err(),

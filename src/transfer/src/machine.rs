@@ -39,8 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time after which the transfer is considered ended if the control plane has no information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Start of the period in which the control plane has no information about the transfer; `None` as long as it has
-/// information.
+/// Start of the period in which the control plane has no information about the transfer; `None` outside of such a
+/// period.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 

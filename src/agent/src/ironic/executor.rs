@@ -59,7 +59,7 @@ pub(crate) trait StepExecutor: Send + Sync {
     fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)>;
 }
 
-/// Executor on the real machine.
+/// Executor that acts on the real machine.
 pub(crate) struct MachineExecutor {
     settings: AgentSettings,
     control: Arc<dyn ControlPlane>,

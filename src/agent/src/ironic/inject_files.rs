@@ -20,13 +20,13 @@ const MOST: u64 = 16 << 20;
 /// Time without received data after which a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Fields of a file.
+/// Supported fields of a file to inject.
 const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
 
 /// Mode of created directories. No other mode is supported.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Destination of a file.
+/// Filesystem to which a file is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FileDestination {
     Device(DevicePath),

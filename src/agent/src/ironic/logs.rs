@@ -22,7 +22,7 @@ const KERNEL_BYTES: usize = 4 << 20;
 /// (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
-/// Log of the steps.
+/// Log of the executed steps.
 #[derive(Default)]
 pub(crate) struct StepLog(Mutex<(VecDeque<String>, usize)>);
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// Limits of the server.
+/// Limits of the HTTPS server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
     /// Maximum number of concurrent connections. If it is reached, a new connection replaces a connection that has not

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 3;
 
-/// Total timeout of all attempts.
+/// Total time for all attempts to type a passphrase.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Minimum length of a new passphrase. A shorter one was probably typed by accident.
+/// Minimum length of a new passphrase, in characters. A shorter passphrase was probably typed by accident.
 const LEAST_CHARACTERS: usize = 8;
 
 /// Function that asks a question, and reads a line without echo until a deadline. Returns `None` if no line was typed.

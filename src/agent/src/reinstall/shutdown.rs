@@ -77,7 +77,7 @@ impl StopMethod {
         }
     }
 
-    /// Stops the system. With systemd, returns as soon as the shutdown has started. Otherwise, does not return.
+    /// Stops the system. Returns as soon as systemd has started the shutdown. Without systemd, does not return.
     ///
     /// # Errors
     /// Fails if systemd or the kernel refuses to stop the system.

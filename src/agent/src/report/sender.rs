@@ -27,7 +27,7 @@ const LOG_PART: usize = 16 << 10;
 /// Number of parts that suffice for the whole log buffer.
 const LOG_PARTS: usize = 32;
 
-/// Item of the queue.
+/// Item of the event queue.
 enum SenderItem {
     Event(ProgressEvent),
     /// Request to send the whole log.

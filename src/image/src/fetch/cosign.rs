@@ -85,7 +85,7 @@ impl CosignPublicKey {
         }
     }
 
-    /// Returns whether this key has signed the text.
+    /// Returns whether the signature over the text was made with this key.
     pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = if self.is_p256 { &ECDSA_P256_SHA256_ASN1 } else { &ED25519 };
         UnparsedPublicKey::new(algorithm, &self.point).verify(text, signature).is_ok()

@@ -9,7 +9,7 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use reqwest::{Method, StatusCode, Url};
 
-/// Properties of an image known before it is downloaded.
+/// Properties of an image that are known before the download.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ImageHead {
     pub size_bytes: Option<u64>,

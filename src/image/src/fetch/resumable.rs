@@ -33,7 +33,7 @@ const PROGRESS_BYTES: u64 = 64 * 1024;
 
 const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
 
-/// Body of one image.
+/// Download of one image, which is read as one stream of bytes.
 pub(crate) struct ResumableDownload {
     client: Client,
     image: ImagePart,
@@ -42,7 +42,7 @@ pub(crate) struct ResumableDownload {
     stream: Option<DownloadStream>,
     /// Position in the image at which `stream` began, in bytes.
     opened_at: u64,
-    /// Number of bytes passed on so far.
+    /// Number of bytes that were passed on to the reader so far.
     position: u64,
     total: Option<u64>,
     authorization: Option<SecretText>,

@@ -18,7 +18,7 @@ pub(crate) struct FetchRetryPolicy {
     pub attempts: u32,
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// Rules for parallel ranges.
+    /// Thresholds and limits of parallel ranges.
     pub lanes: LaneRules,
 }
 

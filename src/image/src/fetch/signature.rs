@@ -27,7 +27,7 @@ const SIGNATURE: &str = ".minisig";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureKeys(pub Vec<SignatureKey>);
 
-/// Properties of an image known before the files next to it are read.
+/// Properties of an image that are known before the files next to the image are read.
 pub(crate) struct KnownImage<'a> {
     pub url: &'a str,
     /// Digest that the allocation or the command line specifies.

@@ -104,7 +104,7 @@ impl StreamDecoder<'_, '_> {
         Ok(())
     }
 
-    /// Returns the format of the frame that begins here; `None` at the end of the stream.
+    /// Returns the format of the frame that begins at the current position; `None` at the end of the stream.
     fn detect_next_format(&mut self) -> io::Result<Option<CompressionFormat>> {
         match self.format {
             Some(CompressionFormat::Xz) => xz::skip_padding(&mut self.input)?,

@@ -89,7 +89,7 @@ impl StageClocks {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }
 
-    /// Returns the busy time of each stage so far, averaged over its threads.
+    /// Returns the time that each stage was busy so far, averaged over the threads of the stage.
     pub(crate) fn busy(&self) -> Vec<(&'static str, Duration)> {
         self.busy_of(lock_mutex(&self.began).elapsed())
     }

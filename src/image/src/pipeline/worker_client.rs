@@ -51,7 +51,7 @@ pub(crate) struct DecodeWorker {
     plain: SharedSpan,
     pool: BufferPool,
     lent: Arc<LentBuffers>,
-    /// Error of the download.
+    /// Error of the download, if the download has failed.
     broken: SharedDownloadError,
     stages: StageClocks,
     packet: Vec<u8>,

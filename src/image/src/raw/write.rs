@@ -1,5 +1,5 @@
-//! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written by a command of
-//! the disk.
+//! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written with a zeroing
+//! command of the disk.
 
 use super::detect::{self, ImageRequirements};
 use super::target::{AlignedBuffer, RawTarget};
@@ -19,7 +19,7 @@ pub const HEAD_BYTES: usize = 1 << 20;
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// Number of buffers, 8 MiB in total.
 const BUFFERS: usize = 8;
-/// Number of writer threads, and thus of writes in flight.
+/// Number of writer threads, which is also the number of writes in flight.
 const WRITERS: usize = 4;
 
 /// Granularity of runs of zeros, in bytes. Shorter runs are written as data, because a zeroing command costs more than

@@ -48,7 +48,7 @@ pub(crate) const MOST_BYTES: usize = 8 << 20;
 pub(crate) struct ParseProgress {
     /// Number of bytes of the tar parsed so far.
     pub position: u64,
-    /// Number of header blocks so far.
+    /// Number of header blocks parsed so far.
     pub blocks: u64,
 }
 

@@ -146,8 +146,8 @@ impl UnpackRoot {
         self.worked.set(self.worked.get() + blocks);
     }
 
-    /// Adds the cost of names that were only examined. Examining a name costs a fraction of creating one, and an
-    /// existing directory can have many names.
+    /// Adds the cost of names that were only examined. Examining a name costs only a fraction of creating a name, but
+    /// must be counted, because an existing directory can have many names.
     pub(super) fn add_looked_at(&self, names: u64) {
         self.add_work(names / 4);
     }

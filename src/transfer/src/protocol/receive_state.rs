@@ -68,7 +68,7 @@ struct CurrentConnection {
     earlier: Vec<Uuid>,
 }
 
-/// Sender of a disk.
+/// Sender from which a disk is received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TransferSender {
     /// Certificate of the sender. An agent has a new certificate after each boot.
@@ -76,7 +76,7 @@ pub(crate) struct TransferSender {
     pub run: Option<SenderRun>,
 }
 
-/// Progress of a disk.
+/// Progress of receiving a disk.
 pub(crate) struct ReceiveState {
     /// Destination; `None` if the destination could not be reopened for another run of the sender.
     onto: Option<TransferDest>,

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// Minimum interval between reports of closed connections.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Open connections; cheap to clone.
+/// Table of the open connections. Clones refer to the same table.
 #[derive(Clone, Default)]
 pub(crate) struct ConnectionSlots(Arc<Mutex<SlotTable>>);
 

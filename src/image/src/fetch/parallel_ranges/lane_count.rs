@@ -15,7 +15,7 @@ const CHANCES: u32 = 3;
 pub(crate) struct LaneRules {
     /// Duration of a measurement. A warm-up of half this duration precedes the first one.
     pub window: Duration,
-    /// Minimum number of remaining bytes for which more lanes are worthwhile.
+    /// Minimum number of remaining bytes. If fewer bytes are left, no more lanes are tried.
     pub least_bytes: u64,
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,

@@ -99,8 +99,8 @@ impl MirrorList {
 }
 
 impl MirrorState {
-    /// Returns the ETag of the image at this mirror if it is strong. If a later response has the same strong ETag, the
-    /// bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
+    /// Returns the ETag of the image at this mirror if this ETag is strong. If a later response has the same strong
+    /// ETag, the bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }

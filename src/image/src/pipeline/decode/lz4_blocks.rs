@@ -76,7 +76,7 @@ impl Lz4Frame {
     /// declares, as the inner error.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if the stream is truncated or damaged here.
+    /// Returns the error of the source, or an error if the stream is truncated or damaged at the current position.
     pub(crate) fn next_block(
         &self,
         input: &mut CompressedInput,

@@ -49,9 +49,9 @@ impl OrderedOutput {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Adds an item. If it is the next one in order, sends it and the items that waited for it. Other threads that add
-    /// an item must wait meanwhile. This costs nothing, because sending takes long only if the next stage is slower
-    /// than the decoder.
+    /// Adds an item. If it is the next one in order, sends it and the items that waited for it. While items are sent,
+    /// other threads that add an item must wait. Their wait does not reduce the throughput, because sending takes long
+    /// only if the next stage is slower than the decoder.
     pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,

@@ -59,7 +59,7 @@ struct DecodeTask {
 struct PositionedPart {
     part: DecodePart,
     most_bytes: usize,
-    /// Offset in the compressed stream.
+    /// Offset of the part in the compressed stream, in bytes.
     position: u64,
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,
-    /// Number of the next item.
+    /// Number of the next item of the output.
     number: u64,
 }
 

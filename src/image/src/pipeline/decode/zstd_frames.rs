@@ -23,9 +23,9 @@ pub(crate) struct ZstdFrame {
     pub most_bytes: usize,
 }
 
-/// Scans the frame that begins here. Returns `None` if the frame's output may exceed `most_bytes`, if the scan would
-/// hold more than `most_held` buffers, or if the frame is invalid. The decoder then returns the error for an invalid
-/// frame.
+/// Scans the frame that begins at the current position. Returns `None` if the frame's output may exceed `most_bytes`,
+/// if the scan would hold more than `most_held` buffers, or if the frame is invalid. The decoder then returns the error
+/// for an invalid frame.
 ///
 /// # Errors
 /// Returns the error of the source.
