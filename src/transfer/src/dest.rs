@@ -175,5 +175,5 @@ pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
         Path::new(behind.trim_end()) == file
     };
     let name = |device: PathBuf| device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    loops.filter(has_it).map(|device| format!("it is the backing file of {}", name(device))).collect()
+    loops.filter(has_it).map(|device| format!("the file is the backing file of {}", name(device))).collect()
 }

@@ -48,7 +48,7 @@ pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
         return Err(wrong(answer.status().as_str()));
     }
     let content = read_whole(answer, MOST).context(Phase::Control, || format!("fetch {url}"))?;
-    content.ok_or_else(|| wrong("it is larger than 16 MiB"))
+    content.ok_or_else(|| wrong("the file is larger than 16 MiB"))
 }
 
 /// Returns all files with their destinations. `fetch` downloads content.

@@ -24,7 +24,7 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
     for (index, one) in listed.iter().enumerate() {
         let refuse = |why: &str| plan_refusal(&format!("the node's skip_block_devices[{index}]: {why}"));
         let Some(words) = one.as_object().filter(|words| !words.is_empty()) else {
-            return Err(refuse("it must be an object with hints"));
+            return Err(refuse("the entry must be an object with hints"));
         };
         if let Some(name) = words.get("volume_name") {
             let Some(name) = name.as_str().filter(|_| words.len() == 1) else {

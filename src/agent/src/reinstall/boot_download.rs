@@ -160,7 +160,10 @@ fn read_refusal(server: &str, status: StatusCode, body: &str) -> Result<BootResp
         return Ok(BootResponse::NotOrdered { message: message.to_owned() });
     }
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Err(Error::new(Phase::Control, format!("request boot information from {server}: it responds {status}{said}")))
+    Err(Error::new(
+        Phase::Control,
+        format!("request boot information from {server}: the server responds {status}{said}"),
+    ))
 }
 
 #[cfg(test)]

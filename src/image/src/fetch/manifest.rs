@@ -116,8 +116,7 @@ fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::
 
 fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
     let chunks = Vec::<String>::deserialize(deserializer)?;
-    let no_sha256 =
-        |number| D::Error::custom(format!("its chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
+    let no_sha256 = |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
     let chunks = chunks.iter().enumerate();
     let parse = |hex: &str| decode_hex(hex)?.try_into().ok();
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
@@ -187,8 +186,8 @@ mod tests {
             ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
             ("chunks", Vec::<String>::new().into(), "but the manifest lists 0"),
             ("chunks", vec![hex.clone(), hex.clone()].into(), "but the manifest lists 2"),
-            ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
-            ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
+            ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "chunks[1] is not a SHA-256"),
+            ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "chunks[2] is not a SHA-256"),
             ("image", 12.into(), "invalid type"),
             ("contents", serde_json::json!({"kernels": "all"}), "invalid type"),
             ("digest", "sha256:0".into(), "has 1 digits"),

@@ -59,7 +59,7 @@ pub(crate) fn resolve_reference(
     };
     if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
         let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
-        let text = format!("its manifest has the digest {digest}{index}, but the specified digest is {given}");
+        let text = format!("the image's manifest has the digest {digest}{index}, but the specified digest is {given}");
         return Err(fail(text));
     }
     let mut digests = vec![&named.digest, &digest];

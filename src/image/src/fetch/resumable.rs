@@ -189,7 +189,7 @@ impl ResumableDownload {
                 self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
                 if self.places.is_first() && etag != self.image.etag {
                     tracing::warn!(
-                        "{}: the image has changed since it was checked; it is accepted only if its digest matches",
+                        "{}: the image has changed since it was checked; the new image is accepted only if its digest matches",
                         self.image.url
                     );
                 }

@@ -210,7 +210,10 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     if let (Some(manifest), Some(size)) = (&manifest, image.size_bytes)
         && manifest.size_bytes != size
     {
-        return Err(format!("it is for an image of {} bytes, but the server's image has {size}", manifest.size_bytes));
+        return Err(format!(
+            "the document is for an image of {} bytes, but the server's image has {size} bytes",
+            manifest.size_bytes
+        ));
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
@@ -222,7 +225,7 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
 }
 
 fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "the document is not text".to_owned())?;
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 

@@ -72,7 +72,7 @@ impl Qcow2Header {
             return Err(truncated_header());
         };
         if magic != MAGIC {
-            return Err(invalid_image("it is not a qcow2"));
+            return Err(invalid_image("the data is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
             return Err(invalid_image(format!("the qcow2 has version {version}; only 2 and 3 are supported")));

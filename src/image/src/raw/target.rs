@@ -58,7 +58,7 @@ impl RawTarget {
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
-            let why = "it is neither a disk nor a file whose length is a multiple of 512 bytes";
+            let why = "the path is neither a disk nor a file whose length is a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
         // Opened without O_DIRECT: some filesystems do not support it, or require larger sectors than those assumed

@@ -79,7 +79,7 @@ fn check_payload(
 ) -> std::result::Result<Option<String>, String> {
     let CosignPayload { digest, name } = CosignPayload::parse(payload)?;
     if !digests.contains(&&digest) {
-        return Err(format!("it is for another image, {digest}"));
+        return Err(format!("the signed payload is for another image, {digest}"));
     }
     signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)

@@ -49,7 +49,9 @@ pub(crate) fn answer_challenge(
             return Ok(basic_auth_header(secret));
         }
         let kind = others.first().map_or("no supported scheme", |one| split_scheme(one).0);
-        return Err(fail(&format!("requires user and password ({kind:.40}); configure a pull secret for it")));
+        return Err(fail(&format!(
+            "requires user and password ({kind:.40}); configure a pull secret for this registry"
+        )));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
         return Err(fail(&format!("does not specify a valid token service: `{challenge:.200}`")));
