@@ -115,9 +115,9 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
         );
     }
     let packed: String = text.split_whitespace().collect();
-    let Ok(packed) = STANDARD.decode(packed) else { return refuse("the drive is not valid base64") };
+    let Ok(packed) = STANDARD.decode(packed) else { return refuse("the drive is not base64") };
     match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
-        Err(error) => refuse(&format!("the drive is not valid gzip data: {error}")),
+        Err(error) => refuse(&format!("the drive is not gzip data: {error}")),
         Ok(None) => refuse("the drive is larger than 64 MiB"),
         Ok(content) => Ok(content),
     }

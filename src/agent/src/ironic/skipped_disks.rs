@@ -112,9 +112,9 @@ mod tests {
         }
         for (listed, why) in [
             (json!("sda"), "must be a list"),
-            (json!(["sda"]), "skip_block_devices[0]: it must be an object"),
+            (json!(["sda"]), "skip_block_devices[0]: the entry must be an object"),
             (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name must be a string"),
-            (json!([{"volume_name": "data", "serial": "B"}]), "the only hint"),
+            (json!([{"volume_name": "data", "serial": "B"}]), "cannot be combined"),
             (json!([{"colour": "red"}]), "colour"),
             (json!([{}]), "must be an object with hints"),
         ] {
