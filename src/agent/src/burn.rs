@@ -200,8 +200,8 @@ fn show_progress(progress: TransferProgress) {
 #[derive(Debug, Serialize)]
 struct BurnSummary {
     digest: String,
-    /// Results for the stream without the final sync: time until the last file was written, and the load of each stage
-    /// of the pipeline.
+    /// Results for the stream, not including the final sync: time until the last file was written, and load of each
+    /// stage of the pipeline.
     burn: ImageTransferFigures,
     /// Time from the start until all data was synced to disk.
     seconds: f64,

@@ -44,9 +44,9 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left, unless the last attempt completed the reinstall and only its report
-/// was lost. Without this check, a control plane that does not count attempts would request the reinstall at every
-/// boot.
+/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt has completed it
+/// and only the report was lost. Without this check, a control plane that does not count attempts would request the
+/// reinstall at every boot.
 fn require_attempts_left(
     allocation: &Allocation,
     inventory: &Inventory,

@@ -124,7 +124,7 @@ pub(crate) fn signature_tag(digest: &Digest) -> String {
 /// Parses the manifest stored under [`signature_tag`].
 ///
 /// # Errors
-/// Returns an error if the manifest is invalid, or has no signatures or more than [`MOST_SIGNATURES`].
+/// Returns an error if the manifest is invalid, or contains either no signatures or more than [`MOST_SIGNATURES`].
 pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
     let manifest: SignatureManifest =
         serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;

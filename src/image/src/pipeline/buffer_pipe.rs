@@ -237,8 +237,8 @@ pub(crate) enum PipeMessage {
     Failed(io::Error),
 }
 
-/// Sending end of a pipe. If it is dropped without [`PipeSender::end`] or [`PipeSender::fail`], for example by a panic, the receiver gets
-/// an error instead of the end of the stream.
+/// Sending end of a pipe. If the sending end is dropped without [`PipeSender::end`] or [`PipeSender::fail`], for
+/// example by a panic, the receiver gets an error instead of the end of the stream.
 pub(crate) struct PipeSender(SenderTarget);
 
 enum SenderTarget {

@@ -97,7 +97,7 @@ impl BufferOwner for WorkerConnection {
 }
 
 impl DecodeWorker {
-    /// Starts a worker process. When it ends, the busy times of its stages are added to `stages`.
+    /// Starts a worker process. When the process ends, the busy times of its stages are added to `stages`.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory, or /proc is missing.

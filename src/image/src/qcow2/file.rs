@@ -16,7 +16,7 @@ struct FileClusters<'a> {
 /// Converts a qcow2 file, and writes the raw disk image to `to`.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or is damaged, or the writer fails.
+/// Returns an error if the file cannot be read or is damaged, or if the writer fails.
 pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read_at(file, 0, &mut head)?;

@@ -45,8 +45,8 @@ pub struct HeldBackImage<'t> {
 /// no old content remains in the range of the image.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if the image is rejected, is longer than the disk, or the disk cannot
-/// be written.
+/// Returns the error of the stream, or an error if the image is rejected or is longer than the disk, or if the disk
+/// cannot be written.
 pub fn write_image<'t>(
     mut stream: PipelineReader,
     target: &'t RawTarget,

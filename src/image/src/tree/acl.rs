@@ -54,9 +54,9 @@ type AclEntry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
-/// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records, unless the member also has them as
-/// extended attributes. Returns a message for each ACL that is not supported. An ACL with a user name instead of an id
-/// is not supported, because the image's list of users is not available here.
+/// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records. If the member also has an ACL as an
+/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. An ACL
+/// with a user name instead of an id is not supported, because the image's list of users is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {

@@ -97,7 +97,7 @@ impl UnpackRoot {
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
     }
 
-    /// Returns whether the root is empty, except for an empty `lost+found`, as on a new filesystem.
+    /// Returns whether the root is empty or contains only an empty `lost+found`, as on a new filesystem.
     ///
     /// # Errors
     /// Returns an error if the root cannot be read.

@@ -80,11 +80,11 @@ impl SparseMap {
         SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
 
-    /// Reads a map of format 1.0: decimal numbers, one per line, before the data, padded to a whole block. `data_size`
-    /// includes the length of the map.
+    /// Reads a map of format 1.0, which precedes the data: decimal numbers, one per line, padded to a whole block.
+    /// `data_size` includes the length of the map.
     ///
     /// # Errors
-    /// Returns an error if the map is inconsistent or does not end.
+    /// Returns an error if the map is inconsistent or is not terminated.
     pub(crate) fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };

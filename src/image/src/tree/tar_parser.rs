@@ -42,8 +42,8 @@ pub(crate) struct TarParser<'a> {
     left: u64,
     padding: u64,
     global: PaxRecords,
-    /// Size of the global records in memory, in blocks. It is added to the cost of each member, because the global
-    /// records are searched for each member.
+    /// Size of the global records in memory, in blocks. This size is added to the cost of each member, because the
+    /// global records are searched for each member.
     global_blocks: u64,
     /// Number of header blocks so far, and the limit on this number (`most_blocks`).
     blocks: u64,

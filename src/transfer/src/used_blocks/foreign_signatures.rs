@@ -121,9 +121,9 @@ pub(crate) fn is_protected(view: &DiskView) -> bool {
 }
 
 /// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks
-/// (block/partitions/msdos.c). The boot flags distinguish an MBR from a boot sector, which has code at their offsets.
-/// The kernel checks the flags of a sector with a FAT signature in the same way, and treats the sector as FAT only if a
-/// flag is invalid.
+/// (block/partitions/msdos.c). The values at the offsets of the boot flags distinguish an MBR from a boot sector, which
+/// has code at these offsets. The kernel checks the flags of a sector with a FAT signature in the same way, and treats
+/// the sector as FAT only if a flag is invalid.
 fn read_mbr_types(view: &DiskView) -> Option<Vec<u8>> {
     let mbr = view.read_bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();
