@@ -31,12 +31,12 @@ pub struct BurnOptions {
     /// `sha256:HEX` or `sha512:HEX` of the image as served [default: read from the files next to the image].
     #[arg(long)]
     pub digest: Option<String>,
-    /// URL of a mirror with an identical copy of the image; may be given several times.
+    /// URL of a mirror with an identical copy of the image; can be specified several times.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
-    /// Public key of a trusted signer, or a file with the key; may be given several times. minisign keys verify images
-    /// on web servers and in files, cosign keys verify images in registries. If a key is given, a signature is
-    /// required.
+    /// Public key of a trusted signer, or a file with the key; can be specified several times. minisign keys verify
+    /// images on web servers and in files, cosign keys verify images in registries. If a key is specified, a signature
+    /// is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
     /// Docker `config.json` with the credentials for the image's registry.
@@ -110,18 +110,20 @@ fn burn_to_disk(reached: ResolvedImage, disk: &Path) -> Result<(BurnResult, Dura
     Ok((burned, streamed))
 }
 
-/// Replaces the advice about layouts in an error by advice about `--overwrite`, since `image burn` has no layout.
+/// Replaces the remedy in an error, which refers to layouts, by a remedy that refers to `--overwrite`, since `image
+/// burn` does not use a layout.
 fn replace_layout_advice(error: Error) -> Error {
     match error.to_string().split_once(", but the layout has image: true for") {
         Some((what, _)) => Error::refusal(
             error.phase,
-            format!("{what}, but --overwrite is for raw disk images; give a directory and omit --overwrite"),
+            format!("{what}, but --overwrite is for raw disk images; specify a directory and omit --overwrite"),
         ),
         None => error,
     }
 }
 
-/// Reads a key given on the command line, or the `.pub` file of minisign or cosign that contains it.
+/// Parses a key that is specified on the command line, or reads the key from the specified `.pub` file of minisign or
+/// cosign.
 fn read_public_key(given: &str) -> Result<SignatureKey> {
     let text = match Path::new(given).is_file() {
         true => fs::read_to_string(given).context(Phase::Image, || format!("read the public key {given}"))?,
@@ -179,7 +181,7 @@ fn resolve_target(burn: &BurnOptions) -> Result<BurnTarget> {
     }
     let root = fs::metadata("/").context(Phase::Image, || "stat /".to_owned())?;
     if (metadata.dev(), metadata.ino()) == (root.dev(), root.ino()) {
-        return refused("is the root of the running system; give another directory");
+        return refused("is the root of the running system; specify another directory");
     }
     Ok(BurnTarget::Directory(real))
 }
@@ -189,17 +191,17 @@ fn is_block_device(path: &Path) -> Result<bool> {
     Ok(metadata.file_type().is_block_device())
 }
 
-/// Prints progress, redrawn in place on a terminal.
+/// Prints the progress. On a terminal, redraws the line in place.
 fn show_progress(progress: TransferProgress) {
     output::redraw_progress(&progress);
 }
 
-/// Results of a burn.
+/// Results of `image burn`.
 #[derive(Debug, Serialize)]
 struct BurnSummary {
     digest: String,
-    /// Results for the stream without the final sync: time until the last file was written, and the load of each stage
-    /// of the pipeline.
+    /// Results for the stream, not including the final sync: time until the last file was written, and load of each
+    /// stage of the pipeline.
     burn: ImageTransferFigures,
     /// Time from the start until all data was synced to disk.
     seconds: f64,

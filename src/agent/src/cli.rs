@@ -6,7 +6,7 @@ use common::exit_status::CommandOutcome;
 use common::format::terminal::escape_hidden;
 use std::process::ExitCode;
 
-/// Exit codes, for the help of commands.
+/// Description of the exit codes, for the help texts of the commands.
 pub const EXIT_CODES: &str = "\
 Exit status: 0 done, 1 failed, 2 refused or not valid (nothing was written), 64 wrong usage,
 75 (agent only) failed, and the machine must reboot immediately.";

@@ -1,5 +1,5 @@
-//! Executor of plans. A session owns the state of a run, and exists as long as the agent, so it can run several plans
-//! in succession.
+//! Executor of plans. A session owns the state of a run. The session exists as long as the agent, and can run several
+//! plans in succession.
 //!
 //! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
 //! (`undo`).
@@ -71,8 +71,8 @@ pub(crate) struct PlanExecutor {
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
-    /// Boot parameters of a system that is booted through the firmware, as far as they are known. Only the system's
-    /// boot loader can determine the others.
+    /// Known boot parameters of a system that is booted through the firmware. Only the system's boot loader can
+    /// determine the unknown boot parameters.
     firmware_boot: Option<BootInfo>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
@@ -88,7 +88,7 @@ pub(crate) struct ImageTrust {
     pub minimum: image::MinimumVersions,
 }
 
-/// Results of a session so far.
+/// Results of the plans that a session has executed so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RunFacts {
     /// Kernel that is loaded for kexec.
@@ -98,7 +98,7 @@ pub(crate) struct RunFacts {
     pub done: DiskChanges,
 }
 
-/// Failure of a stage.
+/// Failure of a stage of the plan.
 #[derive(Debug)]
 pub(crate) struct StageFailure {
     pub stage: StageName,
@@ -216,7 +216,7 @@ impl PlanExecutor {
     /// Verifies the device paths that an operation passes to a tool or the kernel.
     ///
     /// # Errors
-    /// Fails if a path leads to a disk other than the one in the plan. In that case, the operation has not written
+    /// Fails if a path leads to a disk that is not the disk in the plan. In that case, the operation has not written
     /// anything.
     fn verify_paths(&self, operation: &Operation) -> Result<()> {
         operation.effect().opened.into_iter().try_for_each(|device| self.held.verify_underlying_disks(device))

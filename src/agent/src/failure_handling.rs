@@ -6,7 +6,7 @@
 //! | before the point of no return, and no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits at its console |
 //! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits at its console |
 //! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
-//! | the control plane does not accept the reported success | waits at its console | waits at its console |
+//! | the control plane does not accept the report of success | waits at its console | waits at its console |
 //! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
 //!
 //! In a migration, the sender reboots if the receiver has not started to write, since the disks of the sender are
@@ -45,11 +45,12 @@ pub(crate) struct InstallFailure {
     pub past_point_of_no_return: bool,
     /// True if the token expired while the machine waited for an allocation.
     pub token_has_ended: bool,
-    /// Allocation; empty if the failure occurred before it was received.
+    /// Allocation; empty if the failure occurred before the allocation was received.
     pub allocation: Allocation,
-    /// Plan as printed; empty if the failure occurred before it was made.
+    /// Plan as printed; empty if the failure occurred before the plan was made.
     pub plan: String,
-    /// Marker of this allocation that was found on a disk, but is not trusted. It is reported to the operator.
+    /// Install marker of this allocation that was found on a disk, but is not trusted. The marker is reported to the
+    /// operator.
     pub marker: Option<InstallMarker>,
     /// True if the installation is recorded neither on the disks nor at the control plane.
     pub unmarked: bool,
@@ -62,7 +63,7 @@ pub(crate) struct InstallFailure {
 /// Next action of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextAction {
-    /// Boot of the installed system.
+    /// Boot the installed system.
     BootInstalled,
     /// Reboot over PXE, for another attempt.
     Retry,

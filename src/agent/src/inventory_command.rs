@@ -17,7 +17,7 @@ struct InventoryListing<'a> {
     inventory: &'a Inventory,
     /// Objects whose content could not be read.
     opaque: Vec<OpaqueObject>,
-    /// BMC, read in-band; absent if the machine has no device for it.
+    /// BMC, read in-band; absent if the machine does not have a device for access to a BMC.
     #[serde(skip_serializing_if = "Option::is_none")]
     bmc: Option<InBandBmc>,
 }

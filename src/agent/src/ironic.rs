@@ -43,11 +43,12 @@ use worker::CommandWorker;
 /// Minimum interval between heartbeats.
 const GAP: Duration = Duration::from_secs(5);
 
-/// Number of early heartbeats after the end of a command. The delay doubles after each of them. Several are needed,
-/// because a conductor that is busy with the node accepts a heartbeat without reading the result of the command.
+/// Number of early heartbeats after the end of a command. The delay doubles after each early heartbeat. Several early
+/// heartbeats are needed, because a conductor that is busy with the node accepts a heartbeat without reading the result
+/// of the command.
 const HURRIED: u32 = 5;
 
-/// Time that the agent waits before it exits, to send the response to its last command.
+/// Time that the agent waits before it exits, so that the response to the last command is sent.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Action of the machine after the agent exits.
@@ -109,7 +110,7 @@ pub(crate) fn run_ironic_agent(
     }
 }
 
-/// Agent of one boot.
+/// Agent for an Ironic conductor, with the state of one boot.
 struct IronicAgent<'a> {
     conductor: &'a ConductorSettings,
     inventory: &'a Inventory,

@@ -52,7 +52,7 @@ use uuid::Uuid;
 /// Duration of a long poll for the allocation. Proxies close connections that are silent for longer.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Time of waiting for an allocation after which a refusal may mean that the token has expired.
+/// If the machine has waited for an allocation for at least this time, a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Returned if the machine reboots immediately after a failure.
@@ -142,8 +142,8 @@ struct PreparedInstall {
 }
 
 impl InstallAgent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. Does not write to any disk, except to erase
-    /// the disks of an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
+    /// Registers, waits for the allocation, fetches it and makes the plan. Writes to disks only to erase the disks of
+    /// an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
     fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());
@@ -178,8 +178,8 @@ impl InstallAgent {
         }
     }
 
-    /// Checks keys and tools of the ramdisk, then makes the plan. The checks run only after the allocation was fetched, because the report
-    /// of a failed check must contain the order.
+    /// Checks keys and tools of the ramdisk, then makes the plan. The checks run only after the allocation was fetched,
+    /// because the report of a failed check must refer to this allocation.
     fn check_and_plan(
         &self,
         machine: &AssignedMachine,

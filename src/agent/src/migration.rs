@@ -3,8 +3,8 @@
 //!
 //! | response of the control plane | action of the sender |
 //! |---|---|
-//! | the receiver has not started to erase its disks | checks its certificate and waits; refuses a certificate that is not trusted |
-//! | the receiver has erased its disks, and has this address and certificate | sends everything, once per boot of the receiver |
+//! | the receiver has not started to erase its disks | checks the receiver's certificate and waits; refuses a certificate that is not trusted |
+//! | the receiver has erased its disks; the response contains the receiver's address and certificate | sends everything, once per boot of the receiver |
 //! | `booting`: the receiver has received everything | waits |
 //! | `done` | waits: the sender has no allocation, and reboots when it is allocated again |
 //! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |
@@ -210,7 +210,7 @@ struct TransferMessages<'a> {
 }
 
 impl TransferMessages<'_> {
-    /// Reports a message, unless it is the same as the previous one.
+    /// Reports a message if it differs from the previous message.
     fn report(&self, words: &str) {
         let mut last = lock_mutex(&self.last);
         if *last != words {
@@ -223,9 +223,9 @@ impl TransferMessages<'_> {
     }
 }
 
-/// Returns the receiver if the data must be sent to it now. Before the receiver has erased its disks, its certificate
-/// is only checked, and nothing is sent. Even if the control plane requests it, nothing is ever sent to a machine whose
-/// certificate is neither approved nor signed with the secret.
+/// Returns the receiver if the data must be sent now. As long as the receiver has not erased its disks, only the
+/// certificate of the receiver is checked, and nothing is sent. Even if the control plane requests it, nothing is ever
+/// sent to a machine whose certificate is neither approved nor signed with the secret.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

@@ -34,7 +34,7 @@ impl InstallAgent {
     }
 
     /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records present
-    /// and missing disks again, because the next registration contains only the present ones.
+    /// and missing disks again, because the next registration contains only the present disks.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,
@@ -90,7 +90,8 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Erases disks that were connected after the other disks had been erased, because they may contain data of the previous owner.
+    /// Erases disks that were connected only after the other disks had been erased. Such disks may contain data of the
+    /// previous owner.
     pub(super) fn erase_newcomers(&self, allocation: &Allocation) -> Result<(), Box<InstallFailure>> {
         let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
         let Some(erased) = &self.erased else { return Ok(()) };
@@ -150,8 +151,8 @@ impl InstallAgent {
     }
 }
 
-/// Records the disks for later boots. If the machine has no storage for the record, it continues, but its next boot
-/// does not wait for specific disks.
+/// Records the disks for later boots. A machine without storage for the record continues, but does not wait for
+/// specific disks at its next boot.
 fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownDisk]) {
     let disks = pool_disks::disks_to_record(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {

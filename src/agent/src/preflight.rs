@@ -23,8 +23,8 @@ use settle::{DiskSettling, DiskWaitLimits};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Checks before the installation that all required tools exist, so that it does not fail halfway because a tool is
-/// missing.
+/// Checks before the installation that all required tools exist, so that the installation does not fail halfway because
+/// a tool is missing.
 ///
 /// # Errors
 /// Fails if the ramdisk lacks a tool.

@@ -84,7 +84,7 @@ fn identify_machine(sys: &Path, machine: Option<Uuid>) -> Result<(Option<String>
     let macs: Vec<String> = nics.into_iter().map(|nic| nic.mac).filter(|mac| !mac.is_empty()).collect();
     let id = machine.map(|id| id.to_string()).or(system.uuid);
     if id.is_none() && macs.is_empty() {
-        let message = "this machine has neither an SMBIOS UUID nor a NIC; give its id with --machine";
+        let message = "this machine has neither an SMBIOS UUID nor a NIC; specify its id with --machine";
         return Err(Error::new(Phase::Settings, message));
     }
     Ok((id, macs))
@@ -98,7 +98,7 @@ fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
     )
 }
 
-/// Loads the new kernel and stops the system. From here on, the system is changed.
+/// Loads the new kernel and stops the system. Until this function is called, nothing on the system is changed.
 fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
     // The new kernel reads the time from the hardware clock, which this system may not have kept correct.
     let cmdline = format!("{} {BOOT_TIME}{}", boot.names.cmdline, OffsetDateTime::now_utc().unix_timestamp());
@@ -145,7 +145,7 @@ fn set_firmware_boot(macs: &[String]) -> String {
         set.map(|()| entry).map_err(|error| error.to_string())
     });
     match told {
-        Ok(entry) => format!("the firmware boots Boot{:04X} ({}) next, once", entry.number, entry.description),
+        Ok(entry) => format!("only the next firmware boot uses Boot{:04X} ({})", entry.number, entry.description),
         Err(why) => format!("{why}: the boot order of the firmware must start with the network"),
     }
 }

@@ -87,7 +87,7 @@ impl ProgressReporter {
         print_line(&format::fold_lines(&format!("{:20}{line}", ""), format::CONSOLE_COLUMNS));
     }
 
-    /// Reports the progress of the image. May be called often, since progress is printed and sent only at intervals.
+    /// Reports the progress of the image. Can be called often, since progress is printed and sent only at intervals.
     pub(crate) fn report_progress(&self, progress: TransferProgress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);

@@ -1,7 +1,7 @@
-//! Download of images from servers, registries and files: resolving an image and its signature, then fetching its bytes
-//! with retries.
+//! Download of images from servers, registries and files. First the image and its signature are resolved; then the
+//! bytes of the image are fetched, with retries.
 //!
-//! Of the other modules of `image`, it uses only `pipeline`, which reads the image from it.
+//! This module depends on only one other module of `image`: `pipeline`, which reads the fetched bytes.
 //!
 //! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes
 //! of one part of a resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`],

@@ -1,5 +1,5 @@
-//! Formats that are neither tars nor raw disk images, and would make a disk unbootable if they were written to it. They are recognized by
-//! their first bytes.
+//! Image formats other than tar and raw disk image. An image in such a format would make a disk unbootable if it were
+//! written unchanged. The formats are recognized by the first bytes of the image.
 
 use crate::pipeline::CompressionFormat;
 
@@ -57,7 +57,7 @@ pub(crate) enum ForeignFormat {
 }
 
 impl ForeignFormat {
-    /// Returns the format whose magic number the data begins with; `None` if there is none.
+    /// Returns the format whose magic number the data begins with; `None` if no magic number matches.
     pub(crate) fn detect_magic(head: &[u8]) -> Option<ForeignFormat> {
         let named = MAGICS.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
         let is_bzip2 = head.starts_with(b"BZh")
@@ -66,14 +66,14 @@ impl ForeignFormat {
         named.map(|(_, _, format)| *format).or(is_bzip2.then_some(ForeignFormat::Compressed("bzip2")))
     }
 
-    /// Returns the format of data that is known to have no partition table. Without this condition, some formats cannot
-    /// be distinguished from a partition table.
+    /// Returns the format of data that does not contain a partition table. The caller must have checked that there is
+    /// no partition table, because some formats cannot be distinguished from one.
     pub(crate) fn detect(head: &[u8]) -> Option<ForeignFormat> {
         let compressed = || nested_compression(head).map(ForeignFormat::Compressed);
         ForeignFormat::detect_magic(head).or_else(compressed).or_else(|| detect_text(head).map(ForeignFormat::Other))
     }
 
-    /// Returns the error message, with a remedy.
+    /// Returns the error message for an image in this format, with a remedy.
     pub(crate) fn refusal(self) -> String {
         match self {
             ForeignFormat::Disk(name) => format!(
@@ -107,7 +107,8 @@ fn nested_compression(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns whether data begins with the header of xz's `.lzma` format, which has no magic number: properties, dictionary size, and size.
+/// Returns whether data begins with the header of xz's `.lzma` format. The header has no magic number, and consists of
+/// properties, dictionary size, and uncompressed size.
 fn is_lzma(head: &[u8]) -> bool {
     let Some((header, rest)) = head.split_first_chunk::<13>() else { return false };
     let number =

@@ -16,28 +16,29 @@ use reqwest::blocking::Client;
 use std::io;
 use std::time::Duration;
 
-/// Maximum number of starts of a burn. If the image changes during the download, the burn starts over.
+/// Maximum number of attempts to write an image. If the image changes during the download, writing starts over with the
+/// next attempt.
 const MOST_STARTS: u32 = 3;
 
-/// Result of a burn, which transfers an image to its target.
+/// Result of writing an image to its target.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BurnResult {
-    /// Number of bytes as served.
+    /// Number of downloaded bytes, before decompression.
     pub bytes: u64,
-    /// Decompressed size of the tar or the disk image.
+    /// Decompressed size of the tar or the disk image, in bytes.
     pub tar_bytes: u64,
     pub entries: u64,
     /// Number of times that the connection was resumed.
     pub resumed: u32,
-    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the same order.
+    /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the order of that list.
     pub hidden: Vec<HiddenFiles>,
     pub conflicts: FileConflicts,
-    /// Load of each stage.
+    /// Load of each stage of the pipeline.
     pub shares: Vec<StageShare>,
 }
 
 impl BurnResult {
-    /// Returns the figures for the report. `took` is the duration of the burn.
+    /// Returns the statistics for the install report. `took` is the time that writing the image took.
     pub fn to_figures(&self, took: Duration) -> ImageTransferFigures {
         ImageTransferFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
     }
@@ -49,7 +50,7 @@ pub struct IncomingImage {
     pub(super) client: Client,
     pub(super) pace: FetchRetryPolicy,
     pub(super) plain: PayloadKind,
-    /// Download of the first part; `None` as soon as the burn has taken it.
+    /// Download of the first part; `None` after the first attempt to write the image has taken it.
     pub(super) first: Option<Download>,
     /// Whether files that exist below the root belong to another owner; see [`Self::among_others`].
     pub(super) among_others: bool,
@@ -97,7 +98,7 @@ impl IncomingImage {
         self.check_beginning(&check_beginning)
     }
 
-    /// Checks the beginning of the image. `check` returns the reason if it rejects the image.
+    /// Checks the beginning of the image with `check`, which returns the reason if it rejects the image.
     fn check_beginning(&mut self, check: &dyn Fn(&mut PipelineReader) -> io::Result<Result<(), String>>) -> Result<()> {
         let mut start = 1;
         loop {
@@ -120,7 +121,7 @@ impl IncomingImage {
         }
     }
 
-    /// Returns the number of the next start. Fails if `start` was the last one allowed.
+    /// Returns the number of the next attempt. Fails if `start` was the last attempt allowed.
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {

@@ -11,9 +11,9 @@
 //! A sandboxed process (`worker`) decodes the image and parses the tar. The agent computes the digest and writes to
 //! files or the disk.
 //!
-//! `pipeline` does not depend on the other modules: `fetch` supplies its input, `tree` and `raw` read its output, and
-//! these three modules do not use each other. `ingest` connects all of them. This file exports the interface for other
-//! crates.
+//! `pipeline` does not depend on the other modules. `fetch` supplies the input of `pipeline`, and `tree` and `raw` read
+//! its output. These three modules do not use each other. `ingest` connects all of them. This file exports the
+//! interface for other crates.
 
 mod fetch;
 mod foreign_format;

@@ -1,6 +1,6 @@
 //! The `drophammer image pack` command: converts a directory or a disk image to an image that can be served. The image
 //! is compressed in independent frames, so that several cores can decompress it. A manifest and, if a key is specified,
-//! signatures are written next to it. The same input gives the same output.
+//! signatures are written next to the image. Packing the same input again gives the same output.
 
 mod bootable;
 mod disk;
@@ -60,7 +60,7 @@ struct PackResult {
     image: PathBuf,
     /// Number of packed files, directories and other entries; `None` for a disk image.
     files: Option<u64>,
-    /// Length of the tar or the raw disk image before compression.
+    /// Length of the tar or the raw disk image before compression, in bytes.
     bytes_in: u64,
     bytes_out: u64,
     seconds: f64,
@@ -80,7 +80,8 @@ struct PackResult {
 ///
 /// # Errors
 /// Returns an error if the source cannot be read, the key cannot be used, or the image cannot be written. An existing
-/// image is then unchanged, unless the error occurs in the last step, which renames the new files to their final names.
+/// image is modified only by the last step, which renames the new files to their final names. If an earlier step fails,
+/// the existing image is unchanged.
 pub fn run_pack(options: &PackOptions) -> Result<CommandOutcome> {
     report_refusal(pack_and_print(options))
 }
@@ -268,7 +269,8 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     })
 }
 
-/// Rejects a source that is one of the files to be replaced, even if it is specified by another name.
+/// Rejects a source that is one of the files to be replaced, even if the source is specified by another path of the
+/// same file.
 fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -318,8 +320,9 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names, the image last. A client that fetches the image meanwhile receives the
-/// old image with new documents, and rejects the image because it does not match them.
+/// Renames all new files to their final names. The image is renamed last. A client that fetches the image meanwhile
+/// receives the old image with new documents, and rejects the image because the old image does not match the new
+/// documents.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -2,12 +2,12 @@
 //! stages are connected by pipes (`buffer_pipe`). A stream that would replace files is held back before the decoder until its digest is
 //! verified (`spool`). The decoder and the tar reader run in a sandboxed process (`worker_client` and `worker_main`).
 //!
-//! It uses no other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw` read the output. The pipeline does not depend
-//! on servers or disks.
+//! This module does not depend on any other module of `image`. `fetch` provides a [`StreamSource`]; `tree` and `raw`
+//! read the output. This module does not access servers or disks.
 //!
-//! It provides [`Download`], a stream that is being downloaded; [`PipelineReader`], which reads its decompressed output; [`WorkerStart`],
-//! the worker's side of the download; [`StageClocks`], which measure how long stages wait for each other; [`ProgressMeter`], which reports
-//! the progress; and [`Digest`].
+//! This module provides [`Download`], a stream that is being downloaded; [`PipelineReader`], which reads the
+//! decompressed stream; and [`WorkerStart`], the worker's side of the download. It also provides [`StageClocks`], which
+//! measure how long stages wait for each other, [`ProgressMeter`], which reports the progress, and [`Digest`].
 
 mod buffer_pipe;
 mod decode;
@@ -43,11 +43,11 @@ pub(crate) use worker_protocol::{PacketParser, add_text};
 /// Number of buffers for the compressed stream, 16 MiB in total. They are filled while the disks are still being
 /// partitioned, and later absorb short delays of the decoder.
 const BUFFERS: usize = 16;
-/// Size of a buffer for the compressed stream. A few large buffers cost less than many small ones, because passing a
-/// buffer wakes a thread in the worker and one in the agent.
+/// Size of a buffer for the compressed stream, in bytes. A few large buffers cost less than many small ones, because
+/// passing a buffer wakes a thread in the worker and one in the agent.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Number of buffers between the decoder and the last stage, 24 MiB in total.
 const PLAIN_BUFFERS: usize = 12;
-/// Size of a buffer between the decoder and the last stage.
+/// Size of a buffer between the decoder and the last stage, in bytes.
 const PLAIN_BUFFER_BYTES: usize = 2 << 20;

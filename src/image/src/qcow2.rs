@@ -1,10 +1,10 @@
-//! Converts a qcow2, the format of most cloud images, to a raw disk image, from a stream or a file. Streams are
-//! converted in the sandboxed process, because images are untrusted.
+//! Converts a qcow2 (the format of most cloud images) to a raw disk image. The qcow2 is read from a stream or a file.
+//! Streams are converted in the sandboxed process, because images are untrusted.
 //!
-//! Before anything is written, it is checked whether a qcow2 can be converted as a stream: [`list_tables`] returns the
+//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list_tables`] returns the
 //! offsets of its tables, and [`check_tables`] processes the tables like [`convert`], but does not read the clusters.
 //!
-//! Of the other modules of `image`, it uses only `pipeline`.
+//! The only other module of `image` that this module uses is `pipeline`.
 
 mod convert;
 mod file;
@@ -27,7 +27,7 @@ use stream::{SequentialFile, StreamClusters};
 /// Converts the qcow2 in this stream, and sends the raw disk image to `out`.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if the qcow2 is damaged, cannot be converted as a stream, or the
+/// Returns the error of the stream, or an error if the qcow2 is damaged or cannot be converted as a stream, or if the
 /// receiver is gone.
 pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput, pool: &BufferPool) -> io::Result<()> {
     let clock = stream.clock();

@@ -1,10 +1,11 @@
 //! Writes a raw disk image from the pipeline to a whole disk.
 //!
-//! Two parts of the image are held back until it is decoded and verified completely: its first MiB, where partition
-//! table and boot loader begin, and the data for the disk's last sector, which contains the header of a backup GPT.
-//! Until then both are zero on the disk, so that neither an incomplete image nor the old content can boot.
+//! Two parts of the image are held back until the image is decoded and verified completely. One part is the first MiB,
+//! where partition table and boot loader begin. The other part is the data for the disk's last sector, which contains
+//! the header of a backup GPT. Until then, both ranges of the disk contain zeros, so that neither an incomplete image
+//! nor the old content can boot.
 //!
-//! Of the other modules of `image`, it uses only `pipeline`, whose output it reads.
+//! The only other module of `image` that this module uses is `pipeline`, whose output it reads.
 //!
 //! It provides [`write_image()`], which writes to a [`RawTarget`], and two checks of the beginning of an image: [`check_disk_image`] and
 //! [`require_tree`].

@@ -8,7 +8,7 @@
 //! The tar is parsed in a sandboxed process, which sends the members to the agent. Since this process may be
 //! compromised, `untar` checks the members as if it had parsed the tar itself.
 //!
-//! Of the other modules of `image`, it uses only `pipeline`, whose output it reads.
+//! The only other module of `image` that this module uses is `pipeline`, whose output it reads.
 //!
 //! It provides [`send_members`] for the worker. For the agent it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
 //! unpacks below an [`UnpackRoot`] and counts hidden files with a [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or

@@ -11,8 +11,8 @@ use linux::process::unprivileged;
 use std::os::fd::AsFd;
 use std::{io, process};
 
-/// Limit on the worker's private memory, in bytes. A window of zstd or a dictionary of xz has at most 128 MiB, and a
-/// stream needs only one of them.
+/// Limit on the worker's private memory, in bytes. A window of zstd and a dictionary of xz take at most 128 MiB each,
+/// and a stream needs only one of the two.
 const DATA_BYTES: u64 = 1 << 30;
 
 /// Runs the worker: decodes the image received over the socket on standard input.
@@ -43,7 +43,7 @@ fn process_image(inside: WorkerStart, landlock: bool) {
     });
 }
 
-/// Exits the process when the agent is gone. Otherwise threads that wait for one another would never end.
+/// Exits the process when the agent is gone. Without this exit, threads that wait for one another would never end.
 fn exit_without_agent() {
     process::exit(1);
 }

@@ -1,5 +1,5 @@
-//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that the creator of a
-//! certificate knows the secret that both clusters share, and thus is not an attacker between them.
+//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that a certificate was
+//! created with knowledge of the secret that both clusters share, and not by an attacker between sender and receiver.
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};

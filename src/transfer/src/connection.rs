@@ -18,8 +18,8 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 /// Delay between two connection attempts, as in Ganeti.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Timeout for sent data that the peer does not acknowledge (TCP_USER_TIMEOUT). The keepalive parameters below are
-/// those of Ganeti.
+/// Time after which a connection fails because the peer has not acknowledged sent data (TCP_USER_TIMEOUT). The
+/// keepalive parameters below are those of Ganeti.
 const GONE_MILLISECONDS: u32 = 110_000;
 const KEEP_IDLE_SECONDS: u32 = 60;
 const KEEP_INTERVAL_SECONDS: u32 = 10;
@@ -28,8 +28,8 @@ const KEEP_COUNT: u32 = 5;
 /// Size of the send and receive buffers, in bytes. Large buffers keep the number of system calls low.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Established connection. The peer's certificate is verified. [`Self::is_taken`] records whether the peer has accepted
-/// the local certificate.
+/// Established connection to a peer whose certificate was verified. [`Self::is_taken`] records whether the peer has
+/// accepted the local certificate.
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
@@ -37,7 +37,7 @@ pub(crate) struct TlsLink {
     incoming: BufReader<TcpStream>,
     /// Whether the peer is known to have accepted the local certificate.
     is_taken: bool,
-    /// Address of the peer, for messages.
+    /// Address of the peer, used in messages.
     pub peer: String,
 }
 
@@ -198,8 +198,9 @@ impl Read for TlsLink {
 }
 
 impl TlsLink {
-    /// Classifies a TLS error as permanent (`InvalidData`) or temporary. An alert before any data is permanent, because it means that the
-    /// peer rejects the local certificate. Data damaged in transit is a temporary error, since a new connection may succeed.
+    /// Classifies a TLS error as permanent (`InvalidData`) or temporary. An alert that arrives before any data is a
+    /// permanent error, because such an alert means that the peer rejects the local certificate. Data damaged in
+    /// transit is a temporary error, since a new connection may succeed.
     fn classify_tls_error(&self, error: rustls::Error) -> io::Error {
         match error {
             rustls::Error::AlertReceived(alert) if !self.is_taken && alert != AlertDescription::BadRecordMac => {
@@ -275,7 +276,7 @@ fn set_keepalive(tcp: &TcpStream) -> io::Result<()> {
 /// Listening socket.
 pub(crate) struct ListeningPort {
     listener: TcpListener,
-    /// Bound address. If port 0 was requested, it contains the port that the kernel has chosen.
+    /// Bound address. If port 0 was requested, the address contains the port that the kernel has chosen.
     pub address: String,
 }
 

@@ -1,6 +1,6 @@
-//! Destination of a transfer: a disk, or a file in place of one. Its first MiB, which contains partition table, boot
-//! loader and most signatures, is written last. Until then it is zero, so that old or partial contents cannot be
-//! mistaken for a complete disk.
+//! Destination of a transfer: a disk, or a file in place of a disk. The first MiB of the destination, which contains
+//! partition table, boot loader and most signatures, is written last. Until then, the first MiB contains zeros, so that
+//! old or partial contents cannot be mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
@@ -110,8 +110,8 @@ impl TransferDest {
         self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
     }
 
-    /// Writes zeros to a range. The start must be aligned to sectors; only the last range of a transfer may have an
-    /// unaligned end, which is rounded up.
+    /// Writes zeros to a range. The start of the range must be aligned to sectors. The end must be aligned too, except
+    /// in the last range of a transfer, whose end is rounded up.
     ///
     /// # Errors
     /// Fails for the same reasons as [`TransferDest::write_piece`].
@@ -150,7 +150,7 @@ impl TransferDest {
 
     pub(crate) fn too_small_error(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
-            "{} is too small: it has {} bytes, at least {bytes} required",
+            "{} is too small: it has {} bytes, but at least {bytes} bytes are required",
             self.disk.name,
             self.size_bytes()
         ))
@@ -175,5 +175,5 @@ pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
         Path::new(behind.trim_end()) == file
     };
     let name = |device: PathBuf| device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    loops.filter(has_it).map(|device| format!("it is the backing file of {}", name(device))).collect()
+    loops.filter(has_it).map(|device| format!("the file is the backing file of {}", name(device))).collect()
 }

@@ -5,8 +5,8 @@
 use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
-/// Length of a salt. In Ganeti's format, salt and disk index are not separated, so with a longer or shorter salt the
-/// same signature would be valid for another index.
+/// Length of a salt, in characters. The length is fixed because Ganeti's format does not separate salt and disk index.
+/// With a salt of another length, the same signature would be valid for another index.
 const SALT_LENGTH: usize = 16;
 
 /// Address of the receiver, and the disks for which it is valid.
@@ -43,7 +43,8 @@ impl Destination<'_> {
         ))
     }
 
-    /// Returns the text that Ganeti signs: `INDEX:HOST:PORT:MAGIC`. With several disks, their names replace the index.
+    /// Returns the text that Ganeti signs: `INDEX:HOST:PORT:MAGIC`. For several disks, the text contains the names of
+    /// the disks in place of the index.
     fn format_message(&self) -> String {
         let (host, port) = self.address.rsplit_once(':').unwrap_or((self.address, ""));
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

@@ -68,8 +68,8 @@ pub(crate) struct GanetiTerms {
     pub size_bytes: Option<u64>,
 }
 
-/// Sends a disk and returns its size in bytes. On success, the peer has closed the TLS connection with close_notify, so it has accepted the
-/// certificate and read the stream to its end.
+/// Sends a disk and returns its size in bytes. On success, the peer has closed the TLS connection with close_notify,
+/// which proves that the peer has accepted the certificate and read the stream to its end.
 ///
 /// # Errors
 /// Fails if the disk cannot be read, or the peer rejects the certificate or aborts the transfer.
@@ -93,7 +93,7 @@ pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms
     }
 }
 
-/// Returns the alert that the peer has sent, if any, as an error.
+/// Returns an error if the peer has sent a TLS alert.
 fn read_pending_alert(link: &mut TlsLink) -> Option<io::Error> {
     match link.has_pending_data() {
         true => link.read(&mut [0; 1]).err(),
@@ -201,7 +201,7 @@ fn receive_until(
     drop(plain);
     end()?;
     match terms.size_bytes {
-        Some(size) if size != taken => Err(io::Error::other(format!("{taken} bytes received, expected {size}"))),
+        Some(size) if size != taken => Err(io::Error::other(format!("received {taken} bytes, expected {size}"))),
         _ => onto.write_head().map(|()| taken).map_err(io::Error::other),
     }
 }
@@ -237,7 +237,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                 Err(error) => break Err(error),
             };
             if most.is_some_and(|most| offset + length as u64 > most) {
-                break Err(io::Error::other(format!("more than the expected {} bytes received", most.unwrap_or(0))));
+                break Err(io::Error::other(format!("received more than the expected {} bytes", most.unwrap_or(0))));
             }
             if full.send((offset, block, length)).is_err() {
                 break Ok(());

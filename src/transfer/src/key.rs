@@ -1,5 +1,5 @@
-//! Generates a private key, which never leaves this machine, and a certificate for the peer: in files (`drophammer move key`) or in memory.
-//! Files are destroyed after the transfer.
+//! Generates a private key, which never leaves this machine, and a certificate for the peer. Both are stored in files
+//! (`drophammer move key`) or in memory. The files are destroyed after the transfer.
 
 use super::certificate::PeerCertificate;
 use super::shared_secret::{self, SharedSecret};
@@ -18,13 +18,14 @@ const COMMON_NAME: &str = "ganeti.example.com";
 /// Time by which a certificate is backdated, since the clock of the peer may be behind.
 pub(crate) const EARLIER: Duration = Duration::minutes(2);
 
-/// First line of key files of `drophammer move key`. Only keys with this line are destroyed; parsers of PEM ignore it.
+/// First line of key files of `drophammer move key`. Only key files with this line are destroyed after a transfer.
+/// Parsers of PEM ignore the line.
 const KEY_HEADER: &str = "X-Drophammer-Key: destroyed after the transfer";
 
 /// Private key and certificate, both in PEM.
 pub(crate) struct KeyPairPem {
     pub key: String,
-    /// Certificate. It has a signature header if there is a secret.
+    /// Certificate. If there is a secret, a signature header precedes the certificate.
     pub certificate: String,
 }
 

@@ -65,8 +65,8 @@ fn load_secret(SigningOptions { secret, unsigned }: &SigningOptions) -> Result<O
     }
 }
 
-/// Loads the local certificate and key, and the certificate of the peer. Both certificates must be valid now. If there is a secret, the
-/// peer's certificate must be signed with it.
+/// Loads the local certificate and key, and the certificate of the peer. Both certificates must be valid now. If there
+/// is a secret, the peer's certificate must be signed with this secret.
 fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Result<TlsEndpoints> {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let good = |path: &Path, signed_with: Option<&SharedSecret>| {
@@ -78,15 +78,16 @@ fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Resu
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// Destroys the local key after the last disk, unless more disks follow.
+/// Destroys the local key after the last disk. Keeps the key if the operator has announced further disks with
+/// `--keep-key`.
 fn destroy_key(common: &CommonOptions) {
     if !common.keep_key {
         key::destroy_files(&common.key, &common.cert);
     }
 }
 
-/// Parses a PEM certificate. Checks the size of its key, its validity at the time `now`, in seconds since 1970, and, if a secret is given,
-/// its signature.
+/// Parses a PEM certificate. Checks the size of its key, and its validity at the time `now`, in seconds since 1970. If
+/// a secret is specified, also checks the signature of the certificate.
 fn check_certificate(text: &str, signed_with: Option<&SharedSecret>, now: i64) -> Result<PeerCertificate, String> {
     let certificate = match signed_with {
         Some(secret) => PeerCertificate::parse_signed_pem(text, secret)?,

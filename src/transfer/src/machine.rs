@@ -39,8 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time after which the transfer is considered ended if the control plane has no information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Start of the period in which the control plane has no information about the transfer; `None` as long as it has
-/// information.
+/// Start of the period in which the control plane has no information about the transfer; `None` outside of such a
+/// period.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 
@@ -135,8 +135,8 @@ impl OwnIdentity {
     /// Checks the certificate of the peer before anything is erased.
     ///
     /// # Errors
-    /// Refuses a certificate that is not valid now, or not signed with the shared secret. Fails if the operator has not
-    /// approved a certificate that requires it.
+    /// Refuses a certificate that is not valid now, or not signed with the shared secret. Fails if the certificate
+    /// requires the operator's approval and was not approved.
     pub fn check_peer(&self, peer: &MigrationPeer) -> Result<()> {
         self.endpoints_for(peer).map(drop)
     }
@@ -160,7 +160,7 @@ impl OwnIdentity {
 
 /// Device of the layout on this machine.
 pub struct TransferDevice {
-    /// Name of the device, the same for sender and receiver.
+    /// Name of the device, which is the same for sender and receiver.
     pub name: String,
     pub path: DevicePath,
 }
@@ -222,8 +222,8 @@ struct PeerNews {
     over: Option<String>,
 }
 
-/// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan, and a GPT inside of a device is
-/// part of its content, for example if the device is a virtual disk.
+/// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan. A GPT
+/// inside of a transferred device is part of the content of that device, for example of a virtual disk.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }
@@ -302,8 +302,8 @@ impl IncomingMigration {
         Ok(ReceivingDevices { incoming: self, waiting: TransferReceiver::with_disks(disks, build_terms(order)?) })
     }
 
-    /// Returns the peer that may connect now, with the TLS configuration for it. Fails if the transfer has ended or no
-    /// peer was set.
+    /// Returns the peer that may connect now, with the TLS configuration for this peer. Fails if the transfer has ended
+    /// or no peer was set.
     fn current_endpoints(&self) -> Result<(MigrationPeer, TlsEndpoints)> {
         let news = lock_mutex(&self.news);
         match (&news.over, &news.peer) {
@@ -326,7 +326,8 @@ impl ReceivingDevices<'_> {
         self.waiting.received_bytes()
     }
 
-    /// Receives all devices. Returns the peer that has sent them. Its certificate identifies the boot of the sender.
+    /// Receives all devices. Returns the peer that has sent the devices. The certificate of this peer identifies the
+    /// boot of the sender.
     ///
     /// # Errors
     /// Fails if a device cannot be written, or the transfer is ended with [`IncomingMigration::end_transfer`].

@@ -20,7 +20,8 @@ pub struct TransferOptions {
 pub enum MoveCommand {
     /// Create the secret that sender and receiver use to sign their certificates
     ///
-    /// Copy the file to the peer over an encrypted channel. Clusters of Ganeti share theirs as `cluster-domain-secret`.
+    /// Copy the file to the peer over an encrypted channel. Ganeti clusters share their secret in the file
+    /// `cluster-domain-secret`.
     #[command(after_help = "Example:\n  drophammer move secret domain-secret")]
     Secret(SecretOptions),
     /// Create a private key for this machine, and its certificate for the peer
@@ -30,8 +31,9 @@ pub enum MoveCommand {
     Key(KeyOptions),
     /// Send disks, which are opened read-only and must not be in use
     ///
-    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems, in pieces with
-    /// checksums; it resumes after an interruption and acknowledges the whole transfer.
+    /// Ganeti's import-export receives the whole disk. Another drophammer receives only the used blocks of filesystems,
+    /// in pieces with checksums. The transfer resumes after an interruption, and the receiver acknowledges the complete
+    /// transfer.
     #[command(after_help = format!(
         "Examples: to another drophammer, and to Ganeti's import-export\n  \
         drophammer move send b.example:7700 /dev/sda /dev/sdb --key a.key --cert a.pem --peer b.pem --secret domain-secret \
@@ -59,7 +61,7 @@ pub struct SecretOptions {
     pub file: PathBuf,
 }
 
-/// Options for signatures, which are mandatory unless they are disabled.
+/// Options for signatures. Signatures are mandatory by default, and can be disabled.
 #[derive(Debug, Args)]
 pub struct SigningOptions {
     /// File with the secret that sender and receiver share. It signs this machine's certificate and address, and verifies those of the peer
@@ -100,7 +102,7 @@ pub struct CommonOptions {
     /// Keep the key and its certificate, because more disks follow. Without this option, files of `move key` are destroyed
     #[arg(long)]
     pub keep_key: bool,
-    /// Word that identifies the disk; the same for sender and receiver
+    /// Word that identifies the disk; must be the same for sender and receiver
     #[arg(long, value_name = "WORD")]
     pub magic: Option<GanetiMagic>,
     /// Compression to use with Ganeti's import-export. Two drophammers compress if that is faster, regardless of this option
@@ -149,7 +151,8 @@ pub struct ReceiveOptions {
     pub disks: Vec<NamedDisk>,
     #[command(flatten)]
     pub common: CommonOptions,
-    /// Host name or address of this machine that the sender will use. It is signed together with the port. Default: the address to listen on
+    /// Host name or address of this machine that the sender will use. The signature covers this address and the port.
+    /// Default: the address to listen on
     #[arg(long, value_name = "HOST", conflicts_with = "unsigned")]
     pub announce: Option<String>,
     /// Exact number of bytes to expect; useful because Ganeti's import-export does not report whether it sent everything
@@ -183,7 +186,7 @@ impl FromStr for NamedDisk {
     }
 }
 
-/// Returns each disk with its name, or with its index if it has none.
+/// Returns each disk with its name; the name of an unnamed disk is its index.
 ///
 /// # Errors
 /// Fails if two disks have the same name.

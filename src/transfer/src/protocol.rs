@@ -32,7 +32,7 @@ fn worker_count() -> usize {
 /// Reason why a connection did not complete the transfer of a disk.
 #[derive(Debug)]
 pub(crate) enum ConnectionEnd {
-    /// The connection was interrupted. Verified data is preserved, and the next connection resumes after it.
+    /// The connection was interrupted. Verified data is preserved, and the next connection resumes after this data.
     Interrupted(io::Error),
     /// The receiver does not accept the disk. This connection has not written anything.
     Refused(String),

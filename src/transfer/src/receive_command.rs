@@ -126,8 +126,8 @@ impl TransferReceiver {
         self.disks.iter().map(ReceivedDisk::received_bytes).sum()
     }
 
-    /// Receives until all disks are complete. `ends` is called repeatedly: it returns the local certificate and the
-    /// certificate of the peer that may connect now, and its error ends the transfer.
+    /// Receives until all disks are complete. `ends` is called repeatedly. It returns the local certificate, and the
+    /// certificate of the peer that may connect now. An error that `ends` returns ends the transfer.
     pub(super) fn receive_all(
         &self,
         port: &ListeningPort,

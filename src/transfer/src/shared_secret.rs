@@ -1,4 +1,5 @@
-//! Secret that sender and receiver share, and Ganeti's signatures with it: HMAC-SHA1 of a salt and a text.
+//! Secret that sender and receiver share, and signatures that are made with this secret in Ganeti's format: HMAC-SHA1
+//! of a salt and a text.
 
 use common::encoding::{decode_hex, encode_hex};
 use common::error::{Error, Phase, Result};

@@ -37,7 +37,7 @@ impl TransferSource {
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
         if !is_disk && !metadata.is_file() {
-            return Err(refuse("it is neither a disk nor a file".to_owned()));
+            return Err(refuse("the path is neither a disk nor a file".to_owned()));
         }
         let users = if is_disk { Vec::new() } else { loop_devices_on(&real) };
         if !users.is_empty() {

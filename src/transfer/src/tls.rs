@@ -1,5 +1,5 @@
-//! TLS 1.3 between two peers that pin each other's certificate. Each peer compares the other's certificate with the
-//! pinned one; host names and certificate authorities are not used.
+//! TLS 1.3 between two peers that pin each other's certificate. Each peer compares the certificate of the other peer
+//! with the pinned certificate. Host names and certificate authorities are not checked.
 
 use super::certificate::PeerCertificate;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

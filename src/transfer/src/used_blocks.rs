@@ -23,14 +23,15 @@ use linux::gpt::{Gpt, ReadAt};
 use ranges::{GAP_BYTES, UsedRanges};
 use std::ops::Range;
 
-/// Size of the areas at both ends of a disk or partition, in bytes. They are always treated as used, because they may
-/// contain signatures of earlier contents.
+/// Size of the areas at both ends of a disk or partition, in bytes. These areas are always treated as used, because
+/// they may contain signatures of earlier contents.
 const ENDS_BYTES: u64 = 1 << 20;
 
 /// Used ranges of a disk, with a description of its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UsedBlocks {
-    /// Used ranges, sorted and not adjacent. They are aligned to [`GRANULE_BYTES`], except at the end of the disk.
+    /// Used ranges, sorted and not adjacent. The ranges are aligned to [`GRANULE_BYTES`]; only the end of the disk may
+    /// be unaligned.
     pub ranges: Vec<Range<u64>>,
     /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
     pub what: String,
@@ -42,8 +43,8 @@ pub(crate) fn mark_all_used(size: u64) -> UsedBlocks {
     UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
 }
 
-/// Returns the used blocks of a disk, or the whole disk if it cannot be read or its filesystems exceed the limits in
-/// `work`.
+/// Returns the used blocks of a disk. Returns the whole disk if the disk cannot be read or its filesystems exceed the
+/// limits in `work`.
 pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let counted = |bytes: &mut [u8], at: u64| work.read_within(read_at, bytes, at);
     let used = read_disk(&counted, size, sector, work);

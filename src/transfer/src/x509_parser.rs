@@ -1,8 +1,8 @@
 //! Minimal X.509 parser (RFC 5280, section 4.1). It parses only validity period and public key, since a pinned
 //! certificate requires no other fields.
 //!
-//! The verifier of rustls is not used, because it accepts only certificates of version 3, while Ganeti creates version
-//! 1.
+//! The verifier of rustls is not used, because it accepts only certificates of version 3, and Ganeti creates
+//! certificates of version 1.
 
 use time::{Date, Month, PrimitiveDateTime, Time};
 

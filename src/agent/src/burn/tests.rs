@@ -95,7 +95,7 @@ fn what_is_said_of_a_tar_for_a_disk_speaks_of_no_layout() {
     let tar = said("file:///i.tar: the image is a tar archive, but the layout has image: true for /dev/sdb; provide");
     assert_eq!(
         tar,
-        "file:///i.tar: the image is a tar archive, but --overwrite is for raw disk images; give a directory and omit --overwrite"
+        "file:///i.tar: the image is a tar archive, but --overwrite is for raw disk images; specify a directory and omit --overwrite"
     );
     assert_eq!(said("anything else"), "anything else");
 }

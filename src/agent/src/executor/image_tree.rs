@@ -136,15 +136,15 @@ impl PlanExecutor {
         )
     }
 
-    /// Adds the secrets that the control plane has sent separately from the allocation to the files, and returns them.
+    /// Returns the files with the secrets that the control plane has sent separately from the allocation.
     fn add_secrets(&self, files: &MachineFiles) -> MachineFiles {
         let mut files = files.clone();
         files.assigned.allocation = self.secrets.fill_secrets(files.assigned.allocation);
         files
     }
 
-    /// Adds the secrets that the control plane has sent separately from the allocation to the inputs of an operation,
-    /// and returns them.
+    /// Returns the inputs of an operation with the secrets that the control plane has sent separately from the
+    /// allocation.
     pub(super) fn finishing_with_secrets(&self, finishing: &FinishInputs) -> FinishInputs {
         FinishInputs { files: Box::new(self.add_secrets(&finishing.files)), ..finishing.clone() }
     }
@@ -177,8 +177,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the
-    /// reason. The machine is then booted through its firmware.
+    /// Finds the boot parameters of the installed system. If only the system's boot loader can determine them, returns
+    /// the reason. The machine is then booted through its firmware.
     pub(super) fn describe_boot(&mut self, root: &NewRoot) -> Result<Option<String>> {
         match boot_discovery::write_missing_boot_info(root)? {
             BootSource::BootInfo => Ok(None),
@@ -214,7 +214,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Writes boot entries, unless the image's installer does.
+    /// Writes boot entries, or prints a line if the image's installer has already written them.
     pub(super) fn write_boot_entries(&self, planned: &BootEntries) {
         if self.entries_wanted.is_empty() {
             return self.print_line("boot entries: written by the image's installer");

@@ -95,7 +95,7 @@ impl PlanExecutor {
         efi::loader::find_loader(&esp).ok()
     }
 
-    /// Returns the boot parameters for this machine if they differ from the ones that the received system contains.
+    /// Returns the boot parameters for this machine if they differ from the boot parameters in the received system.
     fn updated_boot_info(
         &mut self,
         root: &NewRoot,

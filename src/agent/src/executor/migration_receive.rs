@@ -68,7 +68,8 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last status of the migration from the control plane, and the time without information from the control plane.
+/// Last status of the migration that the control plane has reported, and the time for which the control plane has not
+/// reported a status.
 #[derive(Default)]
 struct MigrationWatch {
     said: String,

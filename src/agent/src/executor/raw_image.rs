@@ -112,7 +112,7 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
     let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} cannot be mounted from {device}: {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| describe_partition(disk, partition)).collect();
-        return refuse(format!("the image lacks partition {number}; it has {}", there.join(", ")));
+        return refuse(format!("the image does not contain partition {number}, but only {}", there.join(", ")));
     };
     // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
     let is_called = |label: &String, found: &str| match format {

@@ -10,7 +10,7 @@ use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Records in the list of operations to undo that the disks of a completed wipe stage are wiped.
+/// Marks the disks of a completed wipe stage as wiped in the list of operations to undo.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     for undo in log {
         if let UndoOperation::Wiping(disk) = undo {
@@ -19,7 +19,7 @@ pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     }
 }
 
-/// Returns whether the operation has the same effect as the undo. If so, the undo is no longer needed.
+/// Returns whether the operation has the same effect as the undo. If so, the undo need not be executed any more.
 pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
     match (undo, operation) {
         (UndoOperation::StopArray(undo), DeviceOp::StopArray(stop)) => undo == stop,
@@ -72,7 +72,7 @@ impl PlanExecutor {
     }
 
     /// Makes a device of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does not
-    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on it.
+    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on this device.
     fn make_unbootable(
         &self,
         device: &DevicePath,

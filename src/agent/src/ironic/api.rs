@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Timeout of a request.
+/// Timeout of a request to Ironic.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Placeholder that Ironic returns instead of the token if it has already issued the token.
@@ -20,7 +20,7 @@ const VERSION: &str = "X-OpenStack-Ironic-API-Version";
 /// Maximum size of a response, in bytes. The data of nodes with long histories is several hundred kilobytes.
 const ANSWER_BYTES: u64 = 16 << 20;
 
-/// Result of a request.
+/// Result of a request to Ironic.
 #[derive(Debug)]
 pub(crate) enum IronicResult<T> {
     Success(T),
@@ -39,7 +39,7 @@ pub(crate) enum IronicResult<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoundIronicNode {
     pub uuid: String,
-    /// Token of the agent, or `None` if it was issued before.
+    /// Token of the agent; `None` if Ironic has already issued the token in an earlier response.
     pub token: Option<String>,
     /// Time that the conductor waits for the next heartbeat.
     pub heartbeat: Duration,

@@ -23,8 +23,8 @@ pub(crate) struct TlsIdentity {
     pub pem: String,
 }
 
-/// Stored certificate. It is reused if the agent restarts, since the conductor accepts only this certificate until the
-/// next boot.
+/// Stored certificate. A restarted agent reuses the certificate, since the conductor accepts only this certificate
+/// until the next boot.
 #[derive(Serialize, Deserialize)]
 struct StoredCertificate {
     address: IpAddr,

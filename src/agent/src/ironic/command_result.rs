@@ -21,8 +21,8 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The list of steps came from another version of the agent. Despite the name of the status, Ironic uses it for
-    /// deploy and service steps too.
+    /// The list of steps came from another version of the agent. Despite its name, Ironic uses this status for deploy
+    /// and service steps too.
     CleanVersionMismatch,
 }
 

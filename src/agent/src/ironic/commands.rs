@@ -84,7 +84,8 @@ pub(crate) trait CommandExecutor: Send + Sync {
     fn result_available(&self, command: IronicCommand, succeeded: bool);
 }
 
-/// Reason why a command was rejected. Messages match those of Ironic's own agent, since a conductor searches for some of them.
+/// Reason why a command was rejected. The messages are identical to those of Ironic's own agent, since a conductor
+/// searches for some of these messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommandRejection {
     NoDot,

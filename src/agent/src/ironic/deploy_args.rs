@@ -27,7 +27,7 @@ pub(crate) enum RequestedMode {
     Reinstall {
         without_marker: bool,
     },
-    /// Not specified. The contents of the disks determine the operation.
+    /// Operation that is not specified. The contents of the disks determine the operation.
     Unsaid,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
 /// Parses the arguments `mode` and `without_marker`.
 ///
 /// # Errors
-/// Fails if they are invalid or contradict each other.
+/// Fails if one of the arguments is invalid, or if they contradict each other.
 pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
     let without_marker = parse_flag(args, "without_marker")?;
     match args.get("mode").map(|mode| mode.as_str()) {
@@ -177,7 +177,7 @@ pub(crate) fn make_reinstall(allocation: &mut Allocation, marked: String, withou
 /// Returns the image from the arguments, or else from the node.
 ///
 /// # Errors
-/// Fails if it is invalid.
+/// Fails if the image is invalid.
 pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Result<Option<AllocatedImage>, Diagnostic> {
     let bad = |why: String| Diagnostic::new("image", why);
     let words = match args.get("image") {
@@ -234,7 +234,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "a config drive that is an image is not supported, because no partition is created for it; give it as JSON (meta_data, user_data)";
+            let why = "a config drive that is an image is not supported, because no partition is created for it; specify it as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }

@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum size of a config drive, as in Ironic's own agent.
+/// Maximum size of a config drive, in bytes. The limit is that of Ironic's own agent.
 const DRIVE_BYTES: u64 = 64 << 20;
 
-/// Minimum size of a root disk without hints, as in Ironic's own agent.
+/// Minimum size, in bytes, of a root disk that is selected without hints. The limit is that of Ironic's own agent.
 const LEAST_BYTES: u64 = 4 << 30;
 
 /// Fields of `image_info` for unsupported features. An image with such a field is refused, instead of being installed
@@ -32,7 +32,7 @@ const REFUSED: [(&str, &str); 4] = [
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     custom-agent with a layout";
-const SECRETS: &str = "drophammer sends no credentials with write_image";
+const SECRETS: &str = "drophammer does not send credentials with write_image";
 
 /// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because it is not
 /// collision-resistant.
@@ -65,7 +65,7 @@ pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedIma
     }
     let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let Some(url) = urls.next().filter(|url| url.starts_with("http://") || url.starts_with("https://")) else {
-        return Err(plan_refusal("image_info.urls: the first must be http:// or https://"));
+        return Err(plan_refusal("image_info.urls: the first URL must begin with http:// or https://"));
     };
     let told = text("os_hash_algo").zip(text("os_hash_value"));
     let told = told.filter(|(algorithm, _)| HASHES.iter().any(|(name, _)| name == algorithm));
@@ -107,7 +107,7 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text,
-        Some(_) => return refuse("it must be gzip in base64"),
+        Some(_) => return refuse("the drive must be gzip data in base64"),
     };
     if text.starts_with("http://") || text.starts_with("https://") {
         return refuse(
@@ -115,10 +115,10 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
         );
     }
     let packed: String = text.split_whitespace().collect();
-    let Ok(packed) = STANDARD.decode(packed) else { return refuse("it is not base64") };
+    let Ok(packed) = STANDARD.decode(packed) else { return refuse("the drive is not base64") };
     match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
-        Err(error) => refuse(&format!("it is not gzip: {error}")),
-        Ok(None) => refuse("it is larger than 64 MiB"),
+        Err(error) => refuse(&format!("the drive is not gzip data: {error}")),
+        Ok(None) => refuse("the drive is larger than 64 MiB"),
         Ok(content) => Ok(content),
     }
 }
@@ -199,7 +199,7 @@ mod tests {
             ),
             (|info| info["root_gb"] = json!(null), "image_info.root_gb: drophammer writes whole-disk"),
             (|info| info["image_type"] = json!("partition"), "this is a partition image"),
-            (|info| info["image_request_authorization"] = json!("YQ=="), "no credentials"),
+            (|info| info["image_request_authorization"] = json!("YQ=="), "does not send credentials"),
             (|info| info["disk_format"] = json!("vmdk"), "vmdk is not supported; use raw or qcow2"),
             (|info| info["urls"] = json!(["file:///etc/passwd"]), "image_info.urls"),
             (|info| info["os_hash_algo"] = json!(null), "neither sha256 nor sha512"),

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
     /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout
-    /// is given, also waits for its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted
+    /// is specified, also waits for its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted
     /// filesystems and volume groups that a reinstall preserves.
     ///
     /// # Errors
@@ -52,14 +52,14 @@ pub(crate) trait StepExecutor: Send + Sync {
     /// Downloads a file.
     ///
     /// # Errors
-    /// Fails if it cannot be downloaded completely.
+    /// Fails if the file cannot be downloaded completely.
     fn fetch_file(&self, url: &str) -> Result<Vec<u8>>;
 
     /// Returns the logs, by file name.
     fn collect_logs(&self) -> Vec<(&'static str, Vec<u8>)>;
 }
 
-/// Executor on the real machine.
+/// Executor that acts on the real machine.
 pub(crate) struct MachineExecutor {
     settings: AgentSettings,
     control: Arc<dyn ControlPlane>,

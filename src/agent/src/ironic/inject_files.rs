@@ -20,13 +20,13 @@ const MOST: u64 = 16 << 20;
 /// Time without received data after which a download fails.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Fields of a file.
+/// Supported fields of a file to inject.
 const WORDS: [&str; 8] = ["path", "partition", "content", "deleted", "mode", "dirmode", "owner", "group"];
 
 /// Mode of created directories. No other mode is supported.
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Destination of a file.
+/// Filesystem to which a file is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FileDestination {
     Device(DevicePath),
@@ -39,7 +39,7 @@ pub(crate) enum FileDestination {
 /// Downloads a file.
 ///
 /// # Errors
-/// Fails if it cannot be downloaded completely.
+/// Fails if the file cannot be downloaded completely.
 pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
     let what = || format!("fetch {url}{}", describe_proxy(url, ProxyScope::All));
@@ -48,7 +48,7 @@ pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
         return Err(wrong(answer.status().as_str()));
     }
     let content = read_whole(answer, MOST).context(Phase::Control, || format!("fetch {url}"))?;
-    content.ok_or_else(|| wrong("it is larger than 16 MiB"))
+    content.ok_or_else(|| wrong("the file is larger than 16 MiB"))
 }
 
 /// Returns all files with their destinations. `fetch` downloads content.
@@ -150,10 +150,10 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
     }
 }
 
-/// Returns the filesystem of the newest installation of this node.
+/// Returns the filesystem that contains the install marker of this node's newest installation.
 ///
 /// # Errors
-/// Fails if there is no installation, or if the newest one cannot be determined.
+/// Fails if there is no installation, or if the newest installation cannot be determined.
 pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Result<DevicePath> {
     let with_marker = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
     let ours = with_marker.filter(|(_, marker)| marker.machine == node.uuid());

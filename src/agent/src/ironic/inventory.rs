@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// First IPv4 and IPv6 address by network interface.
 pub(crate) type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
-/// Returns the addresses at which this machine is reachable: all current ones except loopback and IPv6 link-local addresses.
+/// Returns the addresses at which this machine is reachable: all current addresses except loopback and IPv6 link-local
+/// addresses.
 pub(crate) fn read_addresses() -> InterfaceAddresses {
     let mut found = InterfaceAddresses::new();
     for one in getifaddrs().into_iter().flatten() {
@@ -80,7 +81,8 @@ pub(crate) fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddre
 }
 
 /// Returns the MACs for a lookup, the MAC of the boot interface first. On some models, the NIC of the BMC has the same
-/// MAC on all machines, and would match several nodes. It is therefore used only if there is no other NIC.
+/// MAC on all machines, and would match several nodes. The MAC of this NIC is therefore used only if there is no other
+/// NIC.
 pub(crate) fn lookup_macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
         let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());
@@ -131,8 +133,8 @@ fn describe_disk(disk: &InventoryDisk) -> Value {
     })
 }
 
-/// Returns the disk that Ironic's agent selects without hints: the smallest of at least 4 GiB and, among equal ones,
-/// the first by name.
+/// Returns the disk that Ironic's agent selects without hints: the smallest disk of at least 4 GiB and, among disks of
+/// equal size, the first by name.
 fn default_root_disk(inventory: &Inventory) -> Option<&InventoryDisk> {
     let large = inventory.disks.iter().filter(|disk| disk.size_bytes >= 4 << 30);
     large.min_by(|a, b| (a.size_bytes, a.device.as_str()).cmp(&(b.size_bytes, b.device.as_str())))

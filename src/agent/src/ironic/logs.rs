@@ -18,10 +18,11 @@ const OWN_BYTES: usize = 1 << 20;
 /// Maximum size of the kernel log, in bytes.
 const KERNEL_BYTES: usize = 4 << 20;
 
-/// Size of the buffer for a record, larger than any record (Documentation/ABI/testing/dev-kmsg).
+/// Size of the buffer for a record of the kernel log, in bytes. The buffer is larger than any record
+/// (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
-/// Log of the steps.
+/// Log of the executed steps.
 #[derive(Default)]
 pub(crate) struct StepLog(Mutex<(VecDeque<String>, usize)>);
 
@@ -64,7 +65,7 @@ pub(crate) fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     Ok(STANDARD.encode(pack().context(Phase::Control, || "pack the logs")?))
 }
 
-/// Returns the current kernel log. Returns an empty log if it is not readable.
+/// Returns the current kernel log. Returns an empty log if the kernel log is not readable.
 pub(crate) fn read_kernel_log() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();

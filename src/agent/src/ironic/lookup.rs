@@ -12,7 +12,7 @@ const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), 
 
 /// Retry state of a lookup.
 pub(crate) struct LookupRetries {
-    /// Time after which the lookup fails; `None` if it is retried without limit.
+    /// Time after which the lookup fails; `None` if the lookup is retried without limit.
     limit: Option<Duration>,
     pause: Duration,
     locked: usize,
@@ -64,7 +64,8 @@ impl LookupRetries {
     }
 }
 
-/// Returns the token of the node: the token that was just issued, or else the one that was stored in this boot.
+/// Returns the token of the node: the token that was just issued or, if none was issued, the token that was stored in
+/// this boot.
 ///
 /// # Errors
 /// Fails if the token was issued to another client.

@@ -14,7 +14,7 @@ const USER: &str = "rescue";
 /// Hash algorithms that the ramdisk's login supports, as prefixes defined in crypt(5).
 const KINDS: [&str; 2] = ["$5$", "$6$"];
 
-/// Maximum length of a hash.
+/// Maximum length of a password hash, in characters.
 const LONGEST: usize = 255;
 
 /// Returns the password hash of `finalize_rescue`.
@@ -38,7 +38,8 @@ pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, C
 
 /// Enables logins of this user only, by locking root's password.
 ///
-/// The ramdisk does not use shadow(5), since its login uses root's line in passwd for all users with uid 0.
+/// The passwords of the ramdisk are in passwd and not in shadow(5), because the ramdisk's login uses root's line in
+/// passwd for all users with uid 0.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub(crate) struct AgentResponse {
     pub status: u16,
     pub body: Value,
-    /// Path that the client is redirected to, if any.
+    /// Path that the client is redirected to; `None` if the response is not a redirect.
     pub location: Option<&'static str>,
 }
 
@@ -35,7 +35,7 @@ impl AgentResponse {
 /// Accepted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AcceptedRequest {
-    /// Request without a body.
+    /// Request that does not have a body.
     Now(ApiResource),
     Order {
         wait: bool,
@@ -131,7 +131,7 @@ impl RequestHandler {
         }
     }
 
-    /// Executes a command request. With `wait`, returns when the command has finished.
+    /// Executes a command request. If `wait` is set, returns only after the command has finished.
     pub(crate) fn accept_command(&self, wait: bool, body: &[u8]) -> AgentResponse {
         let body: Value = match serde_json::from_slice(body) {
             Ok(body) => body,

@@ -22,15 +22,16 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// Limits of the server.
+/// Limits of the HTTPS server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
-    /// Number of concurrent connections. At the limit, a new connection replaces one without the conductor's token.
+    /// Maximum number of concurrent connections. If it is reached, a new connection replaces a connection that has not
+    /// presented the conductor's token.
     pub connections: usize,
-    /// Number of connections per address, so that one client cannot occupy all of them.
+    /// Maximum number of connections per address. The limit prevents one client from occupying all connections.
     pub of_an_address: usize,
     pub head_bytes: usize,
-    /// Maximum size of a request body. The largest bodies are nodes, layouts and config drives.
+    /// Maximum size of a request body, in bytes. The largest bodies contain nodes, layouts and config drives.
     pub body_bytes: usize,
     pub handshake: Duration,
     /// Timeout for the head of a request, including the wait for the next request on a connection.

@@ -24,11 +24,11 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
     for (index, one) in listed.iter().enumerate() {
         let refuse = |why: &str| plan_refusal(&format!("the node's skip_block_devices[{index}]: {why}"));
         let Some(words) = one.as_object().filter(|words| !words.is_empty()) else {
-            return Err(refuse("it must be an object with hints"));
+            return Err(refuse("the entry must be an object with hints"));
         };
         if let Some(name) = words.get("volume_name") {
             let Some(name) = name.as_str().filter(|_| words.len() == 1) else {
-                return Err(refuse("volume_name must be a string, and the only hint"));
+                return Err(refuse("volume_name must be a string, and cannot be combined with other hints"));
             };
             let named = inventory.arrays.iter().filter(|array| array.name == name);
             skipped.extend(named.flat_map(|array| disks_below_array(array, inventory)));
@@ -112,9 +112,9 @@ mod tests {
         }
         for (listed, why) in [
             (json!("sda"), "must be a list"),
-            (json!(["sda"]), "skip_block_devices[0]: it must be an object"),
+            (json!(["sda"]), "skip_block_devices[0]: the entry must be an object"),
             (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name must be a string"),
-            (json!([{"volume_name": "data", "serial": "B"}]), "the only hint"),
+            (json!([{"volume_name": "data", "serial": "B"}]), "cannot be combined"),
             (json!([{"colour": "red"}]), "colour"),
             (json!([{}]), "must be an object with hints"),
         ] {

@@ -47,7 +47,7 @@ struct DeployInput {
     allocation: Allocation,
     node_name: String,
     machine: String,
-    /// Ids that were generated for the plan, in order. With the same ids, the same plan is recreated.
+    /// Ids that were generated for the plan, in order. The ids are needed to recreate the same plan.
     ids: Vec<Uuid>,
 }
 
@@ -74,7 +74,7 @@ impl StepRunner {
     /// Executes a step. Returns its result.
     ///
     /// # Errors
-    /// Fails without writing anything if the plan is refused, or fails if a stage fails.
+    /// Fails if the plan is refused, in which case nothing was written, or if a stage fails.
     pub(crate) fn run_step(&self, offer: &OfferedStep, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         match (offer.interface, offer.step) {
             ("raid", step) => self.run_raid_step(step, node, args),
@@ -175,8 +175,8 @@ impl StepRunner {
         self.plan_and_run(node, layout, wish, inventory, allocation, until)
     }
 
-    /// Creates the arrays that the node requests. Derives a layout from them, and runs the same step as for a layout
-    /// from the operator.
+    /// Creates the arrays that the node requests. Derives a layout from these arrays, and runs the same step as for a
+    /// layout that the operator has specified.
     fn create_arrays(&self, node: &IronicNode, config: &RaidConfig) -> Result<Value> {
         self.drop_state();
         let mut allocation = deploy_args::build_allocation(node, &Map::new())?;

@@ -14,7 +14,7 @@ pub(crate) const DIRECTORY: &str = "/run/drophammer";
 
 const TOKEN: &str = "ironic-token.json";
 
-/// Token for requests to the agent. Ironic issues it once.
+/// Token for requests to the agent. Ironic issues this token only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredToken {
     pub node: String,
@@ -29,7 +29,7 @@ pub(crate) fn read_token(directory: &Path, node: &str) -> Option<String> {
 /// Stores the token.
 ///
 /// # Errors
-/// Fails if it cannot be written.
+/// Fails if the token cannot be written.
 pub(crate) fn write_token(directory: &Path, token: &StoredToken) -> Result<()> {
     write_value(directory, TOKEN, token)
 }
@@ -42,7 +42,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(directory: &Path, name: &str) -> O
 /// Writes a value, readable only by root.
 ///
 /// # Errors
-/// Fails if it cannot be written.
+/// Fails if the value cannot be written.
 pub(crate) fn write_value(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
     let write = || {

@@ -1,8 +1,8 @@
-//! Reinstalls with a control plane that does not support them: metal-stack's API v2 supports only first installations.
-//! In the layout or the allocation, the operator lists the disks to preserve (`drophammer.keep`). The install marker on
-//! the disks identifies their owner.
+//! Reinstalls with a control plane that does not support reinstalls: metal-stack's API v2 supports only first
+//! installations. In the layout or the allocation, the operator lists the disks to preserve (`drophammer.keep`). The
+//! install marker on the disks identifies the owner of the data.
 //!
-//! | marked | the disks contain | action |
+//! | `keep` is set | the disks contain | action |
 //! |---|---|---|
 //! | no | anything | installation, of an empty machine |
 //! | yes | the marker of this machine and the same project, of another allocation | reinstall, which preserves the listed disks |
@@ -54,11 +54,11 @@ pub(crate) fn adopt_as_reinstall(
     )))
 }
 
-/// Returns the newest installation of the same owner, or `None` if there is none or this allocation itself is
-/// installed.
+/// Returns the newest installation of the same owner; `None` if there is no such installation, or if this allocation
+/// itself is installed.
 ///
 /// # Errors
-/// Fails if it is unknown which one is the newest.
+/// Fails if it is unknown which installation is the newest.
 fn find_newest_installation<'a>(
     machine: &str,
     allocation: &Allocation,

@@ -3,7 +3,7 @@
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
-//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or the operator discards their disks (`give_up`) |
+//! | no marker of this allocation | an installation | carried out, if all objects that could contain a marker were read, or if the operator discards the disks of the unread objects (`give_up`) |
 //! | no marker of this machine, but data on disks that the layout preserves | an installation | refused: the disk with the marker may have been replaced |
 //! | a marker of this allocation | an installation | the installed system is booted |
 //! | a marker of the started attempt of this reinstall | a reinstall | the installed system is booted (`plan`) |
@@ -44,9 +44,9 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left, unless the last attempt completed the reinstall and only its report
-/// was lost. Without this check, a control plane that does not count attempts would request the reinstall at every
-/// boot.
+/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt has completed it
+/// and only the report was lost. Without this check, a control plane that does not count attempts would request the
+/// reinstall at every boot.
 fn require_attempts_left(
     allocation: &Allocation,
     inventory: &Inventory,
@@ -75,8 +75,8 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
 }
 
 /// Refuses an installation if the disk with the marker may have been replaced. In that case, the other disks contain
-/// data that the layout preserves, and the installation would erase it. The data may be incomplete or differ from the
-/// layout: a volume group may lack a physical volume, or a label may differ.
+/// data that the layout preserves, and the installation would erase this data. The data may be incomplete or differ
+/// from the layout: a volume group may lack a physical volume, or a label may differ.
 ///
 /// A layout that does not support reinstalls does not preserve any data.
 ///
@@ -118,8 +118,8 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because it remains on a disk
-/// after `wipefs -a`.
+/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because such data remains on
+/// a disk after `wipefs -a`.
 pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }

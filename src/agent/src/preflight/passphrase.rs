@@ -1,5 +1,5 @@
-//! Passphrases of containers with `key: prompt`. The operator types one passphrase for all of them at the machine's
-//! console before anything is written.
+//! Passphrases of containers with `key: prompt`. The operator types one passphrase for all of these containers at the
+//! machine's console before anything is written.
 
 use common::error::{Error, Phase, Result};
 use model::layout::{KeySource, Layout};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 const TRIES: usize = 3;
 
-/// Total timeout of all attempts.
+/// Total time for all attempts to type a passphrase.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Minimum length of a new passphrase. A shorter one was probably typed by accident.
+/// Minimum length of a new passphrase, in characters. A shorter passphrase was probably typed by accident.
 const LEAST_CHARACTERS: usize = 8;
 
 /// Function that asks a question, and reads a line without echo until a deadline. Returns `None` if no line was typed.
@@ -36,15 +36,15 @@ pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Resu
     let mut why = String::new();
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and Enter. The passphrase is not shown, unlocks all \
-             of them, and is required at every boot of this machine"
+            "{why}type a passphrase for {purpose}, of at least {LEAST_CHARACTERS} characters, and press Enter. The passphrase is not shown, unlocks all \
+             of these containers, and is required at every boot of this machine"
         );
         let Some(first) = ask(&question, until)? else { return Err(timeout_refusal(purpose)) };
         if first.chars().count() < LEAST_CHARACTERS {
             why = "too short: ".to_owned();
             continue;
         }
-        let Some(second) = ask("type the same passphrase again, and Enter", until)? else {
+        let Some(second) = ask("type the same passphrase again, and press Enter", until)? else {
             return Err(timeout_refusal(purpose));
         };
         if first == second {
@@ -78,7 +78,7 @@ pub(crate) fn ask_preserved_passphrase(
     let mut why = "";
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type the passphrase of the preserved {purpose}, and Enter. The passphrase is not shown; an empty line leaves {purpose} locked"
+            "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown; an empty line leaves {purpose} locked"
         );
         let typed = ask(&question, until)?.map(SecretText::new).unwrap_or_default();
         if typed.is_empty() || opens(&typed) {

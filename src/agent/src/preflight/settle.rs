@@ -1,5 +1,5 @@
-//! Detection that all disks have appeared. Disks appear one after the other, and an early disk may match hints that are
-//! meant for a later one.
+//! Detection that all disks have appeared. Disks appear one after the other, and a disk that appears early may match
+//! hints that are meant for a later disk.
 
 use model::inventory::InventoryDisk;
 use model::pool_disks::ConnectedDisk;

@@ -85,7 +85,8 @@ fn is_able() -> bool {
     process::find_missing_tools(&[storage::luks::TOOL]).is_empty()
 }
 
-/// Unlocks either all containers or none, since a volume group with a missing physical volume would be incomplete.
+/// Unlocks either all containers of a volume group or none of them, since a volume group with a missing physical volume
+/// would be incomplete.
 fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();
@@ -146,7 +147,7 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     }
 }
 
-/// Returns the reason why there is no point in trying to unlock the container, or `None` if unlocking can be tried.
+/// Returns the reason why unlocking the container cannot succeed; `None` if unlocking can be tried.
 fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
     if !is_able() {
         return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());

@@ -20,11 +20,12 @@ const STALL: Duration = Duration::from_secs(30);
 const DOWNLOADS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Maximum size of kernel and ramdisk, in bytes. It is limited because downloads are stored in memory, and the server
-/// may be an impostor.
+/// Maximum size of kernel and ramdisk, in bytes. The size is limited because downloads are stored in memory, and the
+/// server may be an impostor.
 const DOWNLOAD_BYTES: u64 = 512 << 20;
 
-/// Client of the control plane. It requests the boot information without a token, from a privileged source port.
+/// Client of the control plane. The client requests the boot information without a token, from a privileged source
+/// port.
 #[derive(Debug)]
 pub(crate) struct BootClient {
     client: Client,
@@ -63,7 +64,8 @@ impl BootClient {
         &self.url
     }
 
-    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may know only one of them.
+    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may have only one of
+    /// these MACs in its records.
     ///
     /// # Errors
     /// Fails if the server does not respond, or its response cannot be parsed.
@@ -158,7 +160,10 @@ fn read_refusal(server: &str, status: StatusCode, body: &str) -> Result<BootResp
         return Ok(BootResponse::NotOrdered { message: message.to_owned() });
     }
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Err(Error::new(Phase::Control, format!("request boot information from {server}: it responds {status}{said}")))
+    Err(Error::new(
+        Phase::Control,
+        format!("request boot information from {server}: the server responds {status}{said}"),
+    ))
 }
 
 #[cfg(test)]

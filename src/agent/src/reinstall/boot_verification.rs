@@ -1,5 +1,5 @@
-//! Authentication of kernel and ramdisk for a reinstall. They run with full privileges, so they must be downloaded over
-//! TLS, or match the digest that the operator has given.
+//! Authentication of kernel and ramdisk for a reinstall. Kernel and ramdisk run with full privileges, so they must be
+//! downloaded over TLS, or match the digest that the operator has specified.
 
 use super::boot_download::BootFiles;
 use common::error::{Context, Error, Phase, Result};
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// Returns a warning if the server is reached over plain HTTP, and no digest is given.
+/// Returns a warning if the server is reached over plain HTTP and no digest is specified.
 pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> Option<String> {
     (digest.is_none() && !is_tls(server)).then(|| {
         format!(
@@ -50,11 +50,11 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
     Err(Error::refusal(Phase::Control, message))
 }
 
-/// Refuses a boot through the firmware if a digest was given, since the firmware downloads kernel and ramdisk again
+/// Refuses a boot through the firmware if a digest was specified, since the firmware downloads kernel and ramdisk again
 /// without verification.
 ///
 /// # Errors
-/// Fails if a digest was given.
+/// Fails if a digest was specified.
 pub(crate) fn refuse_firmware_boot(digest: Option<&BootDigest>, why: &Error) -> Result<()> {
     match digest {
         None => Ok(()),

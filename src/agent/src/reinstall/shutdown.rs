@@ -20,7 +20,7 @@ use std::{fs, io, thread};
 const TERM_PATIENCE: Duration = Duration::from_secs(15);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time to wait for an emergency remount, since the kernel does not report its completion.
+/// Time to wait for an emergency remount, since the kernel does not report when the remount is complete.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
 /// Types of kernel filesystems that have no data to write back. Some of them are needed until the system has stopped.
@@ -77,7 +77,7 @@ impl StopMethod {
         }
     }
 
-    /// Stops the system. With systemd, returns as soon as the shutdown has started. Otherwise, does not return.
+    /// Stops the system. Returns as soon as systemd has started the shutdown. Without systemd, does not return.
     ///
     /// # Errors
     /// Fails if systemd or the kernel refuses to stop the system.
@@ -172,8 +172,8 @@ fn print_failure<E: std::fmt::Display>(what: &str, on: &str, result: std::result
     }
 }
 
-/// Returns the mount points in the order of unmounting: the deepest first, and among equally deep ones the last mounted
-/// first. The root comes last.
+/// Returns the mount points in the order of unmounting: the deepest mount points first and, among mount points of equal
+/// depth, the last mounted one first. The root comes last.
 fn unmount_order(mountinfo: &str) -> Vec<String> {
     let mounts = parse_mounts(mountinfo);
     let parents: BTreeMap<u64, u64> = mounts.iter().map(|mount| (mount.id, mount.parent)).collect();

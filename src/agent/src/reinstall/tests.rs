@@ -13,7 +13,7 @@ fn the_machine_is_its_uuid_and_its_cards_with_a_link_first() {
         fs::write(path, text).unwrap();
     };
     let error = identify_machine(sys, None).unwrap_err().to_string();
-    assert!(error.contains("give its id with --machine"), "{error}");
+    assert!(error.contains("specify its id with --machine"), "{error}");
     for (name, mac, carrier) in [("eth0", "52:54:00:AA:00:01", "0"), ("eth1", "52:54:00:AA:00:02", "1")] {
         write(&format!("class/net/{name}/address"), mac);
         write(&format!("class/net/{name}/carrier"), carrier);

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Capacity of the event queue. The queue is full only if the control plane is unreachable. Further events are then
-/// dropped.
+/// Capacity of the event queue, in events. The queue becomes full only if the control plane is unreachable. Further
+/// events are then dropped.
 const QUEUE: usize = 256;
 
 /// Interval between keepalives. metal-stack considers a machine dead after a few minutes of silence.
@@ -27,7 +27,7 @@ const LOG_PART: usize = 16 << 10;
 /// Number of parts that suffice for the whole log buffer.
 const LOG_PARTS: usize = 32;
 
-/// Item of the queue.
+/// Item of the event queue.
 enum SenderItem {
     Event(ProgressEvent),
     /// Request to send the whole log.

@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// Number of times that a chunk is fetched again if it does not match the manifest.
+/// Number of times that a chunk is fetched again if the chunk does not match the manifest.
 const REFETCHES: u32 = 3;
 
-/// Returns a reader of the bytes of one image: verified if the image has a manifest, otherwise unverified. Nothing is
-/// requested before the first read. The manifest was already checked when it was parsed: it is consistent and belongs
-/// to the image.
+/// Returns a reader of the bytes of one image. The bytes are verified if the image has a manifest. Nothing is requested
+/// before the first read. The manifest was already checked when it was parsed: it is consistent and belongs to the
+/// image.
 pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Box<dyn StreamSource> {
     let fetch = ResumableDownload::new(client, image, pace);
     match image.manifest.clone() {
@@ -30,7 +30,7 @@ pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryP
 struct VerifiedDownload {
     fetch: ResumableDownload,
     manifest: Arc<ImageManifest>,
-    /// The current chunk. `given` is the number of its bytes that were passed on.
+    /// Current chunk. `given` is the number of bytes of this chunk that were passed on.
     chunk: Vec<u8>,
     given: usize,
     /// Index of the next chunk in the manifest.
@@ -38,7 +38,7 @@ struct VerifiedDownload {
 }
 
 impl VerifiedDownload {
-    /// Fills `chunk` with the next chunk of the image; leaves it empty after the last one.
+    /// Reads the next chunk of the image into `chunk`. After the last chunk of the image, empties `chunk`.
     fn advance_chunk(&mut self) -> io::Result<()> {
         self.given = 0;
         let manifest = &*self.manifest;

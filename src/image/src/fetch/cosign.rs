@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// First bytes of the SubjectPublicKeyInfo of a P-256 key (RFC 5480), which ends with the uncompressed point.
+/// Beginning of every P-256 key in SubjectPublicKeyInfo form (RFC 5480); the uncompressed point follows.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// First bytes of the SubjectPublicKeyInfo of an Ed25519 key (RFC 8410), which ends with the key itself.
+/// Beginning of every Ed25519 key in SubjectPublicKeyInfo form (RFC 8410); the 32 bytes of the key follow.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -59,7 +59,8 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns whether the text is a base64-encoded DER key, the format of cosign. minisign's keys begin with another byte.
+/// Returns whether the text is a base64-encoded DER key, the format of cosign keys. A minisign key begins with a
+/// different byte.
 pub(crate) fn is_base64_of_key(text: &str) -> bool {
     BASE64_STANDARD.decode(text.trim()).is_ok_and(|der| der.first() == Some(&P256[0]))
 }
@@ -68,7 +69,7 @@ impl CosignPublicKey {
     /// Parses a key in DER form, encoded in base64.
     ///
     /// # Errors
-    /// Returns an error if it is invalid or of another type.
+    /// Returns an error if the key is invalid, or is neither a P-256 nor an Ed25519 key.
     pub(crate) fn parse_base64(text: &str) -> Result<CosignPublicKey, String> {
         let der = BASE64_STANDARD.decode(text.trim()).map_err(|_| "the PEM body is not valid base64".to_owned())?;
         let hash = Sha256::digest(&der);
@@ -84,14 +85,14 @@ impl CosignPublicKey {
         }
     }
 
-    /// Returns whether this key has signed the text.
+    /// Returns whether the signature over the text was made with this key.
     pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = if self.is_p256 { &ECDSA_P256_SHA256_ASN1 } else { &ED25519 };
         UnparsedPublicKey::new(algorithm, &self.point).verify(text, signature).is_ok()
     }
 }
 
-/// Signature, and the location of the payload that it signs.
+/// Signature, and the location of the payload that the signature covers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CosignSignature {
     pub payload: String,
@@ -123,7 +124,7 @@ pub(crate) fn signature_tag(digest: &Digest) -> String {
 /// Parses the manifest stored under [`signature_tag`].
 ///
 /// # Errors
-/// Returns an error if the manifest is invalid, or has no signatures or more than [`MOST_SIGNATURES`].
+/// Returns an error if the manifest is invalid, or contains either no signatures or more than [`MOST_SIGNATURES`].
 pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, String> {
     let manifest: SignatureManifest =
         serde_json::from_slice(manifest).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -174,7 +175,7 @@ impl CosignPayload {
     /// Parses a payload.
     ///
     /// # Errors
-    /// Returns an error if the payload is invalid or is not for an image.
+    /// Returns an error if the payload is invalid, or its type is not that of an image signature.
     pub(crate) fn parse(text: &[u8]) -> Result<CosignPayload, String> {
         let signed: SimpleSigning =
             serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;

@@ -1,4 +1,4 @@
-//! Determines whether an image exists, and its size, without downloading it.
+//! Determines whether an image exists and how large it is, without downloading the image.
 
 use super::local_file;
 use super::retry::FetchRetryPolicy;
@@ -9,7 +9,7 @@ use reqwest::blocking::{Client, Response};
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use reqwest::{Method, StatusCode, Url};
 
-/// Properties of an image known before it is downloaded.
+/// Properties of an image that are known before the download.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ImageHead {
     pub size_bytes: Option<u64>,
@@ -72,7 +72,7 @@ pub(crate) fn request_head(
 }
 
 impl HeadAnswer {
-    /// Returns the properties.
+    /// Returns the properties of the image.
     ///
     /// # Errors
     /// Returns an error if the request was rejected.
@@ -98,7 +98,7 @@ fn content_length(response: &Response) -> Option<u64> {
     header_text(response, CONTENT_LENGTH)?.parse().ok()
 }
 
-/// Returns the value of a header; `None` if it is missing or not ASCII.
+/// Returns the value of a header; `None` if the header is missing or its value is not ASCII.
 pub(crate) fn header_text(response: &Response, name: HeaderName) -> Option<String> {
     response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

@@ -22,12 +22,12 @@ const USUAL_CHUNK_BYTES: u32 = 1 << 20;
 /// Maximum number of chunks in manifests made by `image pack`. A manifest of 65,536 chunks is 4.4 MB long.
 const MOST_CHUNKS: u64 = 1 << 16;
 
-/// Manifest of an image: the JSON document `IMAGE.manifest` next to it. All sizes and digests refer to the
+/// Manifest of an image: the JSON document `IMAGE.manifest` next to the image. All sizes and digests refer to the
 /// compressed image, as served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(Default))]
 pub struct ImageManifest {
-    /// Version of the format: 1.
+    /// Version of the format, which must be 1.
     pub version: u32,
     /// Id of the image with its version, such as `debian-12.0.20261101`. A signature of the manifest covers the id.
     /// Older manifests do not contain an id.
@@ -50,7 +50,7 @@ impl ImageManifest {
     /// Parses and checks a manifest.
     ///
     /// # Errors
-    /// Returns an error if the document is invalid, has another version, or is inconsistent.
+    /// Returns an error if the document is invalid or inconsistent, or its version is not supported.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
@@ -64,7 +64,7 @@ impl ImageManifest {
 
     fn check(&self) -> Result<(), String> {
         if self.digest.kind != DigestKind::Sha256 {
-            return Err(format!("its digest is {}, not a sha256", self.digest));
+            return Err(format!("its digest {} is not a sha256 digest", self.digest));
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();
@@ -84,7 +84,8 @@ impl ImageManifest {
     /// Reads an image of `size_bytes` bytes and creates its manifest.
     ///
     /// # Errors
-    /// Returns an error if reading fails, the image has another length, or the image is larger than 256 GiB.
+    /// Returns an error if reading fails, if the length of the image is not `size_bytes`, or if the image is larger
+    /// than 256 GiB.
     pub fn compute(mut image: impl Read, size_bytes: u64) -> io::Result<ImageManifest> {
         let chunk_bytes = choose_chunk_bytes(size_bytes)?;
         let (mut whole, mut chunks, mut read) = (Sha256::new(), Vec::new(), 0);
@@ -101,7 +102,7 @@ impl ImageManifest {
         }
         if read != size_bytes {
             return Err(io::Error::other(format!(
-                "the length changed from {size_bytes} to {read} bytes while reading"
+                "the length of the image changed from {size_bytes} to {read} bytes while it was read"
             )));
         }
         let digest = Digest::from_sha256(whole);
@@ -115,14 +116,14 @@ fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::
 
 fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
     let chunks = Vec::<String>::deserialize(deserializer)?;
-    let no_sha256 =
-        |number| D::Error::custom(format!("its chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
+    let no_sha256 = |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
     let chunks = chunks.iter().enumerate();
     let parse = |hex: &str| decode_hex(hex)?.try_into().ok();
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
 }
 
-/// Only the version field. It is parsed first, because other versions of the format may have other fields.
+/// Version field of a manifest. It is parsed before all other fields, because other versions of the format may have
+/// different fields.
 #[derive(Deserialize)]
 struct ManifestVersion {
     version: u32,
@@ -185,8 +186,8 @@ mod tests {
             ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
             ("chunks", Vec::<String>::new().into(), "but the manifest lists 0"),
             ("chunks", vec![hex.clone(), hex.clone()].into(), "but the manifest lists 2"),
-            ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "its chunks[1] is not a SHA-256"),
-            ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "its chunks[2] is not a SHA-256"),
+            ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "chunks[1] is not a SHA-256"),
+            ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "chunks[2] is not a SHA-256"),
             ("image", 12.into(), "invalid type"),
             ("contents", serde_json::json!({"kernels": "all"}), "invalid type"),
             ("digest", "sha256:0".into(), "has 1 digits"),

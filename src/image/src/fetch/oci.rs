@@ -27,9 +27,9 @@ use signature::verify_signature;
 /// digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
-/// Returns an error if the registry does not answer, requires missing credentials, or has no such image for this
-/// architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted key, or a digest
-/// or size does not match.
+/// Returns an error if the registry does not answer, requires credentials that are not configured, or does not have the
+/// image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted
+/// key, or a digest or size does not match.
 pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,
@@ -39,7 +39,7 @@ pub(crate) fn resolve_reference(
     let fail = |why: String| Error::new(Phase::Image, format!("{}: {why}", reference.url));
     let secret = registry_auth::find_for_url(&source.pull_secrets, &reference.url);
     if secret.is_some() && reference.is_unencrypted() {
-        let why = "registry credentials are only sent over https, where they cannot be intercepted";
+        let why = "registry credentials are only sent over https, but this registry is accessed over http";
         return Err(Error::refusal(Phase::Image, format!("{}: {why}", reference.url)));
     }
     let mut registry = RegistryRepository::new(client, reference, secret, pace);
@@ -59,7 +59,7 @@ pub(crate) fn resolve_reference(
     };
     if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
         let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
-        let text = format!("its manifest has the digest {digest}{index}, but the specified digest is {given}");
+        let text = format!("the image's manifest has the digest {digest}{index}, but the specified digest is {given}");
         return Err(fail(text));
     }
     let mut digests = vec![&named.digest, &digest];
@@ -74,7 +74,8 @@ pub(crate) fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image without one is accepted.
+/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image
+/// without a configuration is accepted.
 fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> std::result::Result<(), String> {
     let Some(config) = manifest.image_config() else { return Ok(()) };
     match registry.fetch_small_blob(&parse_strong_digest(&config.digest)?, config.size) {
@@ -96,7 +97,7 @@ fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     }
 }
 
-/// Returns one part for each layer. Sends a HEAD request for each layer, so that a missing one is detected before
+/// Returns one part for each layer. Sends a HEAD request for each layer, so that a missing layer is detected before
 /// anything is written.
 fn resolve_layers(
     registry: &mut RegistryRepository,

@@ -10,8 +10,8 @@
 //!
 //! `resumable` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable`
 //! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
-//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader, and the reader
-//! waits only for the lane that has the next piece, at most until the stall timeout.
+//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader. The reader
+//! waits only for the lane that fetches the next piece, and at most until the stall timeout.
 
 mod lane_count;
 
@@ -57,7 +57,7 @@ pub(crate) struct ParallelRanges {
     given: usize,
 }
 
-/// Complete piece, or the message of the error that ended its lane.
+/// Complete piece, or the message of the error that ended the lane.
 type PieceResult = Result<Vec<u8>, String>;
 
 /// State shared by the lanes.
@@ -70,7 +70,7 @@ struct LaneShared {
 }
 
 impl ParallelRanges {
-    /// Starts the lanes. All pieces in memory together have about `memory_bytes` bytes.
+    /// Starts the lanes. The pieces in memory take about `memory_bytes` bytes in total.
     ///
     /// # Errors
     /// Returns an error if a thread cannot be created.
@@ -92,14 +92,15 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so it has no gap,
-    /// and no data is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched. Therefore the stream
+    /// has no gap, and no fetched data is discarded.
     pub(crate) fn wind_down(&self) {
         // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only at such moments.
+    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only if this is the
+    /// case.
     pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
@@ -135,7 +136,8 @@ impl Read for ParallelRanges {
 }
 
 impl Drop for ParallelRanges {
-    /// Stops the lanes, but does not wait for their threads to end, because a stalled read would delay the burn.
+    /// Stops the lanes, but does not wait for their threads to end, because a stalled read would delay the writing of
+    /// the image.
     fn drop(&mut self) {
         self.work.end.store(0, Ordering::Relaxed);
     }

@@ -25,7 +25,8 @@ impl RangeReader {
     /// Reads a range of bytes. Returns fewer bytes if the range exceeds the end of the image.
     ///
     /// # Errors
-    /// Returns an error if the range cannot be read. The error is a refusal if the server does not support ranges.
+    /// Returns an error if the range cannot be read. If the server does not support ranges, the error is a refusal (see
+    /// [`Error`]).
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
         let length = range.end - range.start;

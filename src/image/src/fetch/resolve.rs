@@ -14,8 +14,8 @@ enum ImageUrl {
     Registry(ImageReference),
 }
 
-/// Resolves size, ETag and digest of an image. The first server that has the image is used; the other servers become
-/// its mirrors.
+/// Resolves size, ETag and digest of an image. The first server that has the image is used; the other servers are used
+/// as mirrors.
 ///
 /// # Errors
 /// Returns an error if no server answers with the image, no digest is available, or a required signature is missing or
@@ -118,8 +118,8 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     Ok(ResolvedImage { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// Sets the other URLs as mirrors: first those after the used URL, then those before it. Layers of a registry get no
-/// mirrors, because another registry may require another token.
+/// Sets all URLs other than the used one as mirrors: first the URLs that follow the used URL in the list, then the URLs
+/// that precede it. Layers of a registry get no mirrors, because another registry may require another token.
 fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> ResolvedImage {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);

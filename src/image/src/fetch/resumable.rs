@@ -1,6 +1,7 @@
-//! Download of one image that survives dropped connections and failing mirrors. After an interruption it resumes with a
-//! Range request: at the same mirror if an ETag or chunk manifest proves that the image there is unchanged, otherwise
-//! at the next mirror. If no mirror can continue, it reports that the burn must start over.
+//! Download of one image that survives dropped connections and failing mirrors. After an interruption the download
+//! resumes with a Range request: at the same mirror if an ETag or chunk manifest proves that the image there is
+//! unchanged, otherwise at the next mirror. If no mirror can continue, the download reports that it must start over
+//! from the first byte of the image.
 //!
 //! The image must have the same total length at all mirrors. Whether the content is also the same is verified with the
 //! chunk manifest as data arrives (`chunk_verifier`), or with the digest at the end. If one stream is slower than the
@@ -26,13 +27,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Number of received bytes after which the counter of failures is reset. A smaller number, such as one byte, would let
-/// a server that drops each connection after a byte be retried forever.
+/// Number of received bytes after which the counter of failures is reset. If one byte were enough, a server that drops
+/// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
 const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
 
-/// Body of one image.
+/// Download of one image, which is read as one stream of bytes.
 pub(crate) struct ResumableDownload {
     client: Client,
     image: ImagePart,
@@ -41,7 +42,7 @@ pub(crate) struct ResumableDownload {
     stream: Option<DownloadStream>,
     /// Position in the image at which `stream` began, in bytes.
     opened_at: u64,
-    /// Number of bytes passed on so far.
+    /// Number of bytes that were passed on to the reader so far.
     position: u64,
     total: Option<u64>,
     authorization: Option<SecretText>,
@@ -54,8 +55,8 @@ pub(crate) struct ResumableDownload {
     resumed: u32,
     start_over: Option<String>,
     choice: LaneChooser,
-    /// Time spent waiting for the network since the last check of the rate, and the number of bytes received in this
-    /// time.
+    /// Time spent waiting for the network since the last check of the rate, and the number of bytes received since that
+    /// check.
     slow: (Duration, u64),
 }
 
@@ -66,7 +67,8 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout, like a client of [`linux::http::new_streaming_client`].
+    /// Creates a download. `client` must have a read timeout, as a client created by
+    /// [`linux::http::new_streaming_client`] has.
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),
@@ -93,7 +95,8 @@ impl ResumableDownload {
         &self.places.current().url
     }
 
-    /// Discards the wrong data from `position` on and fetches it again, from the next mirror if there is one.
+    /// Discards the wrong data from `position` on, and fetches this range again, from the next mirror if there are
+    /// several mirrors.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
@@ -105,7 +108,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether a manifest verifies each chunk, so chunks may be fetched from any mirror.
+    /// Returns whether each chunk is verified with a manifest, which allows fetching the chunks from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -186,7 +189,7 @@ impl ResumableDownload {
                 self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
                 if self.places.is_first() && etag != self.image.etag {
                     tracing::warn!(
-                        "{}: the image has changed since it was checked; it is accepted only if its digest matches",
+                        "{}: the image has changed since it was checked; the new image is accepted only if its digest matches",
                         self.image.url
                     );
                 }
@@ -203,7 +206,7 @@ impl ResumableDownload {
             }
             (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(fail_for_this_start("the image is now shorter than what was received already"));
+                return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
             }
             (_, status) => {
                 return Err(fail_for_good(format!("the server answers {status} to the request for the rest")));
@@ -214,8 +217,8 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
-    /// have the same size. Exception: at the beginning of a download from a single server, another size is accepted,
-    /// because the digest is verified at the end.
+    /// have the same size. Exception: if there is only one server, a size that differs from the expected one is
+    /// accepted at the beginning of the download, because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -230,7 +233,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether a Content-Range (`bytes START-END/TOTAL`) begins at the current position of an image of the same
-    /// size. `TOTAL` may be `*` only if the mirror has sent data before (`known`).
+    /// size. `TOTAL` may be `*` only if the mirror has already sent data of the image (`known`).
     fn continues_position(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;
@@ -240,8 +243,8 @@ impl ResumableDownload {
         start == Some(self.position) && same_total
     }
 
-    /// Handles a temporary failure: switches to the next mirror, and pauses if all mirrors have failed. With `stay`, it
-    /// pauses and resumes at the same mirror, because the connection made progress.
+    /// Handles a temporary failure: switches to the next mirror, and pauses if all mirrors have failed. If `stay` is
+    /// set because the connection made progress, pauses and resumes at the same mirror.
     fn handle_drop(&mut self, why: &str, stay: bool) -> io::Result<()> {
         self.stream = None;
         if self.position - self.counted_from >= PROGRESS_BYTES {
@@ -286,7 +289,7 @@ impl ResumableDownload {
     }
 
     /// Returns the final error of the download. If an excluded mirror may serve the whole image, also records that the
-    /// burn can start over.
+    /// download can start over from the first byte.
     fn give_up_with(&mut self, why: &str) -> io::Error {
         if self.places.can_restart() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));
@@ -294,7 +297,7 @@ impl ResumableDownload {
         self.places.final_error(why, self.position)
     }
 
-    /// Switches to the next usable mirror; returns `false` if there is no other one.
+    /// Switches to the next usable mirror; returns `false` if no other mirror is usable.
     fn switch_mirror(&mut self, why: &str) -> bool {
         let before = self.places.switch_to_next();
         if let Some(before) = &before {
@@ -304,7 +307,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether the connection is too slow: fewer than [`PROGRESS_BYTES`] in twice the stall timeout. A server
-    /// that sends a byte now and then never causes a timeout, but another mirror or connection may be fast.
+    /// that sends a byte now and then never causes a timeout, although another mirror or a new connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;

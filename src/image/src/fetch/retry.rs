@@ -18,7 +18,7 @@ pub(crate) struct FetchRetryPolicy {
     pub attempts: u32,
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// Rules for parallel ranges.
+    /// Thresholds and limits of parallel ranges.
     pub lanes: LaneRules,
 }
 
@@ -52,8 +52,8 @@ impl FetchRetryPolicy {
         self.retry_until_final(what, request, Ok)
     }
 
-    /// Sends a request for a small document and reads it completely. If the connection drops while it is read, the
-    /// request is repeated.
+    /// Sends a request for a small document and reads it completely. If the connection drops while the document is
+    /// read, the request is repeated.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::send_request`], or an error if the document is longer than `most_bytes`.

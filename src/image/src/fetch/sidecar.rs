@@ -48,7 +48,7 @@ pub(crate) fn read_sidecar(
     }
 }
 
-/// Reads the document at this URL, at most [`DOCUMENT_BYTES`]; returns `None` if it does not exist.
+/// Reads the document at this URL, which may be at most [`DOCUMENT_BYTES`] long; returns `None` if it does not exist.
 ///
 /// # Errors
 /// Returns the same errors as [`read_sidecar`].

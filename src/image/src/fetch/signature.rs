@@ -27,7 +27,7 @@ const SIGNATURE: &str = ".minisig";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SignatureKeys(pub Vec<SignatureKey>);
 
-/// Properties of an image known before the files next to it are read.
+/// Properties of an image that are known before the files next to the image are read.
 pub(crate) struct KnownImage<'a> {
     pub url: &'a str,
     /// Digest that the allocation or the command line specifies.
@@ -46,17 +46,17 @@ pub(crate) struct VerifiedDocument {
     pub manifest: Option<Arc<ImageManifest>>,
     /// Id of the key that signed the document; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image that the signature covers, if it covers one.
+    /// Image id that the signature covers, if any.
     pub signed_as: Option<String>,
 }
 
-/// Fetches the document at a URL, at most [`DOCUMENT_BYTES`]; `None` if it does not exist.
+/// Fetches the document at a URL, which may be at most [`DOCUMENT_BYTES`] long; returns `None` if it does not exist.
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
     /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it contains none, the keys on the
-    /// kernel command line (`named`). If the ramdisk has keys, those of the command line are ignored, because the boot
-    /// server controls the command line.
+    /// kernel command line (`named`). If the ramdisk contains keys, the keys on the command line are ignored, because
+    /// the boot server controls the command line.
     ///
     /// # Errors
     /// Returns an error if any file or argument is not a valid key, so that a typo does not disable the verification of
@@ -140,8 +140,8 @@ fn list_key_files(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads a document next to the image: `IMAGE.manifest` or, if there is no manifest, `IMAGE.sha256`. If keys are
-/// configured, a signed document must exist. Without keys, a document is used only if it agrees with the known size and
-/// digest.
+/// configured, a signed document must exist. If no keys are configured, a document is used only if it agrees with the
+/// known size and digest.
 ///
 /// # Errors
 /// Returns an error if keys are configured, but there is no valid signature, or the signed document is for another
@@ -210,11 +210,14 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     if let (Some(manifest), Some(size)) = (&manifest, image.size_bytes)
         && manifest.size_bytes != size
     {
-        return Err(format!("it is for an image of {} bytes, but the server's image has {size}", manifest.size_bytes));
+        return Err(format!(
+            "the document is for an image of {} bytes, but the server's image has {size} bytes",
+            manifest.size_bytes
+        ));
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "it contains {digest}, but the specified digest is {given}; specify the sha256, so that they can be compared"
+            "it contains {digest}, but the specified digest is {given}; specify the sha256, so that the digests can be compared"
         )),
         Some(given) if *given != digest => Err(format!("it contains {digest}, but the specified digest is {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
@@ -222,12 +225,12 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
 }
 
 fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "the document is not text".to_owned())?;
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
 /// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name.
-/// If there is only one line, the name in it is ignored.
+/// If the output has only one line, the name in this line is ignored.
 ///
 /// # Errors
 /// Returns an error if the text is empty, or has several lines and none contains the image's name.

@@ -1,6 +1,6 @@
-//! Checks the image id that a signature covers, such as metal-stack's `ubuntu-24.04.20240101`. It must be the id that
-//! the allocation requests, and its version must not be older than the minimum in the ramdisk or on the kernel command
-//! line.
+//! Checks the image id that a signature covers, such as metal-stack's `ubuntu-24.04.20240101`. The id must be the one
+//! that the allocation requests, and its version must not be older than the minimum version in the ramdisk or on the
+//! kernel command line.
 
 use super::signature::SignatureKeys;
 use common::error::{Context, Error, Phase, Result};
@@ -27,8 +27,8 @@ impl MinimumVersions {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system. Also returns an error if there are ids but no keys, because unsigned names cannot
-    /// be trusted.
+    /// of the same operating system. Also returns an error if there are ids but no signature keys, because the id of an
+    /// unsigned image cannot be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -117,7 +117,7 @@ fn is_meant(named: &str, wanted: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
 }
 
-/// Returns the image id in the trusted comment of a signature, if it has one.
+/// Returns the image id in the trusted comment of a signature, if the comment contains an image id.
 pub(crate) fn id_in_comment(comment: &str) -> Option<&str> {
     comment.split(['\t', ' ']).find_map(|word| word.strip_prefix(IN_COMMENT)).filter(|id| !id.is_empty())
 }

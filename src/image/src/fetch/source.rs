@@ -16,7 +16,7 @@ pub struct ImageSource {
     pub url: String,
     /// Id of the image in the allocation. An image that is signed with another id is rejected.
     pub id: Option<String>,
-    /// URLs of mirrors with the same bytes, in the order in which they are tried.
+    /// URLs of mirrors that serve the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
     /// Digest of the image as served or, for an OCI image, of its manifest. If `None`, the digest is read from the
     /// files next to the image. See [`parse_given_digest`].
@@ -59,7 +59,7 @@ pub struct ResolvedImage {
     pub layered: bool,
     /// Id of the key whose signature was verified; `None` if no signature was required.
     pub signed_by: Option<String>,
-    /// Id of the image that the signature covers, if it covers one.
+    /// Image id that the signature covers, if any.
     pub signed_as: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl ResolvedImage {
         self.parts.first()?.manifest.as_ref()?.contents.as_ref()
     }
 
-    /// Returns the size of all parts; `None` if one is unknown.
+    /// Returns the total size of all parts; `None` if the size of any part is unknown.
     pub fn size_bytes(&self) -> Option<u64> {
         self.parts.iter().map(|part| part.size_bytes).sum()
     }

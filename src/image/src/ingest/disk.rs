@@ -1,4 +1,4 @@
-//! Burns a raw disk image to a disk, and verifies it before the disk becomes bootable.
+//! Writes a raw disk image to a disk, and verifies the image before the disk becomes bootable.
 
 use super::{BurnOutcome, BurnResult, IncomingImage, WatchProgress};
 use crate::fetch::{ImagePart, ResolvedImage};
@@ -22,7 +22,7 @@ impl IncomingImage {
         })
     }
 
-    /// Returns the only part of the image. Fails if there are several, since a raw image is one stream.
+    /// Returns the only part of the image. Fails if there are several parts, since a raw image is one stream.
     pub(super) fn single_part(&self) -> Result<&ImagePart> {
         let ResolvedImage { url, parts, .. } = &self.reached;
         match parts.as_slice() {

@@ -1,5 +1,5 @@
-//! Burns a qcow2, which the worker converts to a raw disk image while it is downloaded. Before anything is written, it
-//! is checked whether the qcow2 can be converted as a stream.
+//! Writes a qcow2 to a disk: the worker converts the qcow2 to a raw disk image during the download. Whether the qcow2
+//! can be converted as a stream is checked before anything is written.
 
 use super::IncomingImage;
 use crate::fetch::{ImagePart, RangeReader};

@@ -1,4 +1,4 @@
-//! Burns a tree of files: unpacks the parts of the image in order below the root, and removes the unpacked files after
+//! Writes a tree of files: unpacks the parts of the image in order below the root, and removes the unpacked files after
 //! a failure.
 
 use super::{BurnOutcome, BurnResult, IncomingImage, MOST_STARTS, WatchProgress};
@@ -10,9 +10,9 @@ use std::path::Path;
 use std::time::Instant;
 
 impl IncomingImage {
-    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace them, but
-    /// nothing else removes them: whiteouts remove only files of this burn, and if the image changes during the
-    /// download, the burn fails instead of clearing the root and starting over.
+    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace these
+    /// existing files, but nothing else removes them: whiteouts remove only files of this image. If the image changes
+    /// during the download, unpacking fails instead of clearing the root and starting over.
     pub fn among_others(self) -> IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
@@ -88,7 +88,7 @@ impl IncomingImage {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
 
-    /// Burns all parts in order. If `replaces` is true, the first part may replace existing files.
+    /// Unpacks all parts in order. If `replaces` is true, the first part may replace existing files.
     fn burn_parts(
         &mut self,
         root: &UnpackRoot,

@@ -46,7 +46,7 @@ pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     Some(format!("{} has {what}: a machine with this image alone does not boot", tree.display()))
 }
 
-/// Returns the names in a directory; an empty list if the directory does not exist.
+/// Returns the names in a directory. Returns an empty list if the directory does not exist.
 fn list_entries(directory: &Path) -> Vec<String> {
     let listed = fs::read_dir(directory).into_iter().flatten().flatten();
     listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

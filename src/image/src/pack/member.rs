@@ -96,7 +96,7 @@ impl PackedMember<'_> {
         let now = file.metadata()?;
         let same = |of: &Metadata| (of.size(), of.mtime(), of.mtime_nsec());
         if same(&now) != same(self.metadata) {
-            return Err(io::Error::other("it was modified while it was packed"));
+            return Err(io::Error::other("the file was modified while it was packed"));
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl PackedMember<'_> {
         for (name, value) in &self.xattrs {
             let shown = String::from_utf8_lossy(name);
             let name = std::str::from_utf8(name).map_err(|_| {
-                io::Error::other(format!("its extended attribute {shown:?} has a name that is not UTF-8"))
+                io::Error::other(format!("the file's extended attribute {shown:?} has a name that is not UTF-8"))
             })?;
             // Encode it like GNU tar: `=` would end the key.
             let name = name.replace('%', "%25").replace('=', "%3D");
@@ -237,7 +237,7 @@ impl Read for SegmentReader<'_> {
         let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let got = self.file.read_at(&mut buffer[..wanted], self.offset)?;
         if got == 0 && wanted > 0 {
-            return Err(io::Error::other("it was truncated while it was packed"));
+            return Err(io::Error::other("the file was truncated while it was packed"));
         }
         (self.offset, self.left) = (self.offset + got as u64, self.left - got as u64);
         Ok(got)

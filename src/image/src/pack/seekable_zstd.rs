@@ -28,7 +28,7 @@ pub(crate) struct FrameWriter<W> {
     out: W,
     block: Vec<u8>,
     jobs: Sender<CompressJob>,
-    /// Frames that are being compressed, in stream order. Each has the length of its uncompressed block.
+    /// Frames that are being compressed, in stream order, each with the length of its block before compression.
     pending: VecDeque<(usize, Receiver<FrameResult>)>,
     most_pending: usize,
     table: Vec<u8>,

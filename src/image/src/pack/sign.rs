@@ -25,8 +25,8 @@ pub(crate) struct ImageSigner {
 }
 
 impl ImageSigner {
-    /// Reads and unlocks the secret key. The password is read from the environment or, if it is not set there, from the
-    /// terminal.
+    /// Reads and unlocks the secret key. The password is read from the environment variable [`PASSWORD`] or, if this
+    /// variable is not set, from the terminal.
     ///
     /// # Errors
     /// Returns an error if the file is not a secret key, or the password is missing or wrong.
@@ -74,8 +74,8 @@ fn unlock_key(path: &Path, text: &str, password: Option<String>) -> Result<Secre
     opened.context(Phase::Settings, || format!("unlock the secret key {}", path.display()))
 }
 
-/// Returns the password from the environment. Returns `None` if it is not set there, but a terminal is available to ask
-/// for it.
+/// Returns the password from the environment. Returns `None` if the environment does not contain the password, but the
+/// user can be asked for it at a terminal.
 fn read_password(key: &Path) -> Result<Option<String>> {
     match std::env::var(PASSWORD) {
         Ok(password) => Ok(Some(password)),

@@ -1,5 +1,5 @@
-//! Packs a directory as a tar: depth first, names sorted by their bytes, so that the result does not depend on the
-//! order in which the filesystem lists them.
+//! Packs a directory as a tar, depth first. The names in each directory are sorted by their bytes, so that the result
+//! does not depend on the order in which the filesystem lists the names.
 
 use super::member::{PackedKind, PackedMember};
 use super::seekable_zstd::FrameWriter;

@@ -30,7 +30,7 @@ impl Deref for BufferMemory {
     }
 }
 
-/// Owner of a buffer, to which it returns when it is no longer in use.
+/// Owner to which a buffer returns when the buffer is no longer in use.
 pub(crate) trait BufferOwner: Send + Sync {
     fn take_back(&self, buffer: BufferMemory);
 }
@@ -127,7 +127,7 @@ impl BufferOwner for PoolShared {
 
 struct OwnedBuffer {
     buffer: BufferMemory,
-    /// Owner, to which the buffer returns; `None` if it does not belong to a pool.
+    /// Owner to which the buffer returns; `None` if the buffer does not belong to a pool.
     home: Option<Arc<dyn BufferOwner>>,
 }
 
@@ -237,8 +237,8 @@ pub(crate) enum PipeMessage {
     Failed(io::Error),
 }
 
-/// Sending end of a pipe. If it is dropped without [`PipeSender::end`] or [`PipeSender::fail`], for example by a panic, the receiver gets
-/// an error instead of the end of the stream.
+/// Sending end of a pipe. If the sending end is dropped without [`PipeSender::end`] or [`PipeSender::fail`], for
+/// example by a panic, the receiver gets an error instead of the end of the stream.
 pub(crate) struct PipeSender(SenderTarget);
 
 enum SenderTarget {
@@ -292,7 +292,8 @@ impl PipeSender {
         let _ = self.send_message(PipeMessage::End, &StageClock::default());
     }
 
-    /// Ends the stream with an error. The next stage receives the error after all chunks that were sent before.
+    /// Ends the stream with an error. The next stage receives all chunks that were sent before the error, and then the
+    /// error.
     pub(crate) fn fail(self, error: io::Error) {
         let _ = self.send_message(PipeMessage::Failed(error), &StageClock::default());
     }

@@ -39,8 +39,8 @@ const MOST_THREADS: usize = 4;
 /// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.
 pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
-/// Function that receives the first bytes of a stream that is not a tar. If it recognizes the format, such as a disk
-/// image, it returns a specific error.
+/// Function that receives the first bytes of a stream that is not a tar. If the function recognizes the format, such as
+/// a disk image, it returns a specific error.
 pub(crate) type RefusePayload = fn(&[u8]) -> io::Result<()>;
 
 /// Decompresses the stream and sends the output to `sender`, until the end or the first error. `plain` is the expected
@@ -104,7 +104,7 @@ impl StreamDecoder<'_, '_> {
         Ok(())
     }
 
-    /// Returns the format of the frame that begins here; `None` at the end of the stream.
+    /// Returns the format of the frame that begins at the current position; `None` at the end of the stream.
     fn detect_next_format(&mut self) -> io::Result<Option<CompressionFormat>> {
         match self.format {
             Some(CompressionFormat::Xz) => xz::skip_padding(&mut self.input)?,
@@ -193,8 +193,9 @@ impl StreamDecoder<'_, '_> {
         }
     }
 
-    /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this output directly
-    /// before the next block, so that both are contiguous.
+    /// Decodes linked blocks, which refer to the output of earlier blocks. The buffer contains this earlier output
+    /// directly before the free space for the next block, so that the earlier output and the decoded block are
+    /// contiguous.
     fn decode_linked_blocks(&mut self, frame: &Lz4Frame) -> error::DecodeResult<lz4_blocks::ContentTrailer> {
         let mut history = Vec::new();
         loop {

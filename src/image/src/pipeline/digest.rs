@@ -79,7 +79,7 @@ impl Digest {
     }
 }
 
-/// Default for tests of types that contain a digest and do not use it.
+/// Default value of a digest, for tests that create a type with a digest but do not use the digest.
 #[cfg(test)]
 impl Default for Digest {
     fn default() -> Digest {

@@ -94,8 +94,8 @@ impl DigestThread {
 }
 
 impl Download {
-    /// Starts the worker and the threads of the pipeline. With `held_in`, the stream is held in that file, and passed
-    /// to the worker only after its digest matches `promised`.
+    /// Starts the worker and the threads of the pipeline. If `held_in` is specified, the stream is held in that file,
+    /// and is passed to the worker only after the stream's digest matches `promised`.
     ///
     /// # Errors
     /// Returns an error if the worker process cannot be started.
@@ -139,14 +139,14 @@ impl Download {
         Ok(Download { reader, line, digest, told, stages })
     }
 
-    /// Restarts the time measurement, here and in the worker.
+    /// Restarts the time measurement in this process and in the worker.
     pub(crate) fn restart(&self) {
         self.stages.restart();
         self.line.restart();
     }
 }
 
-/// Fetches the stream and sends it to digest and decoder. Ends early if one of them has ended.
+/// Fetches the stream and sends it to digest and decoder. Ends early if the digest thread or the decoder has ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
     told: &DownloadState,

@@ -20,7 +20,7 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock of the reading thread. The thread also records on it the waits for its own output.
+    /// Returns the clock of the reading thread. The thread also records the waits for its own output on this clock.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }
@@ -55,11 +55,11 @@ impl PipelineReader {
         Ok(chunk)
     }
 
-    /// Returns the next `count` bytes as one slice without consuming them; fewer at the end of the stream. Bytes from
+    /// Returns the next `count` bytes (fewer at the end of the stream) as one slice, without consuming them. Bytes from
     /// several chunks are copied into one buffer.
     ///
     /// # Errors
-    /// Returns the error of the previous stage; nothing more can be read after it.
+    /// Returns the error of the previous stage; nothing more can be read after this error.
     pub(crate) fn look_ahead(&mut self, count: usize) -> io::Result<&[u8]> {
         if self.advance()? && self.current.as_ref().is_some_and(|current| current.len() < count) {
             let position = self.position;

@@ -42,8 +42,8 @@ impl ProgressMeter {
         ProgressMeter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
     }
 
-    /// Runs `work`, which processes the next stream. Meanwhile calls the watcher at each interval, and once more when
-    /// `work` has ended.
+    /// Runs `work`, which processes the next stream. Calls the watcher at each interval while `work` runs, and once
+    /// more when `work` has ended.
     pub(crate) fn report_while<T>(
         &mut self,
         told: &DownloadState,

@@ -55,7 +55,8 @@ impl Drop for MappedMemory {
     }
 }
 
-/// Creates memory for a region. Its size is sealed, so that the other process cannot shrink it and cause a SIGBUS here.
+/// Creates memory for a region. The size of the memory is sealed. Otherwise the other process could shrink the memory,
+/// and thereby cause a SIGBUS in this process.
 ///
 /// # Errors
 /// Returns the error of the kernel.

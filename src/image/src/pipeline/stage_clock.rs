@@ -1,4 +1,5 @@
-//! Measures how long each stage of a burn works, and how long it waits for other stages. This shows the bottleneck.
+//! Measures how long each stage works while an image is written, and how long it waits for other stages. The results
+//! show the bottleneck.
 
 use common::sync::lock_mutex;
 use model::install_report::StageShare;
@@ -54,8 +55,8 @@ impl StageClocks {
         StageClocks { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
-    /// Restarts the measurement when the burn begins. Before the burn, the download may have waited until the disks
-    /// were prepared.
+    /// Restarts the measurement when the writing of the image begins. Before that, the download may have waited until
+    /// the disks were prepared.
     pub(crate) fn restart(&self) {
         let now = Instant::now();
         *lock_mutex(&self.began) = now;
@@ -88,7 +89,7 @@ impl StageClocks {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }
 
-    /// Returns the busy time of each stage so far, averaged over its threads.
+    /// Returns the time that each stage was busy so far, averaged over the threads of the stage.
     pub(crate) fn busy(&self) -> Vec<(&'static str, Duration)> {
         self.busy_of(lock_mutex(&self.began).elapsed())
     }
@@ -128,7 +129,7 @@ impl StageClocks {
 #[derive(Debug, Default)]
 pub(crate) struct LoadAverage {
     seconds: f64,
-    /// Sum of percent times seconds for each stage.
+    /// Load in percent multiplied by the duration in seconds, summed over all streams, for each stage.
     sums: Vec<(String, f64)>,
 }
 

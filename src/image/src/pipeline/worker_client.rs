@@ -38,8 +38,8 @@ pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 /// piece.
 pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Placeholder for the download error in messages of the worker. The agent replaces it, because the worker does not
-/// receive the error itself.
+/// Placeholder for the download error in messages of the worker. The agent replaces the placeholder by the error, which
+/// the worker does not receive.
 pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
 /// Worker process, and the receiving end of its output.
@@ -51,7 +51,7 @@ pub(crate) struct DecodeWorker {
     plain: SharedSpan,
     pool: BufferPool,
     lent: Arc<LentBuffers>,
-    /// Error of the download.
+    /// Error of the download, if the download has failed.
     broken: SharedDownloadError,
     stages: StageClocks,
     packet: Vec<u8>,
@@ -97,7 +97,7 @@ impl BufferOwner for WorkerConnection {
 }
 
 impl DecodeWorker {
-    /// Starts a worker process. When it ends, the busy times of its stages are added to `stages`.
+    /// Starts a worker process. When the process ends, the busy times of its stages are added to `stages`.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory, or /proc is missing.
@@ -236,7 +236,7 @@ fn protocol_error() -> io::Error {
     io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
 }
 
-/// Logs a warning on the first call only, because it concerns the kernel and not the image.
+/// Logs a warning on the first call only, because the warning concerns the kernel and not the image.
 fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -26,14 +26,14 @@ pub(crate) trait WorkerOutput {
     /// Returns an error if the receiver is gone.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Adds a chunk to the output. If it is in shared memory, it is not copied.
+    /// Adds a chunk to the output. A chunk in shared memory is not copied.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
     fn content(&mut self, chunk: BufferChunk) -> io::Result<()>;
 
-    /// Sends all output added so far. Called before a wait for input; otherwise the output would reach the receiver
-    /// only after the wait.
+    /// Sends all output added so far. Must be called before each wait for input; otherwise the output would reach the
+    /// receiver only after the wait.
     ///
     /// # Errors
     /// Returns an error if the receiver is gone.
@@ -192,8 +192,8 @@ pub(crate) struct PacketSender {
     /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,
-    /// Offset in the packet of the inline bytes that can still grow; their length is written when they are complete.
-    /// `None` if there are none.
+    /// Offset in the packet at which the inline bytes begin that can still grow. Their length is written into the
+    /// packet when they are complete. `None` if there are no such bytes.
     inline: Option<usize>,
 }
 

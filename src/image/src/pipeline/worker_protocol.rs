@@ -150,7 +150,8 @@ impl WorkerRequest {
 /// Event in a packet from the worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerEvent<'a> {
-    /// First event: the worker is sandboxed. `landlock` is whether Landlock restricts its file access.
+    /// First event, which reports that the worker is sandboxed. `landlock` is `true` if Landlock restricts the worker's
+    /// file access.
     Ready {
         landlock: bool,
     },

@@ -16,7 +16,7 @@ struct FileClusters<'a> {
 /// Converts a qcow2 file, and writes the raw disk image to `to`.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or is damaged, or the writer fails.
+/// Returns an error if the file cannot be read or is damaged, or if the writer fails.
 pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     let mut head = [0; HEADER_BYTES];
     let got = read_at(file, 0, &mut head)?;
@@ -24,8 +24,7 @@ pub(crate) fn unpack_file(file: &File, to: impl Write) -> io::Result<()> {
     convert::convert_clusters(&mut lying, &mut WriterSink::new(to))
 }
 
-/// Reads bytes at an offset until the buffer is full. Returns their number, which is smaller only at the end of the
-/// file.
+/// Reads bytes at an offset until the buffer is full or the file ends. Returns the number of bytes read.
 fn read_at(file: &File, at: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {

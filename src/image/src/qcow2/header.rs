@@ -19,7 +19,7 @@ const COPIED: u64 = 1 << 63;
 const PACKED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 
-/// Sector size, in bytes. The size of a disk must be a multiple of it.
+/// Sector size, in bytes. The size of a disk must be a multiple of the sector size.
 const SECTOR_BYTES: u64 = 512;
 
 const DIRTY: u64 = 1;
@@ -72,7 +72,7 @@ impl Qcow2Header {
             return Err(truncated_header());
         };
         if magic != MAGIC {
-            return Err(invalid_image("it is not a qcow2"));
+            return Err(invalid_image("the data is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
             return Err(invalid_image(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
@@ -126,13 +126,13 @@ impl Qcow2Header {
         1 << (self.cluster_bits - 3)
     }
 
-    /// Returns the number of the cluster of the file that contains this offset.
+    /// Returns the number of the file's cluster that contains this offset.
     pub(crate) fn cluster_at(&self, at: u64) -> u64 {
         at >> self.cluster_bits
     }
 
-    /// Parses an entry of the L1 table. Returns the offset of the L2 table; `None` if all clusters that it would
-    /// describe are zeros.
+    /// Parses an entry of the L1 table. Returns the offset of the L2 table; `None` if there is no L2 table, because all
+    /// clusters of its range contain only zeros.
     ///
     /// # Errors
     /// Returns an error if the entry is invalid.
@@ -212,7 +212,7 @@ fn truncated_header() -> io::Error {
     invalid_image("the qcow2 ends in its header")
 }
 
-/// Parses a big-endian number of `length` bytes at offset `at`; returns `None` if the bytes are too short.
+/// Parses a big-endian number of `length` bytes at offset `at`; returns `None` if there are too few bytes.
 fn parse_number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.get(at..at + length)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }

@@ -130,7 +130,8 @@ impl<W: Write> DiskSink for WriterSink<W> {
     }
 }
 
-/// Sink that discards the disk image, used to check the tables. The vector is the buffer that the sink returns.
+/// Sink that discards the disk image, used to check the tables. The vector is the buffer that [`DiskSink::next_buffer`]
+/// returns.
 pub(crate) struct NullSink(pub Vec<u8>);
 
 impl DiskSink for NullSink {

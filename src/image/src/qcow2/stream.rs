@@ -15,19 +15,19 @@ const MOST_KEPT_BYTES: usize = 32 << 20;
 /// Maximum number of clusters that are still needed according to the tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
-/// Number of clusters with compressed data that are kept because more compressed data may be in them. qemu-img fills
-/// one cluster at a time, and the data may extend into the next one.
+/// Number of clusters with compressed data that are kept because data that is needed later may be in the same cluster.
+/// qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
 const OPEN: usize = 2;
 
 /// File that is read sequentially from its beginning to its end.
 pub(crate) trait SequentialFile {
-    /// Reads bytes until the buffer is full; fewer only at the end of the file.
+    /// Reads bytes until the buffer is full or the file ends.
     ///
     /// # Errors
     /// Returns the error of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Skips this number of bytes, or the rest of the file if it is shorter.
+    /// Skips this number of bytes, or the rest of the file if fewer bytes are left.
     ///
     /// # Errors
     /// Returns the error of the stream.
@@ -78,7 +78,7 @@ impl<S: SequentialFile> StreamClusters<S> {
         self.stream.skip(u64::MAX)
     }
 
-    /// Advances to cluster `to` of the file. Keeps tables and clusters before it that are needed later.
+    /// Advances to cluster `to` of the file. Keeps the skipped tables and clusters that are needed later.
     fn advance_to(&mut self, to: u64) -> io::Result<()> {
         if to < self.next {
             return Err(unordered_error(to));
@@ -172,7 +172,8 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    /// Releases a cluster of the file after its use for cluster `guest` of the disk, if it is not needed again.
+    /// Releases a cluster of the file that was used for cluster `guest` of the disk, if no later cluster of the disk
+    /// needs it.
     fn release_cluster(&mut self, cluster: u64, guest: u64) {
         if self.wanted.get(&cluster).is_none_or(|want| want.last <= guest) {
             self.wanted.remove(&cluster);

@@ -9,12 +9,12 @@ use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Length of the file's beginning that is fetched for the check, in bytes. A cluster is at most 2 MiB long, so this
-/// length covers the first four clusters, and thus the L1 table, which `qemu-img` places in the fourth cluster.
+/// Length of the file's beginning that is fetched for the check, in bytes. `qemu-img` places the L1 table in the fourth
+/// cluster. A cluster is at most 2 MiB long, so this length covers the first four clusters.
 pub const HEAD_BYTES: usize = 8 << 20;
 
-/// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB) they describe an
-/// image of 2 TiB.
+/// Maximum number of L2 tables that are fetched. With the default cluster size of qemu-img (64 KiB), this number of
+/// tables describes an image of 2 TiB.
 const MOST_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;

@@ -42,12 +42,11 @@ pub fn require_tree(head: &[u8]) -> io::Result<()> {
 }
 
 /// Message for a qcow2 if a tree of files is expected.
-const QCOW2_FOR_TREE: &str =
-    "it is a qcow2; use a layout with image: true on the target disk, or burn it to a disk with --overwrite";
+const QCOW2_FOR_TREE: &str = "it is a qcow2; use a layout with image: true on the target disk, or write it to a disk with `image burn --overwrite`";
 
 /// Message for a raw disk image if a tree of files is expected.
-const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or burn it \
-                             to a disk with --overwrite";
+const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or write it \
+                             to a disk with `image burn --overwrite`";
 
 fn tar_for_disk(name: &str) -> String {
     format!(
@@ -57,7 +56,7 @@ fn tar_for_disk(name: &str) -> String {
 }
 
 /// Returns whether these are the first bytes of a partitioned disk. A tar is recognized by its magic number and
-/// excluded, because its first header may look like an MBR.
+/// excluded, because the first header of a tar may look like an MBR.
 pub(super) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
@@ -131,8 +130,8 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the GPT of an image in advance: it must fit the disk, contain the required partitions, and not contain UUIDs
-/// of other disks.
+/// Checks the GPT of an image before the image is written. The GPT must fit the disk, contain the required partitions,
+/// and not contain UUIDs of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
     let fitted =
@@ -181,8 +180,8 @@ pub(super) fn rejection(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns the error for an image that is longer than the disk. `needed` is the disk size according to its partition
-/// table, in bytes.
+/// Returns the error for an image that is longer than the disk. `needed` is the disk size for which the image's
+/// partition table was created, in bytes.
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
     let needed =
@@ -206,8 +205,9 @@ struct MbrEntry {
     end: u64,
 }
 
-/// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. A boot sector of FAT
-/// has the same signature, but its code at the offsets of the boot flags rarely has valid values.
+/// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
+/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, it contains code, which
+/// rarely has the values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

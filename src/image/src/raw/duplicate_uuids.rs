@@ -1,5 +1,5 @@
 //! Checks for duplicate UUIDs of a raw image. All disks to which the same image is written have the same UUIDs. If
-//! another disk with this image is still attached, a mount by UUID may find the wrong disk.
+//! another disk to which this image was written is still attached, a mount by UUID may find the wrong disk.
 
 use super::detect::rejection;
 use model::device::DevicePath;

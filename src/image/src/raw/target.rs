@@ -30,7 +30,7 @@ pub struct TargetDisk {
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// Largest end offset of the data written so far, over all starts of the burn.
+    /// Largest end offset of the data written so far, in all attempts to write the image.
     written_to: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl RawTarget {
         }
         let (size_bytes, sector_bytes) = (metadata.len(), FILE_SECTOR_BYTES);
         if !metadata.is_file() || !size_bytes.is_multiple_of(u64::from(sector_bytes)) {
-            let why = "it is neither a disk nor a file whose length is a multiple of 512 bytes";
+            let why = "the path is neither a disk nor a file whose length is a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
         // Opened without O_DIRECT: some filesystems do not support it, or require larger sectors than those assumed
@@ -94,7 +94,7 @@ impl RawTarget {
             .map_err(|error| self.io_error("write", bytes.len() as u64, offset, &error))
     }
 
-    /// Zeroes unverified data that an earlier start of the burn has written after the end of the image.
+    /// Zeroes unverified data that an earlier attempt to write the image has left after the end of the image.
     pub(crate) fn zero_after_image(&self, image_bytes: u64) -> io::Result<()> {
         let end = self.written_to.load(Ordering::Relaxed);
         let mut at = image_bytes.next_multiple_of(u64::from(self.disk.sector_bytes));
@@ -106,7 +106,7 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Zeroes a range of whole sectors, with a command of the disk if it supports one, otherwise by writing zeros.
+    /// Zeroes a range of whole sectors: with a zeroing command if the disk supports one, otherwise by writing zeros.
     pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = block_device::zero_range(&self.file, range.start, length).or_else(|error| match error {

@@ -1,5 +1,5 @@
-//! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written by a command of
-//! the disk.
+//! Writes a stream to a disk with direct I/O and several writes in flight. Runs of zeros are written with a zeroing
+//! command of the disk.
 
 use super::detect::{self, ImageRequirements};
 use super::target::{AlignedBuffer, RawTarget};
@@ -19,15 +19,15 @@ pub const HEAD_BYTES: usize = 1 << 20;
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// Number of buffers, 8 MiB in total.
 const BUFFERS: usize = 8;
-/// Number of writer threads, and thus of writes in flight.
+/// Number of writer threads, which is also the number of writes in flight.
 const WRITERS: usize = 4;
 
 /// Granularity of runs of zeros, in bytes. Shorter runs are written as data, because a zeroing command costs more than
 /// writing a few zeros.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Maximum length of one zeroing ioctl, in bytes. An ioctl cannot be interrupted, and several threads can issue short
-/// ones in parallel.
+/// Maximum length of one zeroing ioctl, in bytes. The length is limited because an ioctl cannot be interrupted, and
+/// because several threads can issue short ioctls in parallel.
 pub(super) const ZEROS_BYTES: u64 = 256 << 20;
 
 /// Image that was written except for its first MiB and the disk's last sector, which are held back.
@@ -35,7 +35,7 @@ pub struct HeldBackImage<'t> {
     target: &'t RawTarget,
     head: AlignedBuffer,
     head_bytes: usize,
-    /// Data for the last sector; if `None`, it remains zero.
+    /// Data for the last sector of the disk; if `None`, that sector remains zero.
     tail: Option<AlignedBuffer>,
     /// Length of the whole image, in bytes.
     pub bytes: u64,
@@ -45,8 +45,8 @@ pub struct HeldBackImage<'t> {
 /// no old content remains in the range of the image.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if the image is rejected, is longer than the disk, or the disk cannot
-/// be written.
+/// Returns the error of the stream, or an error if the image is rejected or is longer than the disk, or if the disk
+/// cannot be written.
 pub fn write_image<'t>(
     mut stream: PipelineReader,
     target: &'t RawTarget,
@@ -98,7 +98,7 @@ fn fill_from_stream(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Resul
 
 /// Job of a writer thread.
 enum WriterJob {
-    /// Writes these ranges (`parts`) of a buffer. The buffer's first byte belongs to `offset` of the disk.
+    /// Writes these ranges (`parts`) of a buffer. The buffer's first byte belongs at `offset` on the disk.
     Write {
         buffer: AlignedBuffer,
         offset: u64,
@@ -163,8 +163,8 @@ fn run_job(job: WriterJob, target: &RawTarget, empty: &mpsc::Sender<AlignedBuffe
     }
 }
 
-/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because they
-/// belong to the same stage.
+/// Splits the stream into jobs for the writers. Waits for the writers are not recorded on the clock, because the
+/// writers belong to the same stage.
 fn dispatch_jobs(
     stream: &mut PipelineReader,
     target: &RawTarget,
@@ -212,7 +212,7 @@ fn dispatch_jobs(
     }
 }
 
-/// Replaces the first sector of `from` by zeros and returns its data.
+/// Replaces the first sector of `from` by zeros, and returns the data that the sector contained.
 fn hold_back_sector(from: &mut [u8], target: &RawTarget) -> AlignedBuffer {
     let mut sector = AlignedBuffer::new(target.disk.sector_bytes as usize);
     let length = sector.len();
@@ -253,7 +253,7 @@ impl WriterQueue {
 /// Content of a filled buffer.
 #[derive(Debug, Default, PartialEq)]
 struct FilledBuffer {
-    /// Number of bytes in the buffer. If it is not full, the stream has ended.
+    /// Number of bytes in the buffer. If the buffer is not full, the stream has ended.
     bytes: usize,
     /// Ranges with data to write; no two are adjacent.
     parts: Vec<Range<usize>>,

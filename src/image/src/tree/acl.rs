@@ -42,20 +42,21 @@ pub(crate) fn remove_inherited(directory: impl AsFd, name: &OsStr) -> Result<(),
     })
 }
 
-/// Returns a path in /proc to the name in an open directory, since Linux before 6.13 does not have getxattrat(2). The
-/// magic link in /proc refers to exactly this directory.
+/// Returns a path in /proc for a name in an open directory. Such a path is needed because Linux before 6.13 does not
+/// have getxattrat(2). The magic link in /proc refers to exactly this directory.
 fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())).join(name)
 }
 
-/// Tag (`ACL_USER_OBJ` and so on in linux/posix_acl.h), id and permissions, in the order that the kernel requires.
+/// Entry of an ACL: tag (`ACL_USER_OBJ` and so on in linux/posix_acl.h), id and permissions. Sorted entries are in the
+/// order that the kernel requires.
 type AclEntry = (u16, u32, u16);
 
 const NO_ID: u32 = u32::MAX;
 
-/// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records, unless the member also has them as
-/// extended attributes. Returns a message for each ACL that is not supported. An ACL with a user name instead of an id
-/// is not supported, because the image's list of users is not available here.
+/// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records. If the member also has an ACL as an
+/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. An ACL
+/// with a user name instead of an id is not supported, because the image's list of users is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
@@ -84,8 +85,8 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
     lost
 }
 
-/// Returns the permission bits that stat(2) shows for a file with this ACL: the mask's permissions in place of the
-/// group's. The mode in headers of bsdtar contains the permissions of the group instead.
+/// Returns the permission bits that stat(2) shows for a file with this ACL: the group bits contain the permissions of
+/// the mask. In the mode that bsdtar writes into headers, the group bits contain the permissions of the group.
 fn mode_with_acl(entries: &[AclEntry]) -> u32 {
     let may = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| u32::from(entry.2));
     may(1).unwrap_or(0) << 6 | may(16).or(may(4)).unwrap_or(0) << 3 | may(32).unwrap_or(0)

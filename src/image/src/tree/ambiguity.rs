@@ -1,12 +1,12 @@
 //! Rejects members if tar readers disagree on their name, or on their extent (the length of their data in the archive).
 //! Otherwise the content that one tar reader has checked may not be the content that another tar reader unpacks.
 //!
-//! | ambiguous claims | GNU tar, libarchive, Python and other readers |
+//! | ambiguous declarations | GNU tar, libarchive, Python and other readers |
 //! |---|---|
 //! | PAX `size` and the size in the header | use either of them; some ignore a `size` of 0 |
 //! | records in a global header | apply them or ignore them |
 //! | a record twice, or without a value | use the first record, the last record, or the field of the header |
-//! | PAX `path` and a long name of GNU | use the one that comes first, the one that comes last, or always the same of the two |
+//! | PAX `path` and a long name of GNU | use the first name, the last name, or always the name in one of the formats |
 //! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
 //! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none; some end the archive there |
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
@@ -130,10 +130,10 @@ impl MemberClaims<'_> {
         has_nul.then(|| "the member's name has a zero byte".to_owned())
     }
 
-    /// Returns whether tar readers use different names for a sparse file. Of the records `GNU.sparse.name` and `path`,
-    /// Python uses the last one, and other readers always use `GNU.sparse.name`. A `path` after `GNU.sparse.name` is
-    /// accepted only if it is the placeholder that GNU tar writes if the name is not ASCII or too long for the header,
-    /// because the placeholder cannot be confused with the name of another member.
+    /// Returns whether tar readers use different names for a sparse file. If a file has the records `GNU.sparse.name`
+    /// and `path`, Python uses whichever comes last, and other readers use `GNU.sparse.name`. A `path` after
+    /// `GNU.sparse.name` is accepted only if it is the placeholder of GNU tar, which cannot be confused with the name
+    /// of another member. GNU tar writes the placeholder if the name is not ASCII or too long for the header.
     fn has_ambiguous_sparse_path(&self) -> bool {
         let position = |key: &str| self.records.iter().position(|(own, _)| own == key.as_bytes());
         let (Some(name), Some(path)) = (position("GNU.sparse.name"), position("path")) else { return false };
@@ -192,8 +192,8 @@ impl MemberClaims<'_> {
         })
     }
 
-    /// Returns the reason if the size in the header differs from that in the PAX records. A size beyond 8 GiB does not
-    /// fit into the header, which then contains 0 or the largest number instead.
+    /// Returns the reason if the size in the header differs from the size in the PAX records. If the size is too large
+    /// for the header (8 GiB or more), the header must contain 0 or the largest number that fits.
     fn size_disagreement(&self) -> Option<String> {
         let size = self.records.parse_number("size").ok().flatten()?;
         let is_placeholder = size > MAXIMUM_OCTAL_SIZE && [0, MAXIMUM_OCTAL_SIZE].contains(&self.header_size);
@@ -208,8 +208,8 @@ impl MemberClaims<'_> {
 }
 
 /// Returns whether a path is the placeholder that GNU tar writes for a sparse file with this name:
-/// `%d/GNUSparseFile.%p/%f`, in which `%d` and `%f` are directory and file name of the name, and `%p` is the process
-/// ID. GNU tar truncates it after [`PLACEHOLDER_SIZE`] bytes.
+/// `%d/GNUSparseFile.%p/%f`, in which `%d` is the directory part of the name, `%f` is the last component of the name,
+/// and `%p` is the process ID. GNU tar truncates the placeholder after [`PLACEHOLDER_SIZE`] bytes.
 fn is_sparse_placeholder(path: &[u8], name: &[u8]) -> bool {
     let (directory, file_name) = match name.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&name[..slash], &name[slash + 1..]),
@@ -237,8 +237,8 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Parses a numeric field of a header. Writers such as .NET's leave the field of a zero empty, and all tar readers read it
-/// as zero.
+/// Parses a numeric field of a header. Some writers, such as that of .NET, write an empty field for zero, and all tar
+/// readers parse an empty field as zero.
 ///
 /// # Errors
 /// Returns an error if tar readers parse the field differently.

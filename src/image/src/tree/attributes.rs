@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use xattr::FileExt;
 
-/// Sets the attributes of an open file or directory. All its content must have been written before.
+/// Sets the attributes of an open file or directory, whose content must already have been written completely.
 ///
 /// # Errors
 /// Returns an error that names the attribute.

@@ -1,5 +1,5 @@
-//! A name in an open directory below the root of a burn, and the operations that create, replace or remove the file
-//! with this name. If the name belongs to a symlink, it is never followed.
+//! A name in an open directory below the root to which an image is unpacked, and the operations that create, replace or
+//! remove the file with this name. A symlink with this name is never followed.
 
 use super::acl;
 use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
@@ -37,13 +37,13 @@ impl RootEntry<'_> {
         self.directory.merged
     }
 
-    /// Returns the root of the burn.
+    /// Returns the root directory to which the image is unpacked.
     pub(crate) fn root(&self) -> &UnpackRoot {
         self.root
     }
 
-    /// Records that the burn creates this name. With `as_directory`, does nothing if the directory already exists,
-    /// because then the burn does not create it.
+    /// Records that this name is created by unpacking the image. If `as_directory` is set and the directory already
+    /// exists, does nothing, because an existing directory is not created again.
     ///
     /// # Errors
     /// Returns an error if too many names are recorded.
@@ -82,7 +82,7 @@ impl RootEntry<'_> {
         self.replace_with(|| symlinkat(OsStr::from_bytes(target), self.parent(), self.name.as_os_str()))
     }
 
-    /// Creates a hard link to `source`, even if that is a symlink.
+    /// Creates a hard link to `source`. If `source` is a symlink, the hard link refers to the symlink itself.
     pub(crate) fn make_hard_link(&self, source: &RootEntry) -> io::Result<()> {
         let link = || {
             let (from, to) = (source.name.as_os_str(), self.name.as_os_str());
@@ -164,7 +164,7 @@ impl RootEntry<'_> {
         }
     }
 
-    /// Calls `make`, which creates the name and fails if it exists. If the name exists, removes the existing file or
+    /// Calls `make`, which creates the name and fails if the name exists. In that case, removes the existing file or
     /// empty directory and calls `make` again, since a later member replaces an earlier one.
     fn replace_with<T>(&self, make: impl Fn() -> Result<T, Errno>) -> io::Result<T> {
         match make() {

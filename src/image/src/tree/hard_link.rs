@@ -1,5 +1,5 @@
-//! Creates hard links, or copies if a hard link is not possible: between filesystems, on FAT, and beyond the maximum
-//! number of links.
+//! Creates hard links. Creates a copy instead if a hard link is not possible: across filesystems, on FAT, or if the
+//! file already has the maximum number of links.
 
 use super::attributes::{is_fat, set_by_name, set_on_file};
 use super::dirfd::RootEntry;
@@ -16,8 +16,8 @@ use xattr::FileExt;
 /// the caller must then create a copy.
 ///
 /// # Errors
-/// Returns an error if the source is missing or the kernel does not allow a hard link to it, or the error of the
-/// filesystem.
+/// Returns the error of the filesystem, or an error if the source is missing or the kernel does not allow a hard link
+/// to the source.
 pub(crate) fn try_hard_link(source: &RootEntry, place: &RootEntry) -> io::Result<bool> {
     let Err(error) = place.make_hard_link(source) else { return Ok(true) };
     match error.raw_os_error().map(Errno::from_raw) {

@@ -1,6 +1,6 @@
 //! Limits the work that an image may cause. A few compressed bytes can expand to millions of headers, and each header
-//! costs as much work as that of a real file. Therefore the number of header blocks is limited in proportion to the
-//! length of the image.
+//! causes as much work as the header of a real file. Therefore the number of header blocks is limited in proportion to
+//! the length of the image.
 
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
@@ -18,8 +18,8 @@ pub(crate) struct HeaderBudget {
 }
 
 impl HeaderBudget {
-    /// Returns the number of header blocks that the current part may have. `fetched_bytes` is the number of its
-    /// compressed bytes fetched so far.
+    /// Returns the number of header blocks that the current part may have. `fetched_bytes` is the number of compressed
+    /// bytes of this part that were fetched so far.
     pub(crate) fn left(&self, fetched_bytes: u64) -> u64 {
         let paid = self.fetched_bytes.saturating_add(fetched_bytes).saturating_mul(PER_BYTE);
         FREE.saturating_add(paid).saturating_sub(self.blocks)

@@ -12,9 +12,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemberFrame {
-    /// First frame, if the stream is accepted: it does not begin like a disk image.
+    /// First frame if the worker accepts the stream, because the stream does not begin like a disk image.
     Accepted,
-    /// First frame, if the stream is rejected. Contains the reason.
+    /// First frame if the worker rejects the stream. Contains the reason.
     Refused,
     Member,
     /// Next part of the content of the current member.
@@ -48,7 +48,7 @@ pub(crate) const MOST_BYTES: usize = 8 << 20;
 pub(crate) struct ParseProgress {
     /// Number of bytes of the tar parsed so far.
     pub position: u64,
-    /// Number of header blocks so far.
+    /// Number of header blocks parsed so far.
     pub blocks: u64,
 }
 
@@ -59,7 +59,7 @@ impl MemberFrame {
         [self as u8, a, b, c, d]
     }
 
-    /// Decodes the head of a frame into type and length; returns `None` if it is invalid.
+    /// Decodes the head of a frame into type and length; returns `None` if the head is invalid.
     pub(crate) fn decode_head(head: &[u8]) -> Option<(MemberFrame, usize)> {
         let mut words = PacketParser(head);
         let kind = words.take_u8()?;
@@ -125,8 +125,8 @@ pub(crate) fn encode_member(member: &TarMember, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Decodes a member, and returns it with the length of its content; returns `None` if it is invalid or a tar could not
-/// contain it.
+/// Decodes a member, and returns it with the length of its content; returns `None` if the member is invalid or could
+/// not occur in a tar.
 pub(crate) fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)> {
     let path = words.take_text()?.to_vec();
     let (mode, uid, gid, nanoseconds) =

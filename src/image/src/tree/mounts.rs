@@ -1,5 +1,5 @@
-//! Filesystems that are or will be mounted below the root. Counts the files of the image that they hide, and lists
-//! files that could not be created because a directory has their name.
+//! Filesystems that are or will be mounted below the root. Counts the files of the image that these filesystems hide,
+//! and lists files that could not be created because a directory of the same name exists.
 
 use super::header_budget::HeaderBudget;
 use model::install_report::HiddenFiles;
@@ -11,13 +11,13 @@ const NAMED: usize = 10;
 /// Mount points below the root, as paths in the installed system, such as `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MountsBelow<'a> {
-    /// Preserved filesystems that are mounted after the burn, and then hide files of the image.
+    /// Preserved filesystems that are mounted after the image was unpacked, and then hide files of the image.
     pub hidden: &'a [String],
-    /// Preserved filesystems that are mounted during the burn. Files of the image are added to these filesystems, and
-    /// replace files of the same name.
+    /// Preserved filesystems that are mounted while the image is unpacked. Files of the image are added to these
+    /// filesystems, and replace files of the same name.
     pub merged: &'a [String],
-    /// Filesystems that this run has created, and that are mounted during the burn. If the burn starts over, files of
-    /// the image are removed from them.
+    /// Filesystems that this run has created, and that are mounted while the image is unpacked. If unpacking starts
+    /// over, files of the image are removed from these filesystems.
     pub fresh: &'a [String],
 }
 
@@ -25,7 +25,7 @@ pub struct MountsBelow<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileConflicts {
     pub files: u64,
-    /// Paths of the first of these files.
+    /// Paths of the first files that could not be created.
     pub first: Vec<String>,
 }
 
@@ -57,8 +57,8 @@ impl<'a> HiddenFileCounter<'a> {
         HiddenFileCounter { work: HeaderBudget::default(), beneath, hidden, merged: relative_paths(beneath.merged) }
     }
 
-    /// Counts a member that is not a directory. If it is below several mount points, it is counted only for the deepest
-    /// one.
+    /// Counts a member that is not a directory. A member below several mount points is counted only for the deepest
+    /// mount point.
     pub(crate) fn count_file(&mut self, path: &Path) {
         let depth = |mount_point: &Path| mount_point.components().count();
         let covers = |mount_point: &Path| path != mount_point && path.starts_with(mount_point);
@@ -70,7 +70,7 @@ impl<'a> HiddenFileCounter<'a> {
         }
     }
 
-    /// Returns the number of hidden files for each mount point in [`MountsBelow::hidden`], in the same order.
+    /// Returns the number of hidden files for each mount point in [`MountsBelow::hidden`], in the order of that list.
     pub(crate) fn finish(self) -> Vec<HiddenFiles> {
         let files = self.hidden.into_iter().map(|(_, files)| files);
         self.beneath.hidden.iter().zip(files).map(|(path, files)| HiddenFiles { path: path.clone(), files }).collect()

@@ -1,4 +1,5 @@
-//! Set of the names that a layer, or a burn among existing files, has created. Its memory is bounded.
+//! Set of the names that one layer has created, or that one image has created among existing files. The memory of the
+//! set is bounded.
 
 use super::remove_tree::DirectoryEntry;
 use std::collections::HashSet;
@@ -6,8 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 /// Maximum number of names, about 1.8 million. The number of slots of the hash table is a power of two, and seven
-/// eighths of the slots can be used. With this number of names the table takes 19 MiB, and while it grows to this size
-/// 28 MiB. With one more name it would take 38 MiB, and 57 MiB while growing.
+/// eighths of the slots can be used. With this number of names, the table takes 19 MiB, and took 28 MiB while it was
+/// growing to this size. With one more name, the table would take 38 MiB, and 57 MiB while it is growing.
 const MOST: usize = (2 << 20) / 8 * 7;
 
 /// Hashes of directory (device and inode number) and name. Only hashes of eight bytes are stored, since there may be a

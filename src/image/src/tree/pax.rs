@@ -40,7 +40,7 @@ impl PaxRecords {
     }
 
     /// Combines these records of a member with the global records. A member's record overrides the global record with
-    /// the same key; an empty record removes it.
+    /// the same key. An empty record of the member thus removes the global record.
     pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;

@@ -1,5 +1,5 @@
-//! Capacity of the filesystems below the root. An image that exceeds it is a mistake or a decompression bomb, and is
-//! rejected before the filesystems are full.
+//! Capacity of the filesystems below the root. An image that exceeds this capacity is a mistake or a decompression
+//! bomb, and is rejected before the filesystems are full.
 
 use nix::sys::stat::FileStat;
 use nix::sys::statfs::fstatfs;
@@ -18,10 +18,10 @@ pub(crate) struct TargetCapacity {
 }
 
 impl TargetCapacity {
-    /// Adds the filesystem that contains a directory, if it is new.
+    /// Adds the filesystem that contains a directory, unless this filesystem was already added.
     ///
     /// # Errors
-    /// Returns an error if its size cannot be determined.
+    /// Returns an error if the size of the filesystem cannot be determined.
     pub(crate) fn add_filesystem(&mut self, directory: impl AsFd, stat: &FileStat) -> io::Result<()> {
         if self.seen.iter().all(|(device, _)| *device != stat.st_dev) {
             let filesystem = fstatfs(directory)?;

@@ -15,12 +15,12 @@ pub(crate) type DirectoryEntry<'a> = ((u64, u64), &'a CStr);
 
 /// Rules and counters of one removal.
 pub(crate) struct TreeRemoval<'a> {
-    /// Function that returns `true` for entries that must not be removed. If such an entry is a directory, its content
-    /// is removed nevertheless, except for entries for which the function also returns `true`.
+    /// Function that returns `true` for entries that must not be removed. If such an entry is a directory, the function
+    /// is called for each entry in this directory, and only entries for which it returns `false` are removed.
     pub stays: &'a dyn Fn(DirectoryEntry) -> bool,
     /// Device and inode numbers of directories that are not entered, even if they are not mount points.
     pub closed: &'a [(u64, u64)],
-    /// Number of non-empty mount points and closed directories found.
+    /// Number of non-empty directories that were not entered, because they are mount points or listed in `closed`.
     pub closed_met: u64,
     /// Number of names that were examined, but not removed.
     pub stayed: u64,

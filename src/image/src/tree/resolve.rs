@@ -26,8 +26,8 @@ pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. With `make`, missing directories are created with mode 0755. If `path` leads through
-/// a file or symlink on a preserved filesystem, a directory replaces it.
+/// Opens the directory at `path`. If `make` is set, missing directories are created with mode 0755, and each file or
+/// symlink on a preserved filesystem that `path` leads through is replaced by a directory.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.

@@ -1,5 +1,5 @@
-//! Rollback for a burn that fails or starts over. The unpacked files were not verified completely, so none of them may
-//! remain on the filesystems made by this run.
+//! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not verified
+//! completely, so none of them may remain on the filesystems made by this run.
 
 use super::remove_tree::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use xattr::FileExt;
 
 /// State of a directory before the image is unpacked. The directory is the root of a filesystem, its `lost+found`, or
-/// the parent of a mount point. It is held open, so that its inode number is not reused.
+/// the parent of a mount point. The directory is held open, so that its inode number is not reused.
 pub(crate) struct DirectorySnapshot {
     directory: File,
     was: FileStat,

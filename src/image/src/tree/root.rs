@@ -1,5 +1,5 @@
-//! Root directory of a burn. No path, symlink or hard link leads out of this directory, because every path is resolved
-//! as if it were the root of the filesystem, as with chroot(2).
+//! Root directory to which an image is unpacked. No path, symlink or hard link leads out of this directory, because
+//! every path is resolved as if it were the root of the filesystem, as with chroot(2).
 
 use super::acl;
 use super::dirfd::RootEntry;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 /// Maximum number of cached directories. When it is reached, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
-/// Root directory of a burn.
+/// Root directory to which an image is unpacked.
 pub(crate) struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
@@ -37,7 +37,7 @@ pub(crate) struct UnpackRoot {
     space: RefCell<TargetCapacity>,
     /// Cost of operations other than creating members, expressed as the number of header blocks with the same cost.
     worked: Cell<u64>,
-    /// Names created by this burn, if all other files below the root belong to another owner.
+    /// Names created by unpacking this image, if all other files below the root belong to another owner.
     ours: Option<RefCell<NameSet>>,
 }
 
@@ -47,16 +47,16 @@ pub(super) struct ResolvedDirectory {
     pub identity: (u64, u64),
     /// Whether the directory is on a preserved filesystem.
     pub merged: bool,
-    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem, the owner
-    /// intends that files inherit ACLs, so they are not removed.
+    /// Whether new files in the directory inherit ACLs that must be removed. On a preserved filesystem, inherited ACLs
+    /// are not removed, because the owner has set the default ACL on purpose.
     pub leaves_acls: bool,
 }
 
 /// Returns the path of a member below the root, without leading `/` and `.`; empty for the root itself.
 ///
 /// # Errors
-/// Returns an error if the path contains `..` or a zero byte. Well-formed archives do not contain such paths, so they
-/// are rejected instead of corrected.
+/// Returns an error if the path contains `..` or a zero byte. Such paths are rejected instead of corrected, because
+/// well-formed archives do not contain them.
 pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     let mut inside = PathBuf::new();
     for component in path.split(|byte| *byte == b'/') {
@@ -97,7 +97,7 @@ impl UnpackRoot {
         ours.borrow_mut().insert((directory, &CString::new(name.as_bytes())?))
     }
 
-    /// Returns whether the root is empty, except for an empty `lost+found`, as on a new filesystem.
+    /// Returns whether the root is empty or contains only an empty `lost+found`, as on a new filesystem.
     ///
     /// # Errors
     /// Returns an error if the root cannot be read.
@@ -131,7 +131,7 @@ impl UnpackRoot {
         UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Returns whether an entry belongs to another owner, because it was not created by this burn.
+    /// Returns whether an entry belongs to another owner, because it was not created by unpacking this image.
     pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }
@@ -146,8 +146,8 @@ impl UnpackRoot {
         self.worked.set(self.worked.get() + blocks);
     }
 
-    /// Adds the cost of names that were only examined. Examining a name costs a fraction of creating one, and an
-    /// existing directory can have many names.
+    /// Adds the cost of names that were only examined. Examining a name costs only a fraction of creating a name, but
+    /// must be counted, because an existing directory can have many names.
     pub(super) fn add_looked_at(&self, names: u64) {
         self.add_work(names / 4);
     }

@@ -7,7 +7,8 @@ use super::pax::PaxRecords;
 use std::io::{self, Read};
 use tar::GnuSparseHeader;
 
-/// Maximum number of segments of one file, which take 4 MiB of memory. Files of OS images have far fewer.
+/// Maximum number of segments of one file. This number of segments takes 4 MiB of memory. Files of OS images have far
+/// fewer.
 const MOST_SEGMENTS: usize = 1 << 18;
 
 const BLOCK: u64 = 512;
@@ -79,11 +80,11 @@ impl SparseMap {
         SparseMap::new(pair_segments(&numbers)?, file_size, data_size)
     }
 
-    /// Reads a map of format 1.0: decimal numbers, one per line, before the data, padded to a whole block. `data_size`
-    /// includes the length of the map.
+    /// Reads a map of format 1.0, which precedes the data: decimal numbers, one per line, padded to a whole block.
+    /// `data_size` includes the length of the map.
     ///
     /// # Errors
-    /// Returns an error if the map is inconsistent or does not end.
+    /// Returns an error if the map is inconsistent or is not terminated.
     pub(crate) fn read_lines(stream: &mut impl Read, file_size: u64, data_size: u64) -> io::Result<SparseMap> {
         let mut lines =
             DecimalLines { stream, block: [0; BLOCK as usize], at: BLOCK as usize, read: 0, limit: data_size };
@@ -103,8 +104,8 @@ impl SparseMap {
 /// follows.
 ///
 /// # Errors
-/// Returns an error if a number is invalid, there are too many segments, or segments follow an empty segment, at which
-/// other tar readers stop.
+/// Returns an error if a number is invalid, there are too many segments, or further segments follow an empty segment
+/// (other tar readers stop at an empty segment).
 pub(crate) fn add_segments(
     segments: &mut Vec<(u64, u64)>,
     pieces: &[GnuSparseHeader],

@@ -172,7 +172,8 @@ impl MemberReceiver {
     }
 
     /// Stores the progress reported by the worker, and checks the limits. `headers` is the minimum number of headers
-    /// that the worker must have parsed since its last report, because it cannot send members that it has not parsed.
+    /// that the worker must have parsed since its last report, because the worker cannot send members that it has not
+    /// parsed.
     fn update_progress(&mut self, reached: ParseProgress, headers: u64) -> io::Result<()> {
         let ParseProgress { position, blocks } = self.reached;
         let least = position.saturating_add(headers * BLOCK);

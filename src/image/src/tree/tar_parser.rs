@@ -29,7 +29,8 @@ const GLOBAL_BYTES: usize = 64 * 1024;
 /// blocks.
 type QueryLimits<'a> = Box<dyn FnMut() -> io::Result<[u64; 2]> + 'a>;
 
-/// Parser of a tar. Reading from it, or [`Self::next_chunk`], returns the content of the current member.
+/// Parser of a tar. Reading from the parser, or calling [`Self::next_chunk`], returns the content of the current
+/// member.
 pub(crate) struct TarParser<'a> {
     stream: PipelineReader,
     /// Function that returns the current limits. It is called when a limit is exceeded, because the limit may have been
@@ -41,10 +42,10 @@ pub(crate) struct TarParser<'a> {
     left: u64,
     padding: u64,
     global: PaxRecords,
-    /// Size of the global records in memory, in blocks. It is added to the cost of each member, because the global
-    /// records are searched for each member.
+    /// Size of the global records in memory, in blocks. This size is added to the cost of each member, because the
+    /// global records are searched for each member.
     global_blocks: u64,
-    /// Number of header blocks so far, and the limit on it (`most_blocks`).
+    /// Number of header blocks so far, and the limit on this number (`most_blocks`).
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,

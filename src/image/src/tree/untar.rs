@@ -37,7 +37,7 @@ pub(crate) struct UnpackResult {
 /// Unpacks all members. Later members replace earlier ones and existing files. Only a directory of a preserved
 /// filesystem is not replaced; this is recorded as a conflict. Each member that is not a directory is passed to
 /// `counter`. In a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of
-/// the download; the number of bytes fetched so far limits the number of header blocks.
+/// the download, which contains the number of bytes fetched so far. This number limits the number of header blocks.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
@@ -90,7 +90,7 @@ struct Unpacker<'a, 'b> {
 struct DirectoryAttributes {
     /// Attributes by path. A directory precedes the directories in it.
     by_path: BTreeMap<PathBuf, MemberAttributes>,
-    /// Approximate memory use, in bytes.
+    /// Approximate memory use of the attributes, in bytes.
     bytes: usize,
 }
 

@@ -46,8 +46,8 @@ impl Whiteout {
     }
 }
 
-/// Names that one layer has created. The whiteouts of this layer do not remove them, regardless of the order in the
-/// tar.
+/// Names that one layer has created. The whiteouts of this layer do not remove these names, regardless of the order in
+/// the tar.
 #[derive(Default)]
 pub(crate) struct LayerNames {
     brought: NameSet,
@@ -57,13 +57,14 @@ impl LayerNames {
     /// Records that this layer has created a name.
     ///
     /// # Errors
-    /// Returns an error if there are too many.
+    /// Returns an error if too many names are recorded.
     pub(crate) fn record_name(&mut self, place: &RootEntry) -> io::Result<()> {
         let name = CString::new(place.name.as_bytes())?;
         self.brought.insert((place.parent_identity(), &name))
     }
 
-    /// Removes the directory at `place` with its content, if there is one, so that a file of this layer can replace it.
+    /// If there is a directory at `place`, removes the directory with its content, so that a file of this layer can
+    /// replace it.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.

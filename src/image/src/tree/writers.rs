@@ -31,7 +31,7 @@ const OPEN_FILES: usize = 512;
 /// Cost of creating and finishing a file, expressed as the number of bytes that can be written in the same time.
 const COST_OF_A_FILE: u64 = 16 * 1024;
 
-/// New open file. It is closed when the last job that refers to it is done.
+/// New open file. The file is closed when the last job that refers to it is done.
 pub(crate) struct OpenedFile {
     pub file: File,
     /// Path below the root, for error messages.
@@ -91,7 +91,7 @@ pub(crate) struct WriterPool {
     batch: JobBatch,
     /// Number of finished files in the current batch.
     files: usize,
-    /// Size of the finished files in the current batch.
+    /// Memory that the jobs in the current batch take, in bytes: content, paths and attributes.
     bytes: usize,
     /// Whether the current file is incomplete. All jobs of a file are sent to the same writer.
     within: bool,
@@ -132,8 +132,8 @@ impl WriterPool {
         self.add_job(WriteJob::Write { to: to.clone(), offset, bytes })
     }
 
-    /// Queues the end of a file: its length is set if specified, because it may end with a hole, and then its
-    /// attributes.
+    /// Queues the end of a file: sets the attributes of the file. If a length is specified, first sets the length,
+    /// because the file may end with a hole.
     ///
     /// # Errors
     /// Returns the same errors as [`WriterPool::write_chunk`].

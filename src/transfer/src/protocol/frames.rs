@@ -32,14 +32,14 @@ pub(crate) struct TransferHello {
     pub sector_bytes: u32,
     /// Whether the disk has a partition table. If so, the destination must have the same sector size.
     pub has_table: bool,
-    /// Run of the sender. `None` for older senders and for agents. An agent's certificate identifies its run, because
-    /// it changes with each boot.
+    /// Run of the sender. `None` for older senders and for agents. The run of an agent is identified by the agent's
+    /// certificate, which changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SenderRun>,
 }
 
 impl TransferHello {
-    /// Returns whether both descriptions are equal, except for the run.
+    /// Returns whether both descriptions are equal. The run is not compared.
     pub(crate) fn is_same_disk(&self, other: &TransferHello) -> bool {
         TransferHello { run: None, ..self.clone() } == TransferHello { run: None, ..other.clone() }
     }
@@ -57,8 +57,9 @@ pub(crate) struct SenderRun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HelloAnswer {
-    /// The disk is accepted. All data before offset `position` has been verified and written to the destination. With
-    /// `compare`, the destination may also contain later data from an earlier run, which must be compared by digest.
+    /// The disk is accepted. All data before offset `position` has been verified and written to the destination. If
+    /// `compare` is set, the destination may also contain later data from an earlier run, which must be compared by
+    /// digest.
     From {
         position: u64,
         compare: bool,
@@ -125,7 +126,7 @@ pub(crate) enum ProtocolFrame {
     Verdict(ReceiverVerdict),
 }
 
-/// Range and digest of a piece that the receiver may already have.
+/// Range and digest of a piece that is offered because the receiver may already have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PieceOffer {
     pub offset: u64,

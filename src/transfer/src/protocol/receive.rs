@@ -111,7 +111,7 @@ fn receive_after_hello(
 }
 
 /// Prepares the destination for the first connection, or for another run of the sender. Refuses a disk that differs
-/// from the one of the previous connection.
+/// from the disk that the previous connection has described.
 fn accept_hello(
     link: &mut TlsLink,
     disk: &ReceivedDisk,

@@ -16,8 +16,8 @@ use uuid::Uuid;
 /// Function that opens a destination.
 pub(crate) type OpenDest = fn(&Path) -> Opened<TransferDest>;
 
-/// Maximum number of earlier runs that are remembered. It limits the memory that a sender can consume by restarting
-/// repeatedly.
+/// Maximum number of earlier runs that are remembered. This number limits the memory that a sender can consume by
+/// restarting repeatedly.
 const MOST_EARLIER_RUNS: usize = 1024;
 
 /// Disk that is being received.
@@ -63,12 +63,12 @@ struct CurrentConnection {
     /// Number of the current connection; each new connection increments it.
     number: u64,
     run: Option<Uuid>,
-    /// Earlier runs. Their connections are rejected; otherwise two concurrent senders would restart each other's
-    /// transfer forever.
+    /// Earlier runs. Connections of earlier runs are rejected; otherwise two concurrent senders would restart each
+    /// other's transfer forever.
     earlier: Vec<Uuid>,
 }
 
-/// Sender of a disk.
+/// Sender from which a disk is received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TransferSender {
     /// Certificate of the sender. An agent has a new certificate after each boot.
@@ -76,9 +76,9 @@ pub(crate) struct TransferSender {
     pub run: Option<SenderRun>,
 }
 
-/// Progress of a disk.
+/// Progress of receiving a disk.
 pub(crate) struct ReceiveState {
-    /// Destination; `None` if it could not be reopened for another run.
+    /// Destination; `None` if the destination could not be reopened for another run of the sender.
     onto: Option<TransferDest>,
     /// Whether the disk may contain data from an earlier run, which is compared by digest.
     pub compare: bool,
@@ -174,7 +174,7 @@ impl ReceivedDisk {
         state.from.clone().filter(|_| state.is_whole)
     }
 
-    /// Ends the transfer as failed: closes the current connection and rejects further ones.
+    /// Ends the transfer as failed: closes the current connection and rejects further connections.
     pub(crate) fn fail_transfer(&self) {
         let mut current = lock_mutex(&self.current);
         current.wait = WaitState::Failed;
@@ -226,8 +226,8 @@ impl ReceivedDisk {
         current.number == number && current.wait == WaitState::Running
     }
 
-    /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified in between, so data
-    /// that was received before is accepted only if its digest matches.
+    /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified
+    /// between the runs, so data that was received before the restart is accepted only if its digest matches.
     pub(crate) fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
         tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
@@ -240,7 +240,7 @@ impl ReceivedDisk {
         Ok(())
     }
 
-    /// Checks whether the offered disk is acceptable. The error is the reason if it is not.
+    /// Checks whether the offered disk is acceptable. The error is the reason why the disk is not acceptable.
     pub(crate) fn check_offer(&self, hello: &TransferHello) -> Result<(), String> {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));

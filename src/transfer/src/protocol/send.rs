@@ -25,8 +25,8 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Number of segments whose pieces are offered in one frame, if the receiver may already have them. It is smaller than
-/// the number of buffers, so that the workers can continue while the receiver answers.
+/// Number of segments whose pieces are offered in one frame, if the receiver may already have them. This number is
+/// smaller than the number of buffers, so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
 /// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.
@@ -38,20 +38,20 @@ const LEVEL: i32 = 1;
 /// Result of a connection over which the disk was sent completely.
 #[derive(Debug)]
 pub(crate) struct SendResult {
-    /// Statistics as for `image burn`: bytes on the wire, and the load of each stage.
+    /// Statistics like those of `image burn`: bytes on the wire, and the load of each stage.
     pub figures: ImageTransferFigures,
-    /// Bytes of the disk that this connection has transferred.
+    /// Numbers of bytes of the disk that this connection has transferred.
     pub carried: SentBytes,
     pub digest: String,
 }
 
-/// Bytes of the disk, by how they were transferred.
+/// Numbers of bytes of the disk, by the form in which they were transferred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SentBytes {
     pub sent: u64,
     pub zero: u64,
     pub unused: u64,
-    /// Bytes that the receiver already had.
+    /// Number of bytes that the receiver already had.
     pub same: u64,
 }
 
@@ -110,8 +110,8 @@ pub(crate) fn send_disk(
     Ok(SendResult { figures, carried, digest })
 }
 
-/// Sends the description of the disk. Returns the offset at which the receiver needs data to start, and whether it may
-/// already have data after this offset.
+/// Sends the description of the disk. Returns the offset from which the receiver needs data, and whether the receiver
+/// may already have data after this offset.
 fn request_position(link: &mut TlsLink, hello: &TransferHello) -> Result<(u64, bool), ConnectionEnd> {
     frames::write_frame(link, &ProtocolFrame::Hello(hello.clone()))?;
     match frames::read_frame(link)? {
@@ -236,7 +236,8 @@ impl SendShared<'_> {
     }
 }
 
-/// Returns the compressed bytes if they are at least an eighth smaller, which makes decompression worthwhile.
+/// Returns the compressed bytes if they are at least an eighth smaller than the original bytes; otherwise decompression
+/// is not worthwhile.
 fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Option<(PieceEncoding, Vec<u8>)> {
     (packed.len() < bytes.len() - bytes.len() / 8).then_some((encoding, packed))
 }

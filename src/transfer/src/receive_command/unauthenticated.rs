@@ -9,7 +9,7 @@ use std::sync::Mutex;
 const OF_ONE_ADDRESS: usize = 8;
 
 /// Maximum number of unauthenticated connections of all addresses. If the maximum is exceeded, the oldest connection is
-/// closed. It is rarely that of the expected peer, whose handshake takes only milliseconds.
+/// closed. The oldest connection is rarely that of the expected peer, whose handshake takes only milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
 /// Registry of unauthenticated connections, with their limits.
@@ -25,7 +25,7 @@ struct OpenConnections {
     places: Vec<(u64, IpAddr, ShutdownHandle)>,
 }
 
-/// Slot of an unauthenticated connection. It is freed when this value is dropped.
+/// Slot of an unauthenticated connection. The slot is freed when this value is dropped.
 pub(crate) struct UnauthenticatedSlot<'s> {
     strangers: &'s UnauthenticatedLimit,
     number: u64,
@@ -36,8 +36,8 @@ impl UnauthenticatedLimit {
         UnauthenticatedLimit { of_one_address: OF_ONE_ADDRESS + disks, here: Mutex::default() }
     }
 
-    /// Allocates a slot for a connection. Returns `None` if the client has disconnected, or its address has too many
-    /// connections.
+    /// Allocates a slot for a connection. Returns `None` if the client has disconnected, or if too many connections
+    /// come from the client's address.
     pub(crate) fn slot_for(&self, tcp: &TcpStream) -> Option<UnauthenticatedSlot<'_>> {
         self.allocate_slot(tcp.peer_addr().ok()?.ip(), ShutdownHandle::from_stream(tcp).ok()?)
     }

@@ -29,7 +29,7 @@ const INCOMPAT: usize = 0xbc;
 const ROOT_LEVEL: usize = 0xc6;
 const CHUNK_ROOT_LEVEL: usize = 0xc7;
 const DEVICE_ID: usize = 0xc9;
-/// Offset of the number of bytes allocated to chunks on this device, a field of the device item.
+/// Offset, in the device item, of the field with the number of bytes that are allocated to chunks on this device.
 const DEVICE_BYTES_USED: usize = DEVICE_ID + 16;
 const SYSTEM_CHUNKS: usize = 0x32b;
 const SYSTEM_CHUNKS_MOST: usize = 2048;
@@ -74,8 +74,8 @@ const TREE_LEVEL: usize = 238;
 /// Maximum number of tree levels (BTRFS_MAX_LEVEL).
 const MOST_LEVELS: u8 = 8;
 
-/// Maximum number of chunks, which take 24 MiB of memory. A chunk is at least 256 MiB large, except on tiny devices, so
-/// this number of chunks describes 64 TiB.
+/// Maximum number of chunks. This number of chunks takes 24 MiB of memory. Except on tiny devices, a chunk has at least
+/// 256 MiB, so this number of chunks describes at least 64 TiB.
 const MOST_CHUNKS: usize = 1 << 18;
 
 /// Maximum number of copies of a chunk on one device (profile DUP).

@@ -18,7 +18,7 @@ pub(super) enum FilesystemUsage {
     Used(&'static str, UsedRanges),
 }
 
-/// Disk or partition that is read. Offsets are relative to its start.
+/// Disk or partition that is read. Offsets are relative to the start of the disk or partition.
 pub(super) struct DiskView<'d> {
     pub(super) read_at: ReadAt<'d>,
     pub(super) work: &'d WorkLimits,
@@ -27,7 +27,8 @@ pub(super) struct DiskView<'d> {
 }
 
 impl DiskView<'_> {
-    /// Reads bytes. Returns `None` if they are outside of the disk or partition, cannot be read, or exceed the limit of a single read.
+    /// Reads bytes. Returns `None` if the bytes are outside of the disk or partition, cannot be read, or exceed the
+    /// limit of a single read.
     pub(super) fn read_bytes(&self, at: u64, length: u64) -> Option<Vec<u8>> {
         let end = at.checked_add(length)?;
         if end > self.size || length > limits::MOST_BYTES_AT_ONCE {
@@ -44,7 +45,8 @@ impl DiskView<'_> {
     }
 }
 
-/// Functions that read integers from a block of an on-disk structure. The block should contain the integers completely.
+/// Functions that read integers from a block of an on-disk structure. Callers pass a block that contains the integers
+/// completely.
 pub(super) trait ReadIntegers {
     fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
 

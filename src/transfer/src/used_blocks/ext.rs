@@ -60,7 +60,8 @@ struct ExtSuperblock {
     per_group: u64,
     /// Number of blocks of a group's inode table.
     inode_blocks: u64,
-    /// Number of blocks that the copies of superblock and group descriptors take at the start of a group that has them.
+    /// Number of blocks that the copies of superblock and group descriptors take at the start of a group that contains
+    /// such copies.
     front_blocks: u64,
     descriptor: u64,
     groups: u64,

@@ -1,5 +1,6 @@
-//! Detects signatures of unsupported contents. If a device has both such a signature and that of a supported
-//! filesystem, it is unknown which one is stale. For example, a swap signature survives the creation of an array.
+//! Detects signatures of unsupported contents. If a device has both an unsupported signature and the signature of a
+//! supported filesystem, it is unknown which of the two is stale. For example, a swap signature survives the creation
+//! of an array.
 //!
 //! Offsets and bytes match libblkid (libblkid/src/superblocks of util-linux) unless stated otherwise.
 
@@ -81,7 +82,7 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
 }
 
 /// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a
-/// signature may also begin with a GPT, because an array member with its metadata at the end has the same beginning as
+/// signature may also begin with a GPT: the member of an array whose metadata is at the end has the same beginning as
 /// the array.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
@@ -120,9 +121,9 @@ pub(crate) fn is_protected(view: &DiskView) -> bool {
 }
 
 /// Returns the partition types in the MBR; `None` if the sector is not an MBR according to the kernel's checks
-/// (block/partitions/msdos.c). The boot flags distinguish an MBR from a boot sector, which has code at their offsets.
-/// The kernel checks the flags of a sector with a FAT signature in the same way, and treats the sector as FAT only if a
-/// flag is invalid.
+/// (block/partitions/msdos.c). The values at the offsets of the boot flags distinguish an MBR from a boot sector, which
+/// has code at these offsets. The kernel checks the flags of a sector with a FAT signature in the same way, and treats
+/// the sector as FAT only if a flag is invalid.
 fn read_mbr_types(view: &DiskView) -> Option<Vec<u8>> {
     let mbr = view.read_bytes(0, 512).filter(|mbr| mbr.ends_with(&[0x55, 0xaa]))?;
     let (entries, _) = mbr[446..510].as_chunks::<16>();

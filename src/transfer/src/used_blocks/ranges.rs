@@ -7,11 +7,11 @@ use std::ops::Range;
 /// piece would cost more.
 pub(super) const GAP_BYTES: u64 = 256 << 10;
 
-/// Maximum number of ranges per disk, which take 16 MiB of memory.
+/// Maximum number of ranges per disk. This number of ranges takes 16 MiB of memory.
 pub(crate) const MOST_RANGES: usize = 1 << 20;
 
-/// Number of most recent ranges that a new range may extend. More than one is needed, because copies of an extent, and
-/// metadata before them, are added alternately.
+/// Number of most recent ranges that a new range may extend. More than one recent range is needed, because the copies
+/// of an extent, and the metadata before these copies, are added alternately.
 const RECENT: usize = 4;
 
 /// Set of used ranges.

@@ -1,4 +1,5 @@
-//! Reader of swap space. Its contents are not needed on another machine, unless it contains a hibernated system.
+//! Reader of swap space. The contents of swap space are needed on another machine only if they include a hibernated
+//! system.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;
@@ -35,8 +36,8 @@ pub(crate) fn read_swap(view: &DiskView) -> FilesystemUsage {
     FilesystemUsage::Other
 }
 
-/// Returns the space after the last page of the swap space. The pages themselves are not needed, except for the header,
-/// which is in the first MiB and therefore always treated as used. Returns `None` if the header is inconsistent in both
+/// Returns the space after the last page of the swap space. Of the pages themselves, only the header is needed. The
+/// header is in the first MiB, which is always treated as used. Returns `None` if the header is inconsistent in both
 /// byte orders.
 fn space_after_swap(view: &DiskView, first: &[u8]) -> Option<Range<u64>> {
     let last_page = match (first.le32(VERSION), first.be32(VERSION)) {

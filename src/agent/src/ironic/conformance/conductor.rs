@@ -14,7 +14,7 @@ use std::process::{Child, Command as Process};
 /// Timeout of a scenario, which usually takes seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Ironic process that contains both API and conductor, with its files in a separate directory.
+/// Ironic process that contains both API and conductor. The files of the process are in a separate directory.
 pub(crate) struct Ironic {
     programs: PathBuf,
     pub directory: PathBuf,

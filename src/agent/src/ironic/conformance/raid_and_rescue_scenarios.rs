@@ -1,4 +1,4 @@
-//! Scenarios with simulated machines other than a plain deploy: inspection, arrays, `direct`, rescue, service.
+//! Scenarios other than a plain deploy, with simulated machines: inspection, arrays, `direct`, rescue, service.
 
 use super::super::steps::tests::{Paper, machine};
 use super::super::*;
@@ -48,7 +48,7 @@ pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
 }
 
 /// Deploys on arrays with the step `deploy.create_configuration`, which was proposed for Ironic. Current versions of
-/// Ironic lack it.
+/// Ironic do not have this step.
 pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
     let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
         "delete_configuration": true});

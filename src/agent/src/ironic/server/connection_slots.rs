@@ -1,5 +1,6 @@
-//! Slots for connections. Any machine on the network can connect. At the limit, a connection that has not presented a
-//! token is therefore closed: the oldest one from the address with the most such connections.
+//! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection that has not
+//! presented a token is therefore closed. It is the oldest such connection from the address that has the most such
+//! connections.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 /// Minimum interval between reports of closed connections.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Open connections; cheap to clone.
+/// Table of the open connections. Clones refer to the same table.
 #[derive(Clone, Default)]
 pub(crate) struct ConnectionSlots(Arc<Mutex<SlotTable>>);
 
@@ -103,7 +104,7 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes the oldest connection without a token from the address that has the most of them.
+    /// Closes a connection without a token: the oldest one from the address that has the most such connections.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();

@@ -11,7 +11,7 @@ use model::layout::Layout;
 use plan::request_from_allocation;
 
 /// Decides between installation and reinstall. A reinstall replaces the installation with the newest marker of this
-/// node. Fails if disks that the layout preserves would be erased, unless an installation was requested explicitly.
+/// node. Unless an installation was requested explicitly, fails if disks that the layout preserves would be erased.
 pub(crate) fn decide_install_mode(
     machine: &str,
     wish: RequestedMode,

@@ -76,8 +76,8 @@ impl StepRunner {
     }
 
     /// Makes the machine boot from its disks. If an image was installed with a layout, its boot loader is already
-    /// installed. For a whole-disk image, the firmware's boot entry is created now, because the partitions of the image
-    /// were not known before it was written.
+    /// installed. For a whole-disk image, this function creates the firmware's boot entry, because the partitions of
+    /// the image were not known before the image was written.
     ///
     /// # Errors
     /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.

@@ -138,7 +138,7 @@ impl OciDocument {
     /// Parses a document.
     ///
     /// # Errors
-    /// Returns an error if the document is neither an index nor a manifest, or is both.
+    /// Returns an error if the document is neither an index nor a manifest, or contains the fields of both.
     pub(crate) fn parse(bytes: &[u8]) -> Result<OciDocument, String> {
         let raw: RawDocument =
             serde_json::from_slice(bytes).map_err(|why| format!("cannot parse the manifest: {why}"))?;
@@ -159,7 +159,7 @@ impl OciIndex {
     /// Returns the manifest for this machine.
     ///
     /// # Errors
-    /// Returns an error that lists the available platforms if there is no manifest for this one.
+    /// Returns an error that lists the available platforms if none of them is that of this machine.
     pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
         let is_own = |descriptor: &&OciDescriptor| descriptor.platform.as_ref().is_some_and(OciPlatform::is_own);
         if let Some(found) = self.0.iter().find(is_own) {
@@ -187,10 +187,11 @@ impl OciDescriptor {
     }
 }
 
-/// Checks whether an image is for this machine, by its configuration. An image that does not declare its platform is accepted.
+/// Checks whether the platform in an image's configuration is that of this machine. An image that does not declare its
+/// platform is accepted.
 ///
 /// # Errors
-/// Returns an error that names the image's platform if it is not the requested one.
+/// Returns an error that names the image's platform if that platform is not the one of this machine.
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {
@@ -203,8 +204,8 @@ pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
 }
 
 impl OciLayers {
-    /// Returns the configuration of the image; `None` if the image has none, or if its type is unknown or its size
-    /// unusual.
+    /// Returns the configuration of the image; `None` if the image has no configuration, or if the configuration is of
+    /// an unknown type or larger than [`CONFIG_BYTES`].
     pub(crate) fn image_config(&self) -> Option<&OciDescriptor> {
         let is_config =
             |config: &&OciDescriptor| CONFIGS.contains(&config.media_type.as_str()) && config.size <= CONFIG_BYTES;

@@ -3,13 +3,13 @@
 use crate::pipeline::{Digest, DigestKind};
 use reqwest::Url;
 
-/// Host name of Docker's registry in references, and the host name of its API.
+/// Host name of Docker Hub in image references, and host name of Docker Hub's registry API.
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// Image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageReference {
-    /// The reference as written.
+    /// Reference as specified by the user.
     pub url: String,
     /// `https://HOST/v2/REPOSITORY`.
     pub base: String,
@@ -43,7 +43,8 @@ impl ImageReference {
         format!("{host}/{}", self.repository)
     }
 
-    /// Returns whether requests are sent unencrypted to another host. Returns `false` for a loopback address.
+    /// Returns whether requests to the registry are sent unencrypted over the network. Returns `false` if the host of
+    /// the registry is a loopback address.
     pub(crate) fn is_unencrypted(&self) -> bool {
         let host = self.base.strip_prefix("http://").and_then(|rest| rest.split('/').next());
         host.is_some_and(|host| !is_loopback(host))
@@ -81,7 +82,7 @@ fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference,
     let base = format!("{scheme}://{address}/v2/{repository}");
     let parsed = Url::parse(&base).map_err(|why| format!("has an invalid host `{host}`: {why}"))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("contains a user; put credentials into a pull secret".to_owned());
+        return Err("contains a user name; put the credentials into a pull secret".to_owned());
     }
     if parsed.path() != format!("/v2/{repository}") {
         return Err(format!("has an invalid host `{host}`"));

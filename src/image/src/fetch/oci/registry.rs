@@ -43,7 +43,8 @@ impl<'a> RegistryRepository<'a> {
         RegistryRepository { client, reference, secret, pace, authorization: None }
     }
 
-    /// Fetches a manifest or index by tag or digest (`name`), and verifies its size and digest if they are given.
+    /// Fetches a manifest or index by tag or digest (`name`). Verifies its size and digest if the expected values are
+    /// specified.
     ///
     /// # Errors
     /// Returns an error if the manifest is not available, or its size or digest differs.
@@ -147,7 +148,7 @@ fn fetch_error(what: &str, why: String) -> Error {
     Error::new(Phase::Image, format!("{what} {why}"))
 }
 
-/// Checks the document against the expected digest and size, if given.
+/// Checks whether the document has the expected digest and size, if they are specified.
 fn verify_document(
     what: &str,
     bytes: Vec<u8>,

@@ -16,12 +16,12 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`: the index, if the image has an index, or the manifest
-/// for this machine. Returns `None` if no keys are configured.
+/// Verifies that a trusted key has signed one of the `digests`. These are the digest of the manifest for this machine
+/// and, if the image has an index, that of the index. Returns `None` if no keys are configured.
 ///
 /// # Errors
-/// Returns an error if keys are configured and the image has no valid signature by a trusted key, or only one for
-/// another image.
+/// Returns an error if keys are configured and the image has no valid signature by a trusted key, or if the signed
+/// payload is for another image.
 pub fn verify_signature(
     registry: &mut RegistryRepository,
     source: &ImageSource,
@@ -79,7 +79,7 @@ fn check_payload(
 ) -> std::result::Result<Option<String>, String> {
     let CosignPayload { digest, name } = CosignPayload::parse(payload)?;
     if !digests.contains(&&digest) {
-        return Err(format!("it is for another image, {digest}"));
+        return Err(format!("the signed payload is for another image, {digest}"));
     }
     signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)

@@ -165,8 +165,11 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
         let by_digest = format!("@{}", word(&index["digest"]));
         assert_eq!(reach_at(url(&server, &by_digest), None).unwrap().digest.to_string(), ours["digest"]);
         let error = reach_at(url(&server, ":12"), Some(sha256(b"x"))).unwrap_err().to_string();
-        let said =
-            format!("its manifest has the digest {} in the index {}", word(&ours["digest"]), word(&index["digest"]));
+        let said = format!(
+            "the image's manifest has the digest {} in the index {}",
+            word(&ours["digest"]),
+            word(&index["digest"])
+        );
         assert!(error.contains(&said) && error.contains(&sha256(b"x")), "{error}");
     }
 

@@ -15,7 +15,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Response of a token service. The token is in one of the two fields.
+/// Response of a token service. Some services return the token in `token`, others in `access_token`.
 #[derive(Deserialize)]
 struct TokenResponse {
     token: Option<String>,
@@ -49,7 +49,9 @@ pub(crate) fn answer_challenge(
             return Ok(basic_auth_header(secret));
         }
         let kind = others.first().map_or("no supported scheme", |one| split_scheme(one).0);
-        return Err(fail(&format!("requires user and password ({kind:.40}); configure a pull secret for it")));
+        return Err(fail(&format!(
+            "requires user and password ({kind:.40}); configure a pull secret for this registry"
+        )));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
         return Err(fail(&format!("does not specify a valid token service: `{challenge:.200}`")));
@@ -126,10 +128,10 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
     SecretText::new(format!("Basic {}", BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()))))
 }
 
-/// Returns whether a token service may receive the password of a registry: it must have the same host and port as the
-/// registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which normally receives
-/// only tokens, could obtain the password by naming a token service of the attacker. If the registry uses TLS, the
-/// service must use TLS too.
+/// Returns whether a token service may receive the password of a registry. The token service must have the same host
+/// and port as the registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which
+/// normally receives only tokens, could obtain the password by naming a token service that belongs to the attacker. If
+/// the registry uses TLS, the service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -143,7 +145,7 @@ fn is_at(url: &Url, host: &str) -> bool {
     named.is_some_and(|named| named.origin() == url.origin() && named.username().is_empty() && named.path() == "/")
 }
 
-/// Returns host and port of a URL. The port is omitted if it is the default of the scheme.
+/// Returns host and port of a URL. The port is omitted if it is the default port of the URL's scheme.
 fn host_and_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -153,7 +155,7 @@ fn host_and_port(url: &Url) -> String {
 ///
 /// # Errors
 /// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
-/// another host and that host answers 401, because it must not receive the registry's credentials.
+/// another host that answers 401. That host must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,

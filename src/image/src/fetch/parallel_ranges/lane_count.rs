@@ -1,13 +1,13 @@
 //! Chooses the number of ranges fetched in parallel by measuring the rate. A download starts with one stream. If the
-//! network is the bottleneck, two ranges are tried; if two are sufficiently faster, four. If a trial is not faster, the
-//! previous number is used for the rest of the image.
+//! network is the bottleneck, two ranges are tried. If two ranges are sufficiently faster, four are tried. If a trial
+//! is not faster, the previous number of ranges is used for the rest of the image.
 
 use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
-/// Number of measurements of a trial. The trial fails only if all of them are too slow, so that a server that is busy
-/// for a moment does not limit the rest of the image to fewer lanes.
+/// Number of measurements of a trial. The trial fails only if all measurements are too slow. Otherwise a server that is
+/// busy for a moment would limit the rest of the image to fewer lanes.
 const CHANCES: u32 = 3;
 
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
@@ -15,7 +15,7 @@ const CHANCES: u32 = 3;
 pub(crate) struct LaneRules {
     /// Duration of a measurement. A warm-up of half this duration precedes the first one.
     pub window: Duration,
-    /// Minimum number of remaining bytes for which more lanes are worthwhile.
+    /// Minimum number of remaining bytes. If fewer bytes are left, no more lanes are tried.
     pub least_bytes: u64,
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
@@ -66,7 +66,7 @@ impl LaneChooser {
         self.meter.reading += waited;
     }
 
-    /// Ends the measurement if its time is over. Returns whether the number of lanes changes for the remaining
+    /// Ends the measurement if its duration has passed. Returns whether the number of lanes changes for the remaining
     /// `left_bytes`.
     pub(crate) fn update_choice(&mut self, left_bytes: u64) -> bool {
         let took = self.meter.began.elapsed();
@@ -123,7 +123,7 @@ impl RateMeter {
     }
 }
 
-/// Result of a measurement with one number of lanes.
+/// Result of measuring the rate while the number of lanes was constant.
 struct RateMeasurement {
     bytes_per_second: f64,
     /// Whether the network is the bottleneck and enough of the image is left to try more lanes.

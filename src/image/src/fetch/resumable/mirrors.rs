@@ -13,9 +13,10 @@ pub(crate) struct MirrorList {
 /// One mirror of the image.
 pub(crate) struct MirrorState {
     pub url: String,
-    /// ETag of the first response with data, if it had one; the outer `Option` is `None` before that response.
+    /// ETag of the first response with data, if that response had an ETag. The outer `Option` is `None` before that
+    /// response.
     pub answered: Option<Option<String>>,
-    /// Last error at this mirror; empty if there was none.
+    /// Last error at this mirror; empty if there was no error.
     pub why: String,
     lost: Option<MirrorExclusion>,
 }
@@ -70,8 +71,8 @@ impl MirrorList {
         self.current_mut().lost = Some(lost);
     }
 
-    /// Switches to the next mirror that is not excluded, and returns the URL of the previous mirror; `None` if there is
-    /// no other one.
+    /// Switches to the next mirror that is not excluded, and returns the URL of the previous mirror; `None` if no other
+    /// mirror is left.
     pub(crate) fn switch_to_next(&mut self) -> Option<String> {
         let count = self.all.len();
         let next = (1..count).map(|step| (self.at + step) % count).find(|&index| self.all[index].lost.is_none())?;
@@ -85,7 +86,8 @@ impl MirrorList {
         self.all.iter().any(|place| place.lost == Some(MirrorExclusion::ForThisStart))
     }
 
-    /// Returns the final error of the download. If there are several mirrors, it contains the last error of each.
+    /// Returns the final error of the download. If there are several mirrors, the final error contains the last error
+    /// of each mirror.
     pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             let proxy = describe_proxy(&place.url, ProxyScope::All);
@@ -97,8 +99,8 @@ impl MirrorList {
 }
 
 impl MirrorState {
-    /// Returns the ETag of the image at this mirror if it is strong. If a later response has the same strong ETag, the
-    /// bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
+    /// Returns the ETag of the image at this mirror if this ETag is strong. If a later response has the same strong
+    /// ETag, the bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }

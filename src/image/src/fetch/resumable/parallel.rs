@@ -22,8 +22,8 @@ impl ResumableDownload {
         }
     }
 
-    /// Returns whether the image can be fetched in ranges from the current mirror. Like resuming, this requires a
-    /// strong ETag or a chunk manifest, to detect that the image has changed.
+    /// Returns whether the image can be fetched in ranges from the current mirror. Fetching in ranges requires a strong
+    /// ETag or a chunk manifest, to detect that the image has changed. Resuming has the same requirement.
     fn is_divisible(&self) -> bool {
         let here = self.places.current();
         let is_known = self.total.is_some() && here.answered.is_some() && !here.url.starts_with("file:");
@@ -46,7 +46,7 @@ impl ResumableDownload {
         })
     }
 
-    /// Decides whether the rest is fetched with more or fewer ranges. Called each time data was received.
+    /// Decides whether the rest of the image is fetched with more or fewer ranges. Called each time data was received.
     pub(super) fn reconsider_lanes(&mut self) {
         let running = match &self.stream {
             Some(DownloadStream::Http(_)) if self.is_divisible() => 1,

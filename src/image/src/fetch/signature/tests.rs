@@ -126,7 +126,10 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
             "signed by key 1D1052ED9DBCA100, which is not trusted",
         ),
         (vec![(".sha256", &sha256), (".sha256.minisig", SHA256_BY_ONE)], "damaged or forged"),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"")], "is not a minisign signature: it has fewer"),
+        (
+            vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"")],
+            "is not a minisign signature: the file has fewer",
+        ),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"\xff\n\xff\n\n\n")], "second line is not 74 bytes"),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", cut)], "is not a minisign signature"),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &bad_kind)], "unsupported algorithm"),
@@ -150,7 +153,7 @@ fn what_is_signed_must_be_about_this_image() {
     let sha256: Files = &[(".sha256", SHA256_TEXT), (".sha256.minisig", SHA256_BY_ONE)];
     let (other, sha512) = (format!("sha256:{}", "0a".repeat(32)), format!("sha512:{}", "0a".repeat(64)));
     for (files, digest, size, says) in [
-        (manifest, None, 11, "it is for an image of 10 bytes, but the server's image has 11"),
+        (manifest, None, 11, "the document is for an image of 10 bytes, but the server's image has 11 bytes"),
         (manifest, Some(other.as_str()), 10, "the specified digest is sha256:0a0a"),
         (sha256, Some(&other), 10, "it contains sha256:01d448"),
         (sha256, Some(&sha512), 10, "specify the sha256, so that"),
@@ -222,8 +225,8 @@ fn keys_come_from_the_command_line_and_the_ramdisk() {
     assert_eq!(SignatureKeys::read(&[line(TWO)], &there).unwrap().list_ids(), TWO_ID);
 
     for (text, says) in [
-        ("", "it is not 42 bytes in base64"),
-        ("RWSrW5G2df4ibM6Z", "it is not 42 bytes in base64"),
+        ("", "the key is not 42 bytes in base64"),
+        ("RWSrW5G2df4ibM6Z", "the key is not 42 bytes in base64"),
         (&format!("RU{}", &line(ONE)[2..]), "unsupported algorithm"),
     ] {
         let error = SignatureKeys::read(&[text.to_owned()], Path::new("/no/such")).unwrap_err();

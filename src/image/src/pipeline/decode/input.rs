@@ -36,7 +36,7 @@ impl CompressedInput {
         self.source.clock()
     }
 
-    /// Returns the counter of input without output. The caller must add all output to it.
+    /// Returns the counter of input without output. The caller must add all output to this counter.
     pub(crate) fn barren(&self) -> Arc<EmptyInputLimit> {
         self.barren.clone()
     }
@@ -57,7 +57,7 @@ impl CompressedInput {
     }
 
     /// Returns whether the source has failed, or the limit on input without output was exceeded. If so, an error of the
-    /// decoder is only a consequence.
+    /// decoder is only a consequence of that failure.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }

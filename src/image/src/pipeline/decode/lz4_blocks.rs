@@ -72,10 +72,11 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block. At the end of the frame, returns its declared length and checksum as the inner error.
+    /// Reads the next block. At the end of the frame, returns the content's length and checksum that the frame
+    /// declares, as the inner error.
     ///
     /// # Errors
-    /// Returns the error of the source, or an error if the stream is truncated or damaged here.
+    /// Returns the error of the source, or an error if the stream is truncated or damaged at the current position.
     pub(crate) fn next_block(
         &self,
         input: &mut CompressedInput,
@@ -159,7 +160,7 @@ impl Lz4Block {
     }
 }
 
-/// Length and checksum of a frame's content so far.
+/// Length and checksum of the part of a frame's content that was decoded so far.
 pub(crate) struct ContentSum {
     bytes: u64,
     hasher: Option<XxHash32>,
@@ -173,10 +174,10 @@ impl ContentSum {
         }
     }
 
-    /// Compares length and checksum of the content with those that the frame declares.
+    /// Compares length and checksum of the content with the values that the frame declares.
     ///
     /// # Errors
-    /// Returns an error if they differ.
+    /// Returns an error if the length or the checksum differs.
     pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
             return Err(DecodeError::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));

@@ -24,15 +24,16 @@ pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// Number of output buffers in addition to one buffer per thread.
 pub(crate) const ROOMS_BESIDE: usize = 3;
 
-/// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed it.
+/// Maximum output of a task with several parts, in bytes. Parts are added to a task until their output would exceed
+/// this size.
 pub(crate) const TASK_BYTES: usize = 4 << 20;
 
-/// Maximum number of parts in a task. It limits the memory for parts without output; ordinary tasks have at most 64
-/// parts.
+/// Maximum number of parts in a task. The limit bounds the memory for parts without output; ordinary tasks have at most
+/// 64 parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames whose start was read, but not yet sent to the next stage. The limit is needed for
-/// frames without content, because they take no output buffers.
+/// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
+/// limit is needed for frames without content, because they take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.
@@ -58,7 +59,7 @@ struct DecodeTask {
 struct PositionedPart {
     part: DecodePart,
     most_bytes: usize,
-    /// Offset in the compressed stream.
+    /// Offset of the part in the compressed stream, in bytes.
     position: u64,
 }
 
@@ -180,7 +181,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,
-    /// Number of the next item.
+    /// Number of the next item of the output.
     number: u64,
 }
 
@@ -212,12 +213,13 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads, which makes it worthwhile to split the stream.
+    /// Returns whether there are several threads. Only then is it worthwhile to split the stream.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
 
-    /// Scans the zstd frame that begins at the current position. Returns `None` if it cannot be decoded in one piece.
+    /// Scans the zstd frame that begins at the current position. Returns `None` if the frame cannot be decoded in one
+    /// piece.
     ///
     /// # Errors
     /// Returns the error of the source.

@@ -23,8 +23,9 @@ pub(crate) struct ZstdFrame {
     pub most_bytes: usize,
 }
 
-/// Scans the frame that begins here. Returns `None` if its output may exceed `most_bytes`, if the scan would hold more
-/// than `most_held` buffers, or if the frame is invalid. The decoder then returns the error for an invalid frame.
+/// Scans the frame that begins at the current position. Returns `None` if the frame's output may exceed `most_bytes`,
+/// if the scan would hold more than `most_held` buffers, or if the frame is invalid. The decoder then returns the error
+/// for an invalid frame.
 ///
 /// # Errors
 /// Returns the error of the source.
@@ -78,8 +79,8 @@ struct ZstdHeader {
 }
 
 impl ZstdHeader {
-    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: with reserved bits, a
-    /// dictionary, or a window that is too large. The decoder rejects such frames.
+    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: it has reserved bits,
+    /// a dictionary, or a window that is too large. The decoder rejects such frames.
     fn parse(bytes: &[u8]) -> Option<ZstdHeader> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;

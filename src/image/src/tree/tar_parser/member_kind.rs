@@ -46,7 +46,7 @@ impl TarParser<'_> {
         Ok(kind)
     }
 
-    /// Returns the major and minor number of a device. The oldest format does not have them.
+    /// Returns the major and minor number of a device. Headers in the oldest format do not contain these numbers.
     fn parse_device_number(&self, header: &Header) -> io::Result<(u32, u32)> {
         let (major, minor) = match (header.as_ustar(), header.as_gnu()) {
             (Some(ustar), _) => (ustar.dev_major, ustar.dev_minor),

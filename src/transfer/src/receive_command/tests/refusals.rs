@@ -76,7 +76,7 @@ fn what_is_wrong_before_there_is_a_connection_is_refused() {
             "confirm with --overwrite",
             &(|receive: &mut ReceiveOptions| receive.overwrite = false) as &dyn Fn(&mut ReceiveOptions),
         ),
-        ("at least 1048577 required", &|receive| receive.size = Some(MIB as u64 + 1)),
+        ("at least 1048577 bytes are required", &|receive| receive.size = Some(MIB as u64 + 1)),
         ("a file whose length is a multiple of 512 bytes", &|receive| receive.disks = named(&[path(&odd)])),
         ("cannot be the destination", &|receive| receive.disks = named(&[path(&folder)])),
         ("No such file", &|receive| receive.disks = named(&["/nowhere/disk"])),

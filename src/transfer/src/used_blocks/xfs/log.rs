@@ -38,7 +38,7 @@ pub(crate) fn is_clean(view: &DiskView, start: u64, length: u64) -> bool {
 /// Contents of the log: the cycle number of each sector (`rounds`), and the sectors with record headers.
 struct XfsLog {
     rounds: Vec<u32>,
-    /// Sector numbers of record headers.
+    /// Numbers of the sectors that contain record headers.
     headers: Vec<u32>,
 }
 

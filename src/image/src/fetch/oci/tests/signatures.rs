@@ -195,8 +195,8 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         ),
         (signed("named"), "none by a trusted key".to_owned(), true),
         (by(&good, ours.sign(&elsewhere)), "none by a trusted key".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "it is for another image, sha256:".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "it is for another image".to_owned(), true),
+        (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image, sha256:".to_owned(), true),
+        (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image".to_owned(), true),
         (
             by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),
             "not for an image but for `attestation`".to_owned(),
@@ -243,5 +243,7 @@ fn a_signature_of_an_index_is_one_of_what_it_has_for_this_machine() {
     // The signature is stored under the tag of the image, but covers another image.
     let text = payload(&sha256(b"x"), KIND);
     let contents = beside_of(contents, &index, &[(text.clone(), ours.sign(&text))]);
-    assert!(reach_signed(contents, source()).unwrap_err().to_string().contains("it is for another image"));
+    assert!(
+        reach_signed(contents, source()).unwrap_err().to_string().contains("the signed payload is for another image")
+    );
 }
