@@ -154,7 +154,7 @@ pub struct InstallReport {
     /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// Method with which each disk was erased, and the proof of the erasure.
+    /// Each erased disk, with the method of the erasure and the proof of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
     /// Id of the order that the reinstall has carried out; empty for a first installation.
@@ -168,8 +168,8 @@ pub struct InstallReport {
     /// allocation that was found on a disk and is not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<InstallMarker>,
-    /// Identifiers of the preserved objects, read before and after a reinstall. If they differ, the installation has
-    /// failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. If the two readings differ, the
+    /// installation has failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
@@ -207,7 +207,7 @@ impl InstallReport {
     }
 }
 
-/// Part of the console log of this boot.
+/// Part of the console log of the current boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogPart {
@@ -232,7 +232,7 @@ pub struct PointOfNoReturn {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
     pub extents: Vec<StageExtents>,
-    /// Hash of the approval that the plan was compared with.
+    /// Hash of the approved plan with which the agent compared its own plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// `sha256:HEX` of the secret that the install marker of this attempt will contain. If it is missing, only the boot that made this

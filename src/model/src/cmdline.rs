@@ -14,8 +14,8 @@ pub struct AgentSettings {
     pub machine: Option<String>,
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: oldest signed image that may be installed, for each operating system. If the ramdisk contains a later
-    /// minimum, the later one applies.
+    /// `drophammer.minimum=`: for each operating system, oldest version of a signed image that may be installed. If the
+    /// ramdisk specifies a later minimum, the minimum of the ramdisk applies.
     pub minimum: Vec<String>,
     /// `console=`: all consoles in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
@@ -47,8 +47,8 @@ impl AgentSettings {
     /// Parses the text of `/proc/cmdline`.
     ///
     /// # Errors
-    /// Fails if a setting is missing, unusable, or given twice with different values, or if no control plane or several
-    /// are configured.
+    /// Fails if a setting is missing, unusable, or specified twice with different values. Also fails if no control
+    /// plane, or more than one, is configured.
     pub fn from_cmdline(text: &str) -> Result<AgentSettings> {
         let all = |name: &str| -> Vec<String> {
             let words = text.split_whitespace();

@@ -43,12 +43,12 @@ pub(crate) fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
-/// Returns a machine ID in the other byte order; `None` if it is not a UUID.
+/// Returns a machine ID in the other byte order; `None` if the ID is not a UUID.
 pub fn swap_id_byte_order(id: &str) -> Option<String> {
     Uuid::try_parse(id).ok().map(|uuid| swap_byte_order(uuid).to_string())
 }
 
-/// Returns whether two UUIDs are equal, possibly in different byte orders.
+/// Returns whether two UUIDs are equal, either as written or after reversing the byte order of one of them.
 pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
     one == other || swap_byte_order(one) == other
 }
@@ -76,8 +76,8 @@ fn is_repetition(uuid: &Uuid) -> bool {
     [1, 2, 4].iter().any(|length| bytes.chunks_exact(*length).all(|chunk| chunk == &bytes[..*length]))
 }
 
-/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and its service tag `S` is one repeated character.
-/// Such a board is a replacement whose service tag was never set.
+/// Returns whether the UUID has Dell's format (`4c4c4544-00SS-SS10-80SS-SSc04fSSSSSS`), and all characters of the
+/// service tag (`S`) in it are equal. A board with such a UUID is a replacement whose service tag was never set.
 fn is_blank_service_tag(uuid: &Uuid) -> bool {
     let [b'L', b'L', b'E', b'D', 0, a, b, 0x10, 0x80, c, d, 0xc0, 0x4f, e, f, g] = *uuid.as_bytes() else {
         return false;

@@ -60,7 +60,8 @@ const KNOWN_TOKEN_SERVICES: [(&str, &str); 2] =
     [("docker.io", "auth.docker.io"), ("registry.gitlab.com", "gitlab.com")];
 
 impl PullSecret {
-    /// Returns the host of the token service to which the password may be sent in addition to the registry itself.
+    /// Returns the host of the token service. The password may be sent to this host, in addition to the registry
+    /// itself.
     pub fn token_service(&self) -> Option<&str> {
         let registry = canonical_host(&self.registry);
         let known = KNOWN_TOKEN_SERVICES.iter().find(|(known, _)| *known == registry).map(|(_, service)| *service);

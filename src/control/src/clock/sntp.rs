@@ -8,8 +8,8 @@ pub(super) const PORT: u16 = 123;
 /// Timeout for the response of one time server.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Seconds between 1900, when NTP's first era begins, and 1970. If the most significant bit of a timestamp is not set, the timestamp
-/// belongs to the second era, which begins in 2036.
+/// Number of seconds from 1900, when NTP's first era begins, to 1970. If the most significant bit of a timestamp is not
+/// set, the timestamp belongs to the second era, which begins in 2036.
 const TO_1970: u64 = 2_208_988_800;
 const ERA: u64 = 1 << 32;
 

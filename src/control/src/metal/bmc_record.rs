@@ -1,7 +1,8 @@
 //! Management controller (BMC) in metal-stack's database: its address, credentials and FRU.
 //!
-//! A registration replaces the whole record, and erases values that it omits. The agent therefore reads the control
-//! plane's values first, and sends them back unchanged. Only missing values are read from the BMC itself.
+//! A registration replaces the whole record, so values that the registration omits are erased. The agent therefore
+//! reads the control plane's values first, and sends them back unchanged. Only missing values are read from the BMC
+//! itself.
 
 use common::format::untrusted_text::sanitize_name;
 use model::bmc::{FruInfo, InBandBmc};
@@ -14,7 +15,7 @@ const PORT: u16 = 623;
 /// Interface of `ipmitool` that metal-stack's own agent registers.
 const INTERFACE: &str = "lanplus";
 
-/// Record of a BMC, with metal-stack's fields. Empty if unknown.
+/// Record of a BMC, with metal-stack's fields. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BmcRecord {
     /// Host and port.

@@ -5,8 +5,8 @@
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is requested first. A pixie of v1 does not serve this address, so the next request is to
-//! `PIXIE_API_URL` itself. The fields of the response determine the version.
+//! The address of v2 is requested first. A pixie of API v1 does not serve this address; the agent then requests
+//! `PIXIE_API_URL` itself. The version of the API is determined from the fields of the response.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -96,7 +96,7 @@ pub struct CertificateAuth {
     pub insecure_skip_verify: bool,
 }
 
-/// Fields of pixie's response in both API versions, without fields that the agent does not use.
+/// Fields of pixie's response that the agent uses, for both API versions.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PixieDocument {

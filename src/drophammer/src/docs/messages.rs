@@ -21,7 +21,8 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
+/// Returns the parts of a message outside of `<…>`. They are also split at punctuation, because a message may be
+/// composed of several string literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();
     let outside = parts.filter_map(|(index, part)| match index {

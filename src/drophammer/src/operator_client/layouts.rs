@@ -58,7 +58,8 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     }
 }
 
-/// Reads a layout from the operator's file, in any spelling. The inner error lists its problems with line and column.
+/// Reads a layout from the operator's file, in any spelling. The inner error lists the problems of the layout with line
+/// and column.
 fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
     Ok(match read_yaml(&read_text(file)?) {
         Ok(parsed) => Ok(json!(parsed.layout)),

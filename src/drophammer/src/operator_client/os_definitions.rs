@@ -32,8 +32,8 @@ pub enum OsCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Show an OS definition with the descriptions of its parameters, and the machines that use it with the os_version that they were
-    /// installed with.
+    /// Show an OS definition: the descriptions of its parameters, and the machines that use the definition, each with
+    /// the os_version from which it was installed.
     Show {
         #[arg(value_name = "NAME")]
         name: String,

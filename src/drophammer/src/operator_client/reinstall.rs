@@ -1,4 +1,4 @@
-//! `drophammer machine reinstall`: orders a reinstall or cancels it, and describes the next steps.
+//! `drophammer machine reinstall`: orders or cancels a reinstall, and describes the next steps.
 
 use super::options::ReinstallOrderOptions;
 use super::{OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal};

@@ -34,7 +34,8 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text must not be written into `authorized_keys`; `None` if it is a single line, and not a part of a private key.
+/// Returns the reason why a text must not be written into `authorized_keys`; `None` if the text is a single nonempty
+/// line that is not part of a private key.
 pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     let is_private = key.contains("PRIVATE KEY-----") || key.contains("PuTTY-User-Key-File");
     match key.trim() {
@@ -49,8 +50,8 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in base64, and a comment.
-/// Options and comment may be missing. Returns `None` if it is such a line.
+/// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in
+/// base64, and a comment. Options and comment may be missing. Returns `None` if the text is such a line.
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);

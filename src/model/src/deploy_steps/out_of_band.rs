@@ -159,7 +159,8 @@ fn parse_boot_device(args: &Map<String, Value>) -> Result<OutOfBandStep, Vec<Arg
     }
 }
 
-/// Returns the first step that cannot run at its position, and the reason. Steps are in the order in which they run.
+/// Returns the index of the first step that cannot run at its position, and the reason. `steps` must be in the order in
+/// which they run.
 pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
     let mut off_since = None;
     for (index, step) in steps.iter().enumerate() {

@@ -19,7 +19,7 @@ pub struct LogicalDisk {
     pub level: RaidLevel,
     pub volume_name: Option<String>,
     pub is_root_volume: bool,
-    /// Hints that select each member. If the list is empty, all disks of the machine are members.
+    /// Hints for each member, which select its disk. If the list is empty, all disks of the machine are members.
     pub physical_disks: Vec<BTreeMap<String, String>>,
 }
 
@@ -33,7 +33,7 @@ const LEVELS: [(&str, RaidLevel); 5] = [
     ("1+0", RaidLevel::Raid10),
 ];
 const MIB_OF_GIB: u64 = 1024;
-/// Maximum of `size_gb`, larger than any disk.
+/// Maximum value of `size_gb`, which is larger than any existing disk.
 const LARGEST_GIB: u64 = 1 << 30;
 /// Maximum number of arrays that Ironic's agent supports.
 const MOST_OF_SOFTWARE: usize = 2;

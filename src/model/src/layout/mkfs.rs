@@ -11,7 +11,7 @@ use option_tables::{MkfsOption, MkfsTool, OptionArity, OptionRule};
 
 /// Parsed option with its value.
 struct MkfsArgument<'a> {
-    /// The word, among the create options, that contains this option: `-Fn`, `--uuid=x`.
+    /// The word of the create options that contains this option: `-Fn`, `--uuid=x`.
     word: &'a str,
     /// Name of the option: `-n`, `--uuid`.
     name: String,
@@ -39,8 +39,8 @@ impl FilesystemSpec {
         problems
     }
 
-    /// Returns the value of a short option. If the option is specified several times, returns the last value, which is
-    /// the one that the tool uses.
+    /// Returns the value of a short option. If the option is specified several times, returns the last value, because
+    /// the tool uses the last value.
     pub fn find_option_value(&self, letter: char) -> Option<&str> {
         let read = parse_arguments(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()
@@ -154,7 +154,7 @@ impl MkfsTool {
         Ok(MkfsArgument { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// Returns the option that has this name, or whose name has this unambiguous abbreviation.
+    /// Returns the option whose name is the given word, or of whose name the word is an unambiguous abbreviation.
     fn find_long_option(&self, name: &str) -> Option<&'static MkfsOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));

@@ -11,8 +11,8 @@ use serde_json::Value;
 const FIELDS: RecordFields = RecordFields { version: "bmcversion", power_state: "powerstate", camel_case: false };
 
 impl MetalApiV1 {
-    /// Reads the record with retries. The machine is unregistered if the control plane finds neither the record nor the
-    /// machine.
+    /// Reads the record with retries. If the control plane has neither the record nor the machine, the machine is not
+    /// registered.
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {
@@ -60,8 +60,8 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
     }
 }
 
-/// Parses the id of the machine and the record. A document without a record is an error, since sending an empty record
-/// back would erase the record at the server.
+/// Parses the id of the machine and the record. Fails if the document contains no record, since sending back an empty
+/// record would erase the record at the server.
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());

@@ -44,7 +44,7 @@ pub(crate) enum RestFailure {
     Signature(Error),
     /// The requested object does not exist on the server.
     Missing(Error),
-    /// A retry may succeed.
+    /// The request failed for another reason. A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }
@@ -61,7 +61,7 @@ impl RestFailure {
 }
 
 impl RestClient {
-    /// Creates a client that trusts the system's CA certificates and the one in pixie's configuration.
+    /// Creates a client that trusts the CA certificates of the system, and the CA certificate in pixie's configuration.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up.

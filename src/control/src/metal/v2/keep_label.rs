@@ -1,4 +1,4 @@
-//! List of the disks that the operator wants to preserve. It comes from a label or a description, since API v2 has no
+//! List of the disks that the operator wants to preserve. The list is in a label or a description, since API v2 has no
 //! field for it.
 //!
 //! `drophammer.keep` is a label of the allocation, or a word in the description of the layout

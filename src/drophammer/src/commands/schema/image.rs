@@ -1,5 +1,5 @@
-//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand for the same reason as the schema of machine
-//! files: the types of the reader carry positions in the file.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because the Rust types
+//! into which the file is parsed also store positions in the file.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,6 @@
-//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand and not derived, because the types of the
-//! reader carry positions in the file; a test compares the fields of both.
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because the Rust
+//! types into which the file is parsed also store positions in the file. A test checks that the schema and these types
+//! have the same fields.
 
 use serde_json::{Value, json};
 
@@ -166,8 +167,8 @@ pub(crate) fn machine_schema() -> Value {
     })
 }
 
-/// Returns the schema of a network, which lists only the device types. The reader checks the contents of the devices, since its messages
-/// are better than those of a schema.
+/// Returns the schema of a network, which lists only the device types. The contents of the devices are checked by the
+/// parser of machine files, since its messages are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
