@@ -97,7 +97,7 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
         return match write_clock(now) {
             Ok(()) => say(&format!("clock: set from {source}, was off by {seconds} s")),
             Err(error) => {
-                say(&format!("clock: cannot be set: {error}; it is off by {seconds} s according to {source}"));
+                say(&format!("clock: cannot be set: {error}; the clock is off by {seconds} s according to {source}"));
             }
         };
     }
@@ -108,11 +108,13 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
 fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<SystemTime>) -> ClockDecision {
     if let Some(built) = built.filter(|built| now < *built) {
         let built = OffsetDateTime::from(built).date();
-        return ClockDecision::Reject(format!("it is before {built}, when this ramdisk was built"));
+        return ClockDecision::Reject(format!("the time is before {built}, when this ramdisk was built"));
     }
     if let Some(built) = built.filter(|built| now.duration_since(*built).is_ok_and(|age| age > AFTER_BUILD)) {
         let built = OffsetDateTime::from(built).date();
-        return ClockDecision::Reject(format!("it is more than ten years after {built}, when this ramdisk was built"));
+        return ClockDecision::Reject(format!(
+            "the time is more than ten years after {built}, when this ramdisk was built"
+        ));
     }
     let offset = now.duration_since(here).unwrap_or_else(|behind| behind.duration());
     if offset <= tolerance { ClockDecision::Keep } else { ClockDecision::Set(offset) }
@@ -195,7 +197,7 @@ mod tests {
             }
         }
         let ClockDecision::Reject(why) = decide(at(0), at(0), BOOT_TOLERANCE, Some(at(built))) else { panic!() };
-        assert_eq!(why, "it is before 2024-10-04, when this ramdisk was built");
+        assert_eq!(why, "the time is before 2024-10-04, when this ramdisk was built");
     }
 
     #[test]

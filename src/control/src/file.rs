@@ -234,7 +234,7 @@ fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
 
 fn size_limit_error(place: &FileLocation) -> Error {
     let most = common::format::format_bytes(DOCUMENT_BYTES);
-    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for the file of a machine"))
+    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for a machine file"))
 }
 
 impl ControlPlane for FileControl {
@@ -263,7 +263,7 @@ impl ControlPlane for FileControl {
             return Ok(());
         }
         let message =
-            "the file of this machine was changed or removed since it was read; reboot to use its current contents";
+            "the machine file was changed or removed after this boot had read it; reboot to use its current contents";
         Err(Error::refusal(Phase::Control, message))
     }
 

@@ -110,7 +110,7 @@ fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json:
         OperatorResponse::Good(listed) if json => print_json(&listed),
         OperatorResponse::Good(_) => {
             print_text(&format!(
-                "The records of {old} belong to {new} now. The file of the machine in machines/ must have `id: {new}`.\n"
+                "The records of {old} belong to {new} now. The machine file in machines/ must contain `id: {new}`.\n"
             ))?;
             Ok(CommandOutcome::Good)
         }

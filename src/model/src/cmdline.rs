@@ -107,7 +107,7 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= is only supported with drophammer.file=: the server of drophammer.url= receives the report".to_owned()
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the server of drophammer.url= receives the report".to_owned()
         ));
     }
     let missing =
@@ -135,7 +135,8 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= is only supported with drophammer.file=: metal-stack receives the report".to_owned(),
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, metal-stack receives the report"
+                .to_owned(),
         ));
     }
     Ok(ControlPlaneSource::MetalStack { pixie: pixie.to_owned() })
@@ -209,13 +210,10 @@ mod tests {
             ("drophammer.url=ftp://c drophammer.token=t", "must begin with http:// or https://"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "specified twice, as t and u"),
             ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie must begin with http:// or https://"),
-            ("PIXIE_API_URL=http://p drophammer.report=http://r", "is only supported with drophammer.file="),
+            ("PIXIE_API_URL=http://p drophammer.report=http://r", "requires drophammer.file="),
             ("drophammer.file=c", "drophammer.file=c must be an http:// or https:// URL"),
             ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d must begin with"),
-            (
-                "drophammer.url=http://c drophammer.token=t drophammer.report=http://d",
-                "is only supported with drophammer.file=",
-            ),
+            ("drophammer.url=http://c drophammer.token=t drophammer.report=http://d", "requires drophammer.file="),
         ];
         for (cmdline, expected) in cases {
             let error = AgentSettings::from_cmdline(cmdline).unwrap_err().to_string();

@@ -62,7 +62,7 @@ impl StepList {
         for wanted in list {
             match merge::parse_step(&CATALOGUE, wanted) {
                 Ok(step) if step.entry.out_of_band => steps.wrong.push(format!(
-                    "{} runs through the management controller, before the agent: the server must not send it",
+                    "{} runs through the management controller, before the agent starts: the server must not send this step",
                     step.entry.name
                 )),
                 Ok(step) => steps.list.push(step),

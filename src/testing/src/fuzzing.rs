@@ -51,7 +51,11 @@ impl Fuzz {
         };
         while ended.recv_timeout(Duration::from_millis(250)) == Err(RecvTimeoutError::Timeout) {
             let (input, began) = &*current.lock().unwrap_or_else(PoisonError::into_inner);
-            assert!(began.elapsed() < hangs, "it hangs: {}", keep(&folder, input).display());
+            assert!(
+                began.elapsed() < hangs,
+                "the judged function hangs on the input in {}",
+                keep(&folder, input).display()
+            );
         }
         match worker.join() {
             Ok((inputs, good)) => println!("{inputs} inputs, {good} of them good to their end"),

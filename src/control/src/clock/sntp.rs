@@ -24,8 +24,10 @@ const ORIGINATED: usize = 24;
 pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
-    let address =
-        addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it resolves to no address"))?;
+    let address = addresses
+        .into_iter()
+        .next()
+        .ok_or_else(|| format!("no time from {server}: the name does not resolve to an address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + ANSWER);

@@ -139,7 +139,8 @@ fn fetch_any_version(client: &Client, pixie: &str, machine: &str) -> Result<Pixi
     if let Some(config) = fetch_config_at(client, &own)? {
         return Ok(config);
     }
-    let nothing = || config_error(pixie, "does not exist, nor does a configuration for API v2 at ".to_owned() + &own);
+    let nothing =
+        || config_error(pixie, "does not exist, and neither does a configuration for API v2 at ".to_owned() + &own);
     fetch_config_at(client, pixie)?.ok_or_else(nothing)
 }
 
@@ -307,7 +308,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         }
         for (answers, expected) in [
-            (&[(404, ""), (404, "")][..], "does not exist, nor does a configuration for API v2"),
+            (&[(404, ""), (404, "")][..], "does not exist, and neither does a configuration for API v2"),
             (&[(502, "")], "cannot be fetched: the server answered 502"),
         ] {
             let error = fetched(answers).0.err().unwrap().to_string();

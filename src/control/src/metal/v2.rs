@@ -295,8 +295,10 @@ impl MetalApi for MetalApiV2 {
             }
             thread::sleep(http::add_jitter(self.pace.pause));
         };
-        let message =
-            format!("allocation {} is not confirmed to be in force: {why}. Nothing was written", notice.allocation);
+        let message = format!(
+            "allocation {} could not be confirmed to be in force: {why}. Nothing was written",
+            notice.allocation
+        );
         Err(Error::refusal(Phase::Control, message))
     }
 

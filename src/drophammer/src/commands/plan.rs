@@ -153,7 +153,7 @@ fn choose_layout(
         (Some(_), Some(_)) => {
             Err(Error::refusal(Phase::Layout, "a template generates the layout: omit either --layout or that template"))
         }
-        (None, None) => Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
+        (None, None) => Err(Error::refusal(Phase::Layout, "the layout is missing: specify --layout FILE")),
         (None, Some(made)) => Ok(made),
         (Some(path), None) => Ok(read_layout(path)?.map_err(|problems| problem_lines(path, &problems))),
     }

@@ -43,6 +43,9 @@ fn the_messages_in_the_docs_are_the_programs_own() {
     for message in messages.lines() {
         let clauses = clauses(message);
         let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
-        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
+        assert!(
+            !clauses.is_empty() && sources.iter().any(says),
+            "{message}: no source file contains all of {clauses:?}"
+        );
     }
 }

@@ -51,7 +51,7 @@ pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
             print_text(&format!("Hidden: {}. Blacklisted: {}.\n", names("hidden"), names("blacklisted")))
                 .map(|()| CommandOutcome::Good)
         }
-        None => Ok(print_refusal("nothing to change: give --hidden or --blacklisted, with true or false")),
+        None => Ok(print_refusal("nothing to change: specify --hidden or --blacklisted, with true or false")),
     }
 }
 

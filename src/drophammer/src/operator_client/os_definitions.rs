@@ -91,7 +91,9 @@ pub(super) fn change_parameters(
 ) -> Result<CommandOutcome> {
     let changes: Vec<String> = asked.os_parameters.iter().flat_map(|text| split_changes(text)).collect();
     if changes.is_empty() {
-        return Ok(print_refusal("nothing to change: give -O KEY=VALUE,-KEY"));
+        return Ok(print_refusal(
+            "nothing to change: specify -O KEY=VALUE to set a parameter, or -O -KEY to delete one",
+        ));
     }
     if let Err(why) = parse_changes(&changes) {
         return Ok(print_refusal(&format!("-O: {why}")));

@@ -43,7 +43,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
             .context(Phase::Control, || format!("read the password of --bmc-password-file {}", file.display()))?,
         None => std::env::var(PASSWORD).map_err(|_| {
             refuse(format!(
-                "--bmc requires a password: give --bmc-password-file FILE, or set {PASSWORD} in the environment"
+                "--bmc requires a password: specify --bmc-password-file FILE, or set {PASSWORD} in the environment"
             ))
         })?,
     };

@@ -62,13 +62,13 @@ pub fn find_public_key_error(key: &str) -> Option<&'static str> {
         // Options can contain blanks in quotes.
         let Some(index) = words.iter().position(|word| is_type(word)) else {
             return Some(
-                "a public key begins with its type, such as ssh-ed25519: give the whole line of the .pub file",
+                "a public key begins with its type, such as ssh-ed25519: specify the whole line of the .pub file",
             );
         };
         let blob = words.get(index + 1).and_then(|word| BASE64_STANDARD.decode(word).ok());
         match blob {
             Some(blob) if is_complete_key(words[index], &blob) => None,
-            _ => Some("the key after its type is damaged or incomplete: give the whole line of the .pub file"),
+            _ => Some("the key after its type is damaged or incomplete: specify the whole line of the .pub file"),
         }
     })
 }

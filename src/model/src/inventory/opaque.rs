@@ -113,7 +113,7 @@ impl DeviceIndex<'_> {
         };
         let remedy = match is_firmware {
             true => {
-                "delete the RAID volume in the firmware setup; if its content is needed, back it up first in the system that uses it"
+                "delete the RAID volume in the firmware setup; if the content of the volume is needed, back it up first in the system that uses it"
             }
             false => "connect its missing members, or repair it in the system that uses it",
         };

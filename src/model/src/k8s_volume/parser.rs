@@ -363,7 +363,9 @@ impl ResourceParser {
         {
             self.add_problem(
                 place,
-                format!("together with vg:{group}, has {why}: choose shorter names, or names with fewer hyphens"),
+                format!(
+                    "the name, together with vg:{group}, has {why}: choose shorter names, or names with fewer hyphens"
+                ),
             );
         }
         // Prefixes of names that LVM reserves (lvm(8)).

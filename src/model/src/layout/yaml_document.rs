@@ -81,7 +81,11 @@ pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic
     if text.len() > MAX_BYTES {
         return Err(Diagnostic::new(
             "",
-            format!("a layout must not be larger than {} KiB, but this one has {}", MAX_BYTES >> 10, text.len() >> 10),
+            format!(
+                "a layout must not be larger than {} KiB, but this document has {} KiB",
+                MAX_BYTES >> 10,
+                text.len() >> 10
+            ),
         ));
     }
     let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());

@@ -23,7 +23,7 @@ pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Re
     if named.is_empty() || !unknown.is_empty() {
         let unknown = if named.is_empty() { "no disk" } else { &unknown.join(", ") };
         let message = format!(
-            "{KEEP} lists {unknown}, but the layout has {}; list disks as in the layout, separated by commas",
+            "{KEEP} lists {unknown}, but the disks of the layout are {}; list disks by their names in the layout, separated by commas",
             listed.join(", ")
         );
         return Err(Error::refusal(Phase::Layout, message));

@@ -107,7 +107,7 @@ mod tests {
         for (status, body, words) in [
             (200, "{}", "lacks bmcDetails"),
             (200, r#"{"bmcDetails": {}}"#, "lacks bmcReport"),
-            (200, r#"{"bmcDetails": {"bmcReport": {"bmc": {"password": 7700770077}}}}"#, "password is not a text"),
+            (200, r#"{"bmcDetails": {"bmcReport": {"bmc": {"password": 7700770077}}}}"#, "password is not a string"),
             (200, "<html>", "cannot parse the response"),
             (400, r#"{"code": "invalid_argument", "message": "uuid"}"#, "uuid"),
         ] {

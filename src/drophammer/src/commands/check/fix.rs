@@ -35,7 +35,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
     }
     let [file] = files else {
         let what =
-            format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
+            format!("--fix prints exactly one file, but {} are given: specify one file, or add --write", files.len());
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match canonicalize(file)? {
@@ -117,5 +117,5 @@ fn replace_file(file: &Path, text: &str) -> Result<()> {
         let beside = file.with_file_name(name);
         atomic_file::replace_file(&file, &beside, text.as_bytes(), fs::metadata(&file)?.permissions())
     };
-    replace().context(Phase::Settings, || format!("write {}; it is unchanged", file.display()))
+    replace().context(Phase::Settings, || format!("write {}; the file is unchanged", file.display()))
 }
