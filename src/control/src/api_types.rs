@@ -228,7 +228,7 @@ pub struct PointOfNoReturn {
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Extents that each stage may write, for a control plane that records them.
+    /// Extents of the disks that each stage may write. A control plane may record these extents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
     pub extents: Vec<StageExtents>,

@@ -1,7 +1,7 @@
 //! Digest of the kernel, ramdisk and kernel command line that a running machine boots for its reinstall.
 //!
 //! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command computes the
-//! digest of the downloaded files and command line, and compares the two. Another host on an unprotected network
+//! digest of the downloaded files and command line, and compares both digests. Another host on an unprotected network
 //! therefore cannot replace the kernel, the ramdisk, or the server address on the command line.
 
 use common::encoding::{decode_hex, encode_hex, hash_reader};

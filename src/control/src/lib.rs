@@ -35,7 +35,7 @@ pub struct AttemptNotice<'a> {
     pub order: Option<&'a str>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
-    /// Extents that each stage may write, for a control plane that records them.
+    /// Extents of the disks that each stage may write. A control plane may record these extents.
     pub extents: &'a [StageExtents],
     /// Hash of the approved plan with which the agent compared its own plan.
     pub approved: Option<&'a str>,
@@ -105,8 +105,8 @@ pub trait ControlPlane: Send + Sync {
         true
     }
 
-    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None` if the allocation
-    /// contains these secrets or has none.
+    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None`
+    /// if the allocation already contains these secrets, or does not have such secrets.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.

@@ -183,15 +183,16 @@ pub struct Allocation {
     /// installation may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt of this first installation that passed the point of no return. Only the install
-    /// marker of this attempt proves that the installation was finished.
+    /// Record of the last attempt at this first installation to pass the point of no return. Only the install marker of
+    /// this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
     /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by
     /// serial number or WWN is then erased only if it is blank or listed in `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
-    /// Ids that this machine had before it was renamed. An install marker that contains one of them belongs to this machine.
+    /// Ids that this machine had before it was renamed. An install marker that contains one of these ids belongs to
+    /// this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
     /// Plan that the operator has approved. The agent refuses any other plan. drophammer extension.
@@ -327,12 +328,12 @@ impl Allocation {
         k8s_volume::parse_volumes(&self.volumes)
     }
 
-    /// Returns the id of the reinstall's order; `None` for a first installation.
+    /// Returns the id of the reinstall order; `None` for a first installation.
     pub fn order_id(&self) -> Option<&str> {
         self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
     }
-    /// Returns the field `finish` of the allocation if it is set, otherwise the field `finish` of the image or, if that
-    /// is not set either, the default.
+    /// Returns the field `finish` of the allocation if it is set, otherwise the field `finish` of the image. Returns
+    /// the default if neither field is set.
     pub fn finisher(&self) -> FinisherChoice {
         self.finish.or(self.image.finish).unwrap_or_default()
     }

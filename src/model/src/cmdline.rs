@@ -30,7 +30,8 @@ pub enum ControlPlaneSource {
         /// `drophammer.token=`: token that authenticates the requests of this machine.
         token: String,
     },
-    /// Machine file without a server. In both fields, `{uuid}`, `{mac}` and `{serial}` are replaced by properties of the machine.
+    /// Machine file that is read without a server. In the file's location and in the URL for reports, `{uuid}`, `{mac}`
+    /// and `{serial}` are replaced by properties of the machine.
     File {
         /// `drophammer.file=`: a URL or a path.
         file: String,

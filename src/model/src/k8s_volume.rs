@@ -99,7 +99,7 @@ impl K8sVolume {
     }
 }
 
-/// Returns whether the node has this hostname. The domain is ignored if one of the two names has none.
+/// Returns whether the node has this hostname. If either name has no domain, the domain of the other name is ignored.
 pub fn is_node(node: &str, hostname: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     match node.contains('.') && hostname.contains('.') {

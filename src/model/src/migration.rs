@@ -140,7 +140,7 @@ pub struct MigrationReport {
     pub has_secret: bool,
 }
 
-/// All data of the source machine that belong to its layout, as found on its disks.
+/// Description of a migrated machine: the data that belong to its layout, as found on the disks of the source machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedMachine {
     /// Install marker of the installed system.
@@ -156,8 +156,8 @@ pub struct MigratedMachine {
 }
 
 impl MigratedMachine {
-    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan for one of them
-    /// then also fits the other.
+    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan
+    /// for one of the described machines then also fits the other machine.
     pub fn has_same_content(&self, other: &MigratedMachine) -> bool {
         is_same_set(&self.filesystems, &other.filesystems)
             && is_same_set(&self.arrays, &other.arrays)

@@ -1,6 +1,6 @@
-//! Log upload to the Loki server in pixie's configuration. The installation never waits for the upload, except briefly
-//! before a reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are
-//! dropped and counted. Only the first upload error is printed on the console.
+//! Log upload to the Loki server in pixie's configuration. The installation waits for the upload only briefly before a
+//! reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are dropped and
+//! counted. Only the first upload error is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};

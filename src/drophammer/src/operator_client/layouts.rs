@@ -18,7 +18,7 @@ const AT: &str = "/v1/filesystemlayout";
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`], or if a file cannot be read.
+/// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));

@@ -45,8 +45,9 @@ pub enum MachineCommand {
     /// Record the installations that the install markers of machines describe, after the server has lost its own
     /// records. The machines then boot their disks.
     Adopt(AdoptOptions),
-    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the machine detects a kernel,
-    /// ramdisk or kernel command line that was replaced in transit, which is possible if the server uses plain HTTP.
+    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the
+    /// machine detects a kernel, ramdisk or kernel command line that was replaced in transit. Such a replacement is
+    /// possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
     /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server neither
     /// installs nor migrates a machine whose record is not confirmed.
@@ -153,7 +154,7 @@ pub struct ListImagesOptions {
 
 #[derive(Debug, Args)]
 pub struct ModifyImageOptions {
-    /// Id of the image, or name of an OS definition. It need not exist yet.
+    /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
     #[arg(value_name = "ID")]
     pub image: String,
     /// A hidden image is not listed, but can be installed.
@@ -202,7 +203,7 @@ pub struct BootDigestOptions {
     /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
-    /// URL at which the machine reaches the server [default: that of `drophammer serve --url`].
+    /// URL at which the machine reaches the server [default: the URL of `drophammer serve --url`].
     #[arg(long, value_name = "URL")]
     pub at: Option<String>,
 }
@@ -257,7 +258,8 @@ pub struct ControllerOptions {
     /// Accept any TLS certificate of the controller. An attacker on the network can then read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
-    /// Firmware type of the machine, for `pxe` [default: uefi over IPMI; over Redfish the boot mode that the controller reports].
+    /// Firmware type of the machine, for the action `pxe` [default: uefi with IPMI, or the boot mode that the
+    /// controller reports with Redfish].
     #[arg(long, value_name = "TYPE", requires = "bmc")]
     pub firmware: Option<FirmwareOption>,
 }
@@ -290,15 +292,16 @@ pub struct MoveOptions {
     /// layout or for none [default: disks with the same names, or else all disks in the order of their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
-    /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
+    /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through the controllers
+    /// in `bmc:` of their machine files.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied until both
-    /// certificates are approved. If A or B boots again, both must be approved again.
+    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied
+    /// until both certificates are approved. If A or B boots again, both certificates must be approved again.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
-    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
-    /// any machine that impersonates A overwrites those of B.
+    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives
+    /// the disks of A, and any machine that impersonates A overwrites the disks of B.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
     /// Cancel the migration: A boots its disks. Refused without --off if B has received all data.
@@ -349,7 +352,8 @@ pub struct ReinstallOrderOptions {
     /// option, only the image changes, and the installed allocation is kept.
     #[arg(long, conflicts_with = "cancel")]
     pub apply_allocation: bool,
-    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
+    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in
+    /// `bmc:` of its machine file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
     /// Cancel the order. Possible only until the reinstall has started.

@@ -52,7 +52,7 @@ pub enum OsCommand {
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     match &options.command {
@@ -82,7 +82,7 @@ pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
 /// Changes the parameters that are stored at an endpoint, and prints the names of the parameters that are stored now.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub(super) fn change_parameters(
     server: &OperatorClient,
     path: &str,

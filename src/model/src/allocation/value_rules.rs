@@ -28,7 +28,7 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     match name {
         _ if name.len() > 64 => Some("a hostname must not have more than 64 characters"),
         _ if !name.split('.').all(is_label) => {
-            Some("a hostname must consist of words of letters, digits and hyphens, separated by dots")
+            Some("a hostname must consist of labels of letters, digits and hyphens, separated by dots")
         }
         _ => None,
     }
@@ -73,9 +73,9 @@ pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns whether the blob of a public key is complete: it must consist of fields that are preceded by their lengths,
-/// and the first field must be the type of the key (RFC 4253, 6.6). A blob without any field is accepted, because it
-/// occurs only in examples and authorizes no key.
+/// Returns whether the blob of a public key is complete. A complete blob consists of fields that are preceded by their
+/// lengths, and its first field is the type of the key (RFC 4253, 6.6). A blob without any field is accepted, because
+/// it occurs only in examples and authorizes no key.
 fn is_complete_key(kind: &str, blob: &[u8]) -> bool {
     let (mut rest, mut fields) = (blob, Vec::new());
     while let Some((length, after)) = rest.split_first_chunk::<4>() {

@@ -1,6 +1,6 @@
-//! Hardware identifiers of disks: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines report
-//! placeholders, which many disks share. When disks are compared or selected, a placeholder is treated as missing. Inventories and plans
-//! still contain it as reported.
+//! Hardware identifiers of disks: serial numbers and world wide names. Bridges, enclosures, firmware and virtual
+//! machines report placeholders, which many disks share. When disks are compared or selected, a placeholder is treated
+//! as missing. Inventories and plans still contain the placeholder as reported.
 //!
 //! The rules are in a table in docs/plan.md.
 

@@ -2,8 +2,8 @@
 //!
 //! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret
 //! itself is written into the install marker at the end of the attempt. Ids of machines, allocations and orders are
-//! public, so a marker that contains only these ids proves nothing: a system that was previously installed on the
-//! machine may have written it. Such a system cannot have written the secret of an attempt that started later.
+//! public. A marker that contains only these ids therefore proves nothing: a system that was previously installed on
+//! the machine may have written it. Such a system cannot have written the secret of an attempt that started later.
 
 use super::{InstallMarker, RecordedDisk};
 use common::encoding::format_sha256;

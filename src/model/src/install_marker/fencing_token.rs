@@ -2,8 +2,8 @@
 //! server's database, and the position of an installation in that history.
 //!
 //! A server issues a token for each order, first installation and migration. The install marker records the token. If
-//! the token of a reinstall is older than the token in the install marker, the reinstall was ordered by a server with
-//! an outdated database, and the agent refuses the reinstall.
+//! the token of a reinstall is older than the token in the install marker, a server with an outdated database has
+//! ordered the reinstall. The agent then refuses the reinstall.
 //!
 //! A token that was read from a disk proves nothing by itself, because any previous owner of the disk may have written
 //! it. Such a token can only cause a refusal, which the operator can override.

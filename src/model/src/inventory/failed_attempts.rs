@@ -18,7 +18,7 @@ pub enum AttemptTarget {
     Array(Uuid),
     /// Logical volume, by its LVM UUID.
     Volume(String),
-    /// Filesystem on this device, whose path is spelled as in [`super::FilesystemContents::device`].
+    /// Filesystem on this device. The path of the device is spelled as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
     /// LUKS container on this device that is not open, or that the given key does not open.
     Container(DevicePath),

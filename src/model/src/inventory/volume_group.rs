@@ -94,8 +94,8 @@ pub struct LvmLogicalVolume {
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "VolumeHealth::is_whole")]
     pub health: VolumeHealth,
-    /// Reason why activating this volume would affect other volumes, such as `is being moved, and its activation would continue the move`.
-    /// `None` if it would not.
+    /// Reason why activating this volume would affect other volumes, such as `is being moved, and its activation would
+    /// continue the move`. `None` if activating this volume affects no other volume.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }

@@ -272,7 +272,7 @@ impl ResourceParser {
                 let Ok(wanted) = serde_json::from_value::<BTreeMap<String, String>>(discover.value.clone()) else {
                     self.add_problem(
                         &discover.place,
-                        "must be hints, each a string: {size: \">= 100\", rotational: \"false\"}",
+                        "must be an object of hints with strings as values: {size: \">= 100\", rotational: \"false\"}",
                     );
                     return None;
                 };

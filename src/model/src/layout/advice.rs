@@ -1,5 +1,5 @@
-//! Advice about settings that are valid but probably not intended: layouts that can never be reinstalled or that UEFI machines cannot boot,
-//! sizes in the wrong unit, and impossible disk names.
+//! Advice about settings that are valid but probably not intended. Examples are layouts that can never be reinstalled,
+//! layouts that UEFI machines cannot boot, sizes in the wrong unit, and impossible disk names.
 
 use super::graph::LayoutGraph;
 use super::hints::advice;

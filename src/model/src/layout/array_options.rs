@@ -52,9 +52,9 @@ impl ArraySpec {
 }
 
 impl Layout {
-    /// Returns the metadata version of the array. The default depends on the contents of the array. Firmware reads a
-    /// member of an array that contains an ESP as a plain partition, so the superblock of such an array must be at the
-    /// end of the member.
+    /// Returns the metadata version of the array. The default depends on the contents of the array. If an array
+    /// contains an ESP, firmware reads a member of the array as a plain partition, so the superblock must be at the end
+    /// of the member.
     pub fn effective_metadata(&self, raid: &ArraySpec) -> String {
         let usual = if self.is_esp(raid) { "1.0" } else { "1.2" };
         raid.requested_metadata().unwrap_or_else(|| usual.to_owned())

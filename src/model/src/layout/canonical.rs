@@ -1,8 +1,8 @@
 //! Output of layouts as canonical YAML. It uses the names of metal-api, and lists disks first and filesystems last.
 //!
-//! This module has its own YAML writer, because serde_yaml is no longer maintained, and because yaml-rust2's emitter
-//! does not write lists on one line and does not quote text that only YAML 1.1 parses as a number. Layouts need only a
-//! small part of YAML.
+//! This module has its own YAML writer, because serde_yaml is no longer maintained, and yaml-rust2's emitter is not
+//! sufficient: it does not write lists on one line, and does not quote text that only YAML 1.1 parses as a number.
+//! Layouts need only a small part of YAML.
 
 use super::{
     ArraySpec, DiskSpec, EncryptionSpec, FilesystemSpec, Layout, LogicalVolumeSpec, OnReinstall, PartitionSpec,

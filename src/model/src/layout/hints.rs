@@ -48,7 +48,7 @@ const USB: &str = "usb";
 const MMC: &str = "mmc";
 /// Hints that can identify a single disk.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
-/// Hints that can identify the hardware of a single disk, whatever slot it is in.
+/// Hints that can identify the hardware of a single disk, independently of its slot.
 const HARDWARE: [&str; 3] = ["serial", "wwn", "wwn_with_extension"];
 const GIB: u128 = 1 << 30;
 /// Number of hexadecimal digits of a world wide name without the vendor extension (NAA 6).

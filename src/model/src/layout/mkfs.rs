@@ -1,8 +1,8 @@
 //! Validation of mkfs options. They are parsed as the tool itself parses them: clusters of getopt (`-Fn`), values (`-b 4096`, `-b4096`,
 //! `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
 //!
-//! The options are validated here because the tool would report an invalid option only after the disks were wiped, and because some options
-//! use devices or files that are not in the layout.
+//! The options are validated here, because the tool would report an invalid option only after the disks were wiped.
+//! Some valid options must be rejected too, because they use devices or files that are not in the layout.
 
 mod option_tables;
 

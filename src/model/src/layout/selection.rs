@@ -70,8 +70,8 @@ pub struct CollidingLayout {
 pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
-    /// Description of the closest candidates: all layouts for this size with the images that they accept. If there are none, a list of the
-    /// known sizes.
+    /// Description of the closest candidates: all layouts for this size with the images that they accept. If no layout
+    /// is for this size, a list of the known sizes.
     pub nearest: Vec<String>,
 }
 

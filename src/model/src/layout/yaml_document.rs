@@ -73,7 +73,8 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
     problem
 }
 
-/// Parses all YAML documents of `text`, except empty ones. Each is returned with the problems that do not prevent parsing.
+/// Parses all nonempty YAML documents in `text`. Each document is returned with the problems that do not prevent
+/// parsing.
 ///
 /// The function reads the events of the parser instead of using marked-yaml's loader. The loader ignores all documents after the first one,
 /// and is recursive: a few kilobytes of `- - - -` would overflow the stack.

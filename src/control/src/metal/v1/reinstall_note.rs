@@ -1,4 +1,4 @@
-//! Note about a reinstall. The machine stores the note, because the control plane does not count attempts: metal-api
+//! Note about a reinstall. The machine stores the note, because the control plane does not count attempts. metal-api
 //! sends the same reinstall flag at each boot until a report or an abort clears the flag.
 //!
 //! The note cannot be stored on the disks, since the disks with the install marker are wiped first, and preserved disks

@@ -39,7 +39,7 @@ pub(crate) fn machine_schema() -> Value {
             "os_parameters": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
-                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that all other machines get.",
+                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that is set for all machines.",
                 "examples": [["track=testing", "-proxy"]],
             },
             "filesystemlayout": text(
@@ -58,7 +58,7 @@ pub(crate) fn machine_schema() -> Value {
             "disk_key": {
                 "type": ["string", "null"],
                 "minLength": 20,
-                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It must be random.",
+                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. The passphrase must be random.",
             },
             "erase": {
                 "enum": ["quick", "secure", "none", null],
@@ -129,7 +129,7 @@ pub(crate) fn machine_schema() -> Value {
             },
             "ramdisk_network": {
                 "oneOf": [network_schema(), {"type": "null"}],
-                "description": "Network of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
+                "description": "Network configuration of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
             },
             "networks": {
                 "type": ["array", "null"],

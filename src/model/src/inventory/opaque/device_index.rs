@@ -37,8 +37,8 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types by the names of stacked devices: the type of a device with a nonzero size, no type for a device of size
-    /// zero, and the types of the devices on top for an overlay of the agent.
+    /// Types by the names of stacked devices. A device with a nonzero size has its own type. An overlay of the agent
+    /// has the types of the devices on top of it.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
     /// Types by the names of devices: the types of all stacked devices that list the named device as an underlying
     /// device.
