@@ -106,7 +106,7 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks in [`RegisteredHardware`], and also of NICs.
+/// Maximum number of disks, and also maximum number of NICs, in [`RegisteredHardware`].
 const HARDWARE: usize = 4096;
 /// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;

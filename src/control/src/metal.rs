@@ -88,7 +88,7 @@ pub trait MetalApi: Send + Sync {
     /// write.
     ///
     /// # Errors
-    /// Fails if it was cancelled, or if this cannot be determined.
+    /// Fails if the allocation or its reinstall was cancelled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. The failure of a first installation is reported only by the event

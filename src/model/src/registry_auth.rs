@@ -49,8 +49,8 @@ pub struct PullSecret {
     /// Identity token. `docker login` stores it instead of the password if the registry issues one.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub identitytoken: SecretText,
-    /// Host of the registry's token service, such as `gitlab.example.org`, with the port if it is not 443. If it is not
-    /// set, the password is sent only to the host and port of the registry itself.
+    /// Host of the registry's token service, such as `gitlab.example.org`, with the port if it is not 443. If this
+    /// field is not set, the password is sent only to the host and port of the registry itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token_service: String,
 }

@@ -1,4 +1,4 @@
-//! Tests that all listed tests, scenarios and scripts exist. The lists are in `docs/origins.md`, and in the table of
+//! Checks that every listed test, scenario and script exists. The lists are in `docs/origins.md`, and in the table of
 //! Ironic's document in `docs/templates.md`.
 
 use std::fs;

@@ -23,8 +23,8 @@ pub const MIN_XFS_MIB: u64 = 300;
 /// Minimum size of an ext3 in MiB. mkfs.ext3 creates a smaller filesystem without a journal, and the kernel does not
 /// mount a filesystem without a journal as ext3.
 pub const MIN_EXT3_MIB: u64 = 2;
-/// Largest supported sector size, in bytes. It is assumed because, without an inventory, the sector size of the disk is
-/// unknown.
+/// Largest supported sector size, in bytes. Limits are computed with this size, because the sector size of the disk is
+/// unknown without an inventory.
 const MAX_SECTOR_BYTES: u32 = 4096;
 /// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first chunks, with two copies of
 /// the metadata.
