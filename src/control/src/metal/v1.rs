@@ -200,7 +200,7 @@ fn connect_apis(config: &PixieConfig) -> Result<V1Connections> {
     let pixie_config::ApiCredentials::V1(api) = &config.api else {
         return Err(Error::new(
             Phase::Control,
-            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use the new configuration",
         ));
     };
     let grpc = GrpcClient::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;

@@ -185,7 +185,7 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     let pixie_config::ApiCredentials::V2(api) = &config.api else {
         return Err(Error::new(
             Phase::Control,
-            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use the new configuration",
         ));
     };
     let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());

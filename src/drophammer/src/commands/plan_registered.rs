@@ -187,7 +187,7 @@ fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocatio
     if allocation.succeeded && !allocation.reinstall {
         if !options.reinstall {
             return Err(inventory_refusal(format!(
-                "machine {name} is installed with {} and boots it, as no reinstall is ordered. Use --reinstall to preview one",
+                "machine {name} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
                 allocation.image.id
             )));
         }

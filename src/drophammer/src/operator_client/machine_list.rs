@@ -46,7 +46,7 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
             format!("{} attempt {} of {}{begun}{applied}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
-        (None, None) if machine.not_clean => "not clean: boot it over PXE".to_owned(),
+        (None, None) if machine.not_clean => "not clean: boot the machine over PXE".to_owned(),
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),

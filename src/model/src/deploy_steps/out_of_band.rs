@@ -105,7 +105,7 @@ impl OutOfBandStep {
 fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<ArgumentProblem>> {
     let wrong = |message: String| vec![(Some("settings".to_owned()), format!("bios.apply_configuration: {message}"))];
     let Some(list) = args.get("settings").and_then(Value::as_array) else {
-        return Err(wrong("settings is required, a list of objects with name and value".to_owned()));
+        return Err(wrong("settings is required: a list of objects with name and value".to_owned()));
     };
     if list.is_empty() || list.len() > MOST_SETTINGS {
         return Err(wrong(format!("settings must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
