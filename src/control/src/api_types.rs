@@ -106,7 +106,7 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks in [`RegisteredHardware`], and also of NICs.
+/// Maximum number of disks, and also maximum number of NICs, in [`RegisteredHardware`].
 const HARDWARE: usize = 4096;
 /// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;
@@ -154,7 +154,7 @@ pub struct InstallReport {
     /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// Method with which each disk was erased, and the proof of the erasure.
+    /// Each erased disk, with the method of the erasure and the proof of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
     /// Id of the order that the reinstall has carried out; empty for a first installation.
@@ -168,8 +168,8 @@ pub struct InstallReport {
     /// allocation that was found on a disk and is not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<InstallMarker>,
-    /// Identifiers of the preserved objects, read before and after a reinstall. If they differ, the installation has
-    /// failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. If the two readings differ, the
+    /// installation has failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
@@ -207,7 +207,7 @@ impl InstallReport {
     }
 }
 
-/// Part of the console log of this boot.
+/// Part of the console log of the current boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogPart {
@@ -228,11 +228,11 @@ pub struct PointOfNoReturn {
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Extents that each stage may write, for a control plane that records them.
+    /// Extents of the disks that each stage may write. A control plane may record these extents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "Vec<serde_json::Value>"))]
     pub extents: Vec<StageExtents>,
-    /// Hash of the approval that the plan was compared with.
+    /// Hash of the approved plan with which the agent compared its own plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// `sha256:HEX` of the secret that the install marker of this attempt will contain. If it is missing, only the boot that made this

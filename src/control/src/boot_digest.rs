@@ -1,8 +1,8 @@
 //! Digest of the kernel, ramdisk and kernel command line that a running machine boots for its reinstall.
 //!
-//! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command compares the digest with the
-//! downloaded files and command line, so that another host on an unprotected network cannot replace the kernel, the ramdisk, or the server
-//! address on the command line.
+//! The server computes the digest for the operator, who passes it to `drophammer reinstall`. That command computes the
+//! digest of the downloaded files and command line, and compares both digests. Another host on an unprotected network
+//! therefore cannot replace the kernel, the ramdisk, or the server address on the command line.
 
 use common::encoding::{decode_hex, encode_hex, hash_reader};
 use sha2::{Digest, Sha256};
@@ -32,8 +32,8 @@ impl BootDigest {
     }
 }
 
-/// Replaces the token with a placeholder. A value that does not consist of hexadecimal digits is not replaced, so that
-/// it cannot hide other text from the digest.
+/// Replaces the token with a placeholder. A value that does not consist of hexadecimal digits is not replaced, because
+/// such a value may contain other text, which the digest must cover.
 fn replace_token(cmdline: &str) -> String {
     let is_token =
         |value: &str| (64..=256).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_hexdigit());

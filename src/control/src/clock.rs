@@ -2,8 +2,8 @@
 //!
 //! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, it
 //! comes from the response that booted the machine: from `drophammer.time=` in the boot script, or from the `Date`
-//! header of pixie. These sources are not authenticated. A time is therefore accepted only if it is between the build
-//! of the ramdisk and [`AFTER_BUILD`] later.
+//! header of pixie. These sources are not authenticated. A time is therefore accepted only if it is later than the
+//! build of the ramdisk, by at most [`AFTER_BUILD`].
 
 mod sntp;
 
@@ -17,12 +17,13 @@ use time::format_description::well_known::Rfc2822;
 /// Maximum number of time servers that are queried.
 const SERVERS: usize = 4;
 
-/// Maximum offset of a correct clock from a time server or a `Date` header. The resolution of a `Date` header is one
-/// second.
+/// Maximum difference between a clock that is considered correct and the time of a time server or a `Date` header. The
+/// resolution of a `Date` header is one second.
 const PRECISE: Duration = Duration::from_secs(2);
 
-/// Maximum offset of a correct clock from the time of the boot script. It is larger, because kernel and ramdisk were
-/// loaded after the script.
+/// Maximum difference between a clock that is considered correct and the time of the boot script. It is larger than
+/// [`PRECISE`], because the kernel and the ramdisk are loaded after the script was generated, which takes an unknown
+/// time.
 const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time between the build of the ramdisk and an accepted time.
@@ -42,7 +43,7 @@ struct SourceTime {
     now: SystemTime,
     /// Description of the source, for messages.
     source: String,
-    /// Maximum offset of a correct clock from this source.
+    /// Maximum difference between a clock that is considered correct and the time from this source.
     tolerance: Duration,
 }
 
@@ -51,20 +52,21 @@ struct SourceTime {
 enum ClockDecision {
     /// The clock is correct.
     Keep,
-    /// The clock must be set. Contains the offset.
+    /// The clock must be set. Contains the difference between the clock and the time from the source.
     Set(Duration),
     /// The time is outside the accepted range, so another source is needed. Contains the reason.
     Reject(String),
 }
 
-/// Sets the clock from the time servers of the DHCP leases, or else from the boot script.
+/// Sets the clock from the time servers of the DHCP leases or, if none of them responds, from the time of the boot
+/// script.
 pub fn set_clock_of_boot(cmdline: &str, say: &dyn Fn(&str)) {
     let servers = fs::read_to_string(DHCP_TIME_SERVERS).unwrap_or_default();
     let servers: Vec<String> = servers.split_whitespace().map(str::to_owned).collect();
     set_clock(&servers, boot_time(cmdline, read_uptime()), say);
 }
 
-/// Sets the clock from these time servers, or else from a `Date` header.
+/// Sets the clock from these time servers or, if none of them responds, from a `Date` header.
 pub(crate) fn set_clock_by_date(servers: &[String], date: Option<&str>, say: &dyn Fn(&str)) {
     let date = date.and_then(parse_date);
     let date = date.map(|now| SourceTime { now, source: "pixie's answer".to_owned(), tolerance: PRECISE });
@@ -74,7 +76,8 @@ pub(crate) fn set_clock_by_date(servers: &[String], date: Option<&str>, say: &dy
     set_clock(servers, date, say);
 }
 
-/// Sets the clock if its offset is too large, and logs the result. A failure is only logged, since the clock may be correct.
+/// Sets the clock if it differs too much from the time of the source, and logs the result. A failure to set the clock
+/// is only logged, since the clock may be correct.
 fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str)) {
     let by_servers = servers.iter().take(SERVERS).filter_map(|server| {
         let answer = sntp::query_time_server(server, sntp::PORT);
@@ -94,7 +97,7 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
         return match write_clock(now) {
             Ok(()) => say(&format!("clock: set from {source}, was off by {seconds} s")),
             Err(error) => {
-                say(&format!("clock: cannot be set: {error}; it is off by {seconds} s according to {source}"));
+                say(&format!("clock: cannot be set: {error}; the clock is off by {seconds} s according to {source}"));
             }
         };
     }
@@ -105,11 +108,13 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
 fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<SystemTime>) -> ClockDecision {
     if let Some(built) = built.filter(|built| now < *built) {
         let built = OffsetDateTime::from(built).date();
-        return ClockDecision::Reject(format!("it is before {built}, when this ramdisk was built"));
+        return ClockDecision::Reject(format!("the time is before {built}, when this ramdisk was built"));
     }
     if let Some(built) = built.filter(|built| now.duration_since(*built).is_ok_and(|age| age > AFTER_BUILD)) {
         let built = OffsetDateTime::from(built).date();
-        return ClockDecision::Reject(format!("it is more than ten years after {built}, when this ramdisk was built"));
+        return ClockDecision::Reject(format!(
+            "the time is more than ten years after {built}, when this ramdisk was built"
+        ));
     }
     let offset = now.duration_since(here).unwrap_or_else(|behind| behind.duration());
     if offset <= tolerance { ClockDecision::Keep } else { ClockDecision::Set(offset) }
@@ -122,8 +127,8 @@ fn boot_time(cmdline: &str, uptime: Duration) -> Option<SourceTime> {
     Some(SourceTime { now, source: "the kernel command line".to_owned(), tolerance: BOOT_TOLERANCE })
 }
 
-/// Parses seconds since 1970. The upper limit is far beyond the lifetime of a ramdisk, and within the range that the
-/// kernel accepts.
+/// Parses a time in seconds since 1970; `None` if it exceeds a limit. The limit is far beyond the lifetime of a
+/// ramdisk, and within the range that the kernel accepts.
 fn parse_epoch(text: &str) -> Option<SystemTime> {
     let seconds: u64 = text.trim().parse().ok().filter(|seconds| *seconds < 1 << 36)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
@@ -140,7 +145,8 @@ fn read_uptime() -> Duration {
     Duration::from_secs(seconds.unwrap_or_default())
 }
 
-/// Parses the value of a `Date` header, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, the mean rounding error.
+/// Parses the value of a `Date` header, such as `Tue, 24 Nov 2026 10:00:00 GMT`. Adds half a second, because the header
+/// is truncated to whole seconds.
 fn parse_date(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc2822).ok()?;
     Some(SystemTime::from(date) + Duration::from_millis(500))
@@ -191,7 +197,7 @@ mod tests {
             }
         }
         let ClockDecision::Reject(why) = decide(at(0), at(0), BOOT_TOLERANCE, Some(at(built))) else { panic!() };
-        assert_eq!(why, "it is before 2024-10-04, when this ramdisk was built");
+        assert_eq!(why, "the time is before 2024-10-04, when this ramdisk was built");
     }
 
     #[test]

@@ -31,8 +31,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Maximum size of a machine file, in bytes. The largest layouts are tens of kilobytes.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Function that verifies the signature of a document with the keys that the agent trusts. Its arguments are the name,
-/// the content and the signature of the document.
+/// Function that verifies the signature of a document with the keys that the agent trusts. The arguments of the
+/// function are the name, the content and the signature of the document.
 pub type SignatureVerifier = Box<dyn Fn(&str, &[u8], &[u8]) -> Result<()> + Send + Sync>;
 
 /// Control plane that consists of one file per machine.
@@ -119,7 +119,7 @@ impl FileControl {
         Ok(None)
     }
 
-    /// Reads a file and verifies its signature. Fails if the file is not trusted, or belongs to another machine.
+    /// Reads a file and verifies its signature. Fails if the file is not trusted, or is the file of another machine.
     fn read_trusted(&self, place: &FileLocation, before: Option<&TrustedFile>) -> Result<Option<TrustedFile>> {
         let (text, etag) = match self.fetch_location(place, before.and_then(|seen| seen.etag.as_ref()))? {
             FetchResult::Missing => return Ok(None),
@@ -234,7 +234,7 @@ fn read_local_file(place: &FileLocation) -> Result<FetchResult> {
 
 fn size_limit_error(place: &FileLocation) -> Error {
     let most = common::format::format_bytes(DOCUMENT_BYTES);
-    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for the file of a machine"))
+    Error::new(Phase::Control, format!("{place} is larger than {most}, the limit for a machine file"))
 }
 
 impl ControlPlane for FileControl {
@@ -263,7 +263,7 @@ impl ControlPlane for FileControl {
             return Ok(());
         }
         let message =
-            "the file of this machine was changed or removed since it was read; reboot to use its current contents";
+            "the machine file was changed or removed after this boot had read it; reboot to use its current contents";
         Err(Error::refusal(Phase::Control, message))
     }
 

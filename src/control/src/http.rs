@@ -25,8 +25,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 
 /// Timeout of an event, which is sent only once.
 const EVENT: Duration = Duration::from_secs(5);
-/// Minimum interval between two registrations that are triggered by an event with a rejected token. Events are frequent, and each
-/// registration sends the long inventory.
+/// Minimum interval between two registrations that are triggered by events whose token was rejected. Events are
+/// frequent, and each registration sends the inventory, which is long.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Status codes of servers that do not support log uploads.
@@ -118,7 +118,7 @@ impl HttpControlPlane {
         self.register_privileged(&register, retries, patience)
     }
 
-    /// Returns whether an event may trigger a registration now. If so, stores the current time in `by_event`.
+    /// Returns whether an event may trigger a registration now. If it may, stores the current time in `by_event`.
     fn may_register_by_event(&self) -> bool {
         let mut last = lock_mutex(&self.by_event);
         let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
@@ -128,8 +128,8 @@ impl HttpControlPlane {
         may
     }
 
-    /// Sends a request until it succeeds, within the limits of `retries`. A rejected token results in an error that is
-    /// a refusal.
+    /// Sends a request, and repeats it after transient failures within the limits of `retries`. If the server rejects
+    /// the token, the error is a refusal ([`Error::refusal`]).
     fn request_with_retries(
         &self,
         retries: RetryPolicy,
@@ -275,10 +275,10 @@ impl ControlPlane for HttpControlPlane {
     }
 }
 
-/// Returns the retry policy for the report. Reports of a success, and of attempts that were announced to the server,
-/// are retried for a long time. Until the server receives the report of an announced attempt, it may assume that the
-/// attempt has passed the point of no return. Reports of other failures are retried only briefly, because a failed
-/// machine must not wait ten minutes before it offers its console.
+/// Returns the retry policy for the report. Reports of successes, and reports of attempts that were announced to the
+/// server, are retried for a long time. Until the server receives the report of an announced attempt, it may assume
+/// that the attempt has passed the point of no return. Reports of other failures are retried only briefly, because a
+/// failed machine must not wait ten minutes before it offers its console.
 fn report_retries(outcome: &InstallOutcome) -> RetryPolicy {
     let must_be_heard = match outcome {
         InstallOutcome::Succeeded { .. } => true,

@@ -35,9 +35,9 @@ pub struct AttemptNotice<'a> {
     pub order: Option<&'a str>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
-    /// Extents that each stage may write, for a control plane that records them.
+    /// Extents of the disks that each stage may write. A control plane may record these extents.
     pub extents: &'a [StageExtents],
-    /// Hash of the approval that the plan was compared with.
+    /// Hash of the approved plan with which the agent compared its own plan.
     pub approved: Option<&'a str>,
     /// `sha256:HEX` of the secret that the install marker of this attempt will contain.
     pub secret_digest: Option<&'a str>,
@@ -51,7 +51,7 @@ pub trait ControlPlane: Send + Sync {
     /// Fails if the control plane cannot be reached within a bounded number of retries, or rejects the registration.
     fn register_machine(&self, inventory: &Inventory) -> Result<()>;
 
-    /// Waits at most `patience` for an allocation. Returns whether the machine has one.
+    /// Waits at most `patience` for an allocation. Returns whether the machine has an allocation.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -105,8 +105,8 @@ pub trait ControlPlane: Send + Sync {
         true
     }
 
-    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None` if the allocation
-    /// contains these secrets or has none.
+    /// Requests the secrets for this purpose from a control plane that omits them from the allocation. Returns `None`
+    /// if the allocation already contains these secrets, or does not have such secrets.
     ///
     /// # Errors
     /// Fails as [`ControlPlane::register_machine`] does.
@@ -119,9 +119,9 @@ pub trait ControlPlane: Send + Sync {
         RecordSource::ControlPlane
     }
 
-    /// Returns the pool that this machine belongs to, if any. The disks of a machine in a pool are erased before the
-    /// machine is allocated, so that its next owner cannot read data of the previous one. Outside of a pool, disks are
-    /// not erased before the allocation.
+    /// Returns the pool to which this machine belongs; `None` if it does not belong to a pool. The disks of a machine
+    /// in a pool are erased before the machine is allocated, so that its next owner cannot read data of the previous
+    /// one. Outside of a pool, disks are not erased before the allocation.
     fn machine_pool(&self) -> Option<&dyn MachinePool> {
         None
     }
@@ -172,7 +172,7 @@ fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMa
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportAcknowledgement {
-    /// True if the machine must reboot over PXE immediately for another attempt, after a failed reinstall.
+    /// True if the machine must, after a failed reinstall, immediately reboot over PXE for another attempt.
     #[serde(default)]
     pub retry: bool,
 }

@@ -39,13 +39,13 @@ const PASSWORD: usize = 16;
 /// Maximum time to upload the last log lines before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Text that is reported instead of the console password, if that was generated during an earlier boot.
-const MADE_BEFORE: &str = "not known: this boot found the machine installed";
+/// Text that is reported instead of the console password if the password was generated during an earlier boot.
+const MADE_BEFORE: &str = "not known: the machine was already installed before this boot";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
 /// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
 pub trait MetalApi: Send + Sync {
-    /// Reads the control plane's record of the BMC. A registration replaces this record.
+    /// Reads the record of the BMC that the control plane stores. A registration replaces this record.
     ///
     /// # Errors
     /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the record.
@@ -66,7 +66,7 @@ pub trait MetalApi: Send + Sync {
     /// Returns the sizes of the disks at the last registration, in bytes. The list is empty if the control plane does not provide them.
     fn registered_disks(&self) -> Vec<u64>;
 
-    /// Waits at most `patience` for an allocation. Returns whether the machine has one.
+    /// Waits at most `patience` for an allocation. Returns whether the machine has an allocation.
     ///
     /// # Errors
     /// Fails only if a retry cannot succeed. After a transient error, returns false, and the caller waits again.
@@ -84,10 +84,11 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks immediately before the first write that this allocation or its reinstall has not been cancelled.
+    /// Checks that neither this allocation nor its reinstall has been cancelled. Called immediately before the first
+    /// write.
     ///
     /// # Errors
-    /// Fails if it was cancelled, or if this cannot be determined.
+    /// Fails if the allocation or its reinstall was cancelled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. The failure of a first installation is reported only by the event
@@ -161,8 +162,8 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Returns the record of the BMC that a registration sends. It consists of the control plane's record, and data
-    /// from the BMC for missing fields.
+    /// Returns the record of the BMC that a registration sends: the record of the control plane, whose missing fields
+    /// are filled with data from the BMC itself.
     fn read_bmc_record(&self) -> Result<BmcRecord> {
         // The BMC is read first, since that takes seconds, and metal-bmc may change the control plane's record at any
         // time.
@@ -176,8 +177,8 @@ impl MetalControlPlane {
         }))
     }
 
-    /// Uploads an event to Loki, except the progress of an image transfer. If the event is the last one before a reboot, waits for the
-    /// upload.
+    /// Uploads an event to Loki unless it only reports the progress of an image transfer. Waits for the upload if the
+    /// event is the last one before a reboot.
     fn upload_event(&self, event: &ProgressEvent) {
         let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
         let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();

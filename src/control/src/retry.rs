@@ -22,7 +22,7 @@ pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
     longest_pause: Duration::from_secs(30),
 };
 
-/// Retries for one minute, for messages that may be lost.
+/// Retries for one minute, for messages whose loss is harmless.
 pub(crate) const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_secs(60), ..PATIENT };
 
 /// Single attempt.

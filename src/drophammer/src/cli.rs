@@ -15,9 +15,9 @@ pub struct Cli {
 pub enum CliCommand {
     #[command(flatten)]
     Agent(AgentCommand),
-    /// Pack an image, burn an image outside of an installation, or list the images of a server.
+    /// Pack an image, write an image to a disk or directory outside of an installation, or list the images of a server.
     Image(ImageArgs),
-    /// Run the control plane for a bench or a rack of machines.
+    /// Run the control plane for machines on a test bench or in a rack.
     #[command(after_help = format!(
         "Examples: run the server; boot machines on a bench from this host; check the directory\n  \
         drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
@@ -28,7 +28,7 @@ pub enum CliCommand {
         drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22\n\n{EXIT_CODES}"
     ))]
     Serve(Box<server::ServeArgs>),
-    /// List the machines of a server, add new ones, order reinstalls and migrations, and switch their power.
+    /// List the machines of a server, add new machines, order reinstalls and migrations, and power machines on and off.
     #[command(after_help = format!(
         "Examples: list the machines; install a new image and preserve the data; cancel this reinstall\n  \
         drophammer machine list --server http://10.0.0.1:8080\n  \
@@ -77,10 +77,10 @@ pub enum CliCommand {
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(crate::commands::plan::PlanArgs),
-    /// Plan all machines of a server's directory together, before a change, and approve the plans.
+    /// Show what a change would do to each machine in a server's directory, and approve the plans.
     #[command(after_help = crate::commands::rack::EXIT_CODES)]
     Rack(crate::commands::rack::RackArgs),
-    /// Check layouts: list all problems of each, and whether two of them match the same size and image.
+    /// Check layouts: list all problems of each layout, and layouts that match the same size and image.
     #[command(after_help = format!(
         "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
         drophammer check layouts/\n  \
@@ -135,8 +135,9 @@ pub enum ImageCommand {
     Modify(crate::operator_client::ModifyImageOptions),
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
-    /// Existing files in the directory are preserved, except that files of the same name are replaced, as by tar. Whiteouts of OCI image
-    /// layers remove only files that this command has written. If the command fails, the files written so far remain.
+    /// Existing files in the directory are preserved, but files that are also in the image are replaced, as tar does.
+    /// Whiteouts of OCI image layers remove only files that this command has written. If the command fails, the files
+    /// written so far remain.
     #[command(after_help = format!(
         "Example:\n  \
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \

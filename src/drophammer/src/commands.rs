@@ -48,8 +48,8 @@ fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diag
     Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
 }
 
-/// Decodes the content of a layout file as UTF-8. A file whose name ends in `.json` must be strict JSON: the YAML parser accepts more than
-/// JSON, but other programs that read the file as JSON would reject it.
+/// Decodes the content of a layout file as UTF-8. A file whose name ends in `.json` must be strict JSON. The YAML
+/// parser would also accept other text, which other programs that read the file as JSON would reject.
 fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         vec![Diagnostic::new("", format!("not UTF-8 text from byte {} on", error.valid_up_to() + 1))]
@@ -89,7 +89,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
 }
 
-/// Returns whether output is coloured: only on a terminal, and unless NO_COLOR is set (no-color.org).
+/// Returns whether output is coloured: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
+/// not be set (no-color.org).
 fn wants_colour() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

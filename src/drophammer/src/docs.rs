@@ -52,7 +52,8 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
-/// Checks that `docs/ironic.md` documents exactly the steps that are offered to Ironic, and that they are accepted.
+/// Checks that `docs/ironic.md` documents exactly the steps that are offered to Ironic, and that the agent accepts the
+/// documented steps.
 #[test]
 fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
     use model::deploy_steps::{OFFERED, TemplateStep};
@@ -118,7 +119,7 @@ fn the_hints_in_the_docs_are_understood() {
     assert!(found > 20, "{found}");
 }
 
-/// Checks that the command line accepts every `drophammer image …` command of the page.
+/// Checks that the command line parser accepts every `drophammer image …` command in the documentation page.
 #[test]
 fn the_commands_about_images_in_the_docs_are_understood() {
     use clap::Parser;
@@ -141,7 +142,8 @@ fn the_manifest_and_the_key_in_the_docs_are_such() {
     assert_eq!(keys.0.len(), 1);
 }
 
-/// Checks that the page contains the output of `drophammer plan`, in which `…` stands for omitted lines.
+/// Checks that the documentation page contains the output of `drophammer plan`. In the page, `…` represents omitted
+/// lines.
 #[test]
 fn the_plan_in_the_readme_is_what_a_desk_prints() {
     let layout = layout::read_yaml(include_str!("../../../testdata/layouts/storage.yaml")).unwrap().layout;
@@ -197,7 +199,7 @@ fn the_machines_and_images_in_the_docs_are_good() {
     assert_eq!((&*first.image, first.filesystemlayout.as_deref()), (&an_image.id, Some(&parsed.layout.id)));
 }
 
-/// Checks that every network configuration of the page is valid in a machine file.
+/// Checks that every network configuration in the documentation page is valid in a machine file.
 #[test]
 fn the_networks_in_the_docs_are_good() {
     let blocks = blocks(include_str!("../../../docs/network.md"), "yaml");
@@ -214,7 +216,8 @@ fn the_networks_in_the_docs_are_good() {
     }
 }
 
-/// Checks that the page lists all fields of a device, as named by the parser in its error message for an unknown field.
+/// Checks that the documentation page lists all fields of a device. The parser names these fields in its error message
+/// for an unknown field.
 #[test]
 fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../../../docs/network.md");
@@ -229,7 +232,8 @@ fn every_field_of_a_network_is_in_the_docs() {
     }
 }
 
-/// Checks that the page lists all fields, as named by the parser in its error message for an unknown field that resembles no known one.
+/// Checks that the documentation page lists all fields. The parser names them in its error message for an unknown field
+/// whose name resembles no known field.
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
     use site::operator_files::{parse_image, parse_machine};
@@ -266,7 +270,7 @@ fn the_way_to_a_first_machine_is_the_servers() {
     assert!(dnsmasq.contains("\ndhcp-ignore-clid\n") && dnsmasq.contains("\ndhcp-ignore=tag:firmware,"), "{dnsmasq}");
 }
 
-/// Checks that the command line accepts every line of a code block that begins with `drophammer`.
+/// Checks that the command line parser accepts every line that begins with `drophammer` in a code block.
 #[test]
 fn the_commands_in_the_docs_are_understood() {
     use clap::Parser;

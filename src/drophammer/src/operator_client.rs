@@ -93,8 +93,8 @@ fn add_machine(server: &OperatorClient, asked: &options::AddOptions, json: bool)
     }
 }
 
-/// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because it may no longer have a
-/// file.
+/// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because the old
+/// id may no longer have a machine file.
 fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json: bool) -> Result<CommandOutcome> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
     let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();
@@ -110,7 +110,7 @@ fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json:
         OperatorResponse::Good(listed) if json => print_json(&listed),
         OperatorResponse::Good(_) => {
             print_text(&format!(
-                "The records of {old} belong to {new} now. The file of the machine in machines/ must have `id: {new}`.\n"
+                "The records of {old} belong to {new} now. The machine file in machines/ must contain `id: {new}`.\n"
             ))?;
             Ok(CommandOutcome::Good)
         }

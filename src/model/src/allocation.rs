@@ -65,7 +65,7 @@ pub struct IdReference {
     pub id: String,
 }
 
-/// Desired state of the machine: its image, layout and settings.
+/// Desired state of a machine: its image, layout and settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Allocation {
@@ -95,7 +95,8 @@ pub struct Allocation {
     pub network: Value,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
-    /// User data for the installed system, in base64. If it is not valid base64, the text itself is the user data, as in metal-stack.
+    /// User data for the installed system, in base64. As in metal-stack, a text that is not valid base64 is itself the
+    /// user data.
     #[serde(default)]
     pub user_data: String,
     #[serde(default)]
@@ -111,7 +112,8 @@ pub struct Allocation {
     /// OS definition that the image belongs to, with its parameters. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<SelectedDefinition>,
-    /// Component that makes the image bootable on this machine. It takes precedence over `finish` of the image. drophammer extension.
+    /// Component that makes the image bootable on this machine. This field takes precedence over the field `finish` of
+    /// the image. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish: Option<FinisherChoice>,
     /// Additional arguments for the installed kernel. drophammer extension.
@@ -131,12 +133,12 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is omitted here. Responses to operators, and to boots after the point of no
-    /// return, omit the key.
+    /// True if a disk key exists but is not in this response. Responses to operators, and responses to boots after the
+    /// point of no return, omit the key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
-    /// Names of the fields that are omitted here, because the control plane sends them only on a separate request.
-    /// drophammer extension.
+    /// Names of the secret fields that this response omits. The control plane sends these fields only on a separate
+    /// request. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub separate_secrets: Vec<SecretField>,
     /// Key of the encrypted filesystems with `key: file`. The agent reads it from the ramdisk; it is never transmitted.
@@ -145,7 +147,7 @@ pub struct Allocation {
     /// Key of the encrypted filesystems with `key: prompt`. It is typed at the console, and never transmitted.
     #[serde(skip)]
     pub prompt_key: SecretText,
-    /// True if the image is reinstalled. A reinstall preserves the disks with `wipeonreinstall: false`.
+    /// True if the installation is a reinstall. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
     /// True if an installation preserves this machine's previous data on disks with `wipeonreinstall: false`. This
@@ -155,7 +157,8 @@ pub struct Allocation {
     /// Order of the reinstall. Like `installed`, this is a drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderedReinstall>,
-    /// Fencing token of this order, first installation or migration, which the install marker will contain. drophammer extension.
+    /// Fencing token of this reinstall, first installation or migration. The install marker will contain this token.
+    /// drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
     /// Install marker of the last finished installation, as stored by the control plane.
@@ -164,37 +167,39 @@ pub struct Allocation {
     /// Thoroughness of erasing disks before they are recreated. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Steps to run; no other steps run. An empty list means that the default steps run, because no template changes
+    /// Complete list of the steps to run. If the list is empty, the default steps run, because no template changes
     /// them. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
-    /// Disks that the first installation may erase although they cannot be read or identified. Each is given by serial number, WWN or path
-    /// in `/dev/disk/by-path`. For a reinstall, the order contains this list. drophammer extension.
+    /// Disks that the first installation may erase although they cannot be read or identified. Each disk is specified
+    /// by serial number, WWN or path in `/dev/disk/by-path`. For a reinstall, the reinstall order contains this list
+    /// instead. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
     /// True if the machine has reported that the installation is finished, or the operator has confirmed this (`drophammer machine adopt`).
     #[serde(default)]
     pub succeeded: bool,
-    /// Disks of a first installation that has passed the point of no return and is not finished. The installation may continue only on
-    /// these disks.
+    /// Disks of a first installation that has passed the point of no return but has not been completed. The
+    /// installation may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt of this first installation that passed the point of no return. Only the install
-    /// marker of this attempt proves that the installation was finished.
+    /// Record of the last attempt at this first installation to pass the point of no return. Only the install marker of
+    /// this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
     /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by
     /// serial number or WWN is then erased only if it is blank or listed in `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
-    /// Ids that this machine had before it was renamed. An install marker that contains one of them belongs to this machine.
+    /// Ids that this machine had before it was renamed. An install marker that contains one of these ids belongs to
+    /// this machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_machines: Vec<String>,
-    /// Plan that the operator has approved; any other plan is refused. drophammer extension.
+    /// Plan that the operator has approved. The agent refuses any other plan. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<ApprovedPlan>,
-    /// Reason why this machine may not be the one that its file describes; `None` if it is. If there is a reason, only blank disks are
-    /// erased. drophammer extension.
+    /// Reason to doubt that this machine is the one that the machine file describes; `None` if there is no doubt. If
+    /// there is a doubt, only blank disks are erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
     /// Role of this machine in a migration. It takes precedence over all other fields. drophammer extension.
@@ -219,17 +224,18 @@ pub struct OrderedReinstall {
     /// Number of this attempt, from 1 to `attempts`.
     pub attempt: u32,
     pub attempts: u32,
-    /// True if an earlier attempt at this order has reported that it passed the point of no return. That attempt may have erased the
-    /// install marker.
+    /// True if an earlier attempt at this order has reported that it passed the point of no return. The earlier attempt
+    /// may have erased the install marker.
     #[serde(default)]
     pub begun: bool,
     /// True if the operator confirms that the disk with the install marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
-    /// True if the operator confirms that `wipeonreinstall` in the layout differs from the recorded wipe policy. The layout then applies.
+    /// True if the operator accepts that `wipeonreinstall` in the layout differs from the wipe policy in the install
+    /// marker. The value in the layout then applies.
     #[serde(default)]
     pub change_promise: bool,
-    /// Disks whose data may be erased. Each is given by serial number, WWN or path in `/dev/disk/by-path`.
+    /// Disks whose data may be erased. Each disk is specified by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
     /// True if the order may replace an installation on the disks that is newer than the order or unknown to the control plane.
@@ -279,10 +285,10 @@ pub struct AllocatedImage {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FinisherChoice {
-    /// The image's installer if it has one; otherwise drophammer.
+    /// The installer in the image if the image contains one; otherwise drophammer.
     #[default]
     Auto,
-    /// The image's installer. The installation fails if the image does not contain one.
+    /// The installer in the image. The installation fails if the image does not contain an installer.
     Image,
     /// drophammer, even if the image has an installer.
     Builtin,
@@ -295,7 +301,7 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// The installed system is after the network, so that the machine boots from the network for a reinstall without
+    /// The installed system is after the network, so that the machine can boot from the network for a reinstall without
     /// any action at its console.
     #[default]
     Pxe,
@@ -322,11 +328,12 @@ impl Allocation {
         k8s_volume::parse_volumes(&self.volumes)
     }
 
-    /// Returns the id of the reinstall's order; `None` for a first installation.
+    /// Returns the id of the reinstall order; `None` for a first installation.
     pub fn order_id(&self) -> Option<&str> {
         self.order.as_ref().map(|order| order.id.as_str()).filter(|id| !id.is_empty())
     }
-    /// Returns `finish` of the allocation if it is set; otherwise `finish` of the image, or its default.
+    /// Returns the field `finish` of the allocation if it is set, otherwise the field `finish` of the image. Returns
+    /// the default if neither field is set.
     pub fn finisher(&self) -> FinisherChoice {
         self.finish.or(self.image.finish).unwrap_or_default()
     }

@@ -29,7 +29,7 @@ pub enum BmcAddress {
     },
 }
 
-/// Data that the machine reads from its own BMC without credentials. Empty if unknown.
+/// Data that the machine reads from its own BMC without credentials. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InBandBmc {
     /// Address of the LAN channel.
@@ -113,7 +113,7 @@ impl BmcAddress {
     /// Parses `https://HOST[:PORT][/redfish/v1/Systems/ID]` or `ipmi://HOST[:PORT]`.
     ///
     /// # Errors
-    /// Fails if the text has another form, or contains an `http://` URL of a host other than localhost.
+    /// Fails if the text has another form. An `http://` URL is accepted only if its host is localhost.
     pub fn parse(text: &str) -> Result<BmcAddress, String> {
         let form = || "must be https://HOST[:PORT] for Redfish or ipmi://HOST[:PORT] for IPMI".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(form)?;

@@ -21,8 +21,8 @@ pub struct BootContents {
     /// Paths of programs that process user data, such as `/usr/bin/cloud-init` or `/usr/bin/ignition`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub user_data: Vec<String>,
-    /// Paths of programs that unlock LUKS containers: `/usr/sbin/cryptsetup`, and the program of systemd. `None` if the manifest was
-    /// written without searching for them.
+    /// Paths of programs that unlock LUKS containers: `/usr/sbin/cryptsetup`, and systemd's program for this. `None` if
+    /// the manifest was written by a version that did not search for such programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
 }
@@ -71,7 +71,7 @@ pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootCo
             Err(format!("version {version} is not supported; only version 1 is supported"))
         }
         ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
-            Err(format!("it is for an image with the digest {other}, but this one has {digest}"))
+            Err(format!("it is for an image with the digest {other}, but this image has {digest}"))
         }
         ContentsManifest { contents, .. } => Ok(contents),
     }
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(read_manifest_contents(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(read_manifest_contents(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [
-            (&text[..], "it is for an image with the digest sha256:0a, but this one has sha256:0b"),
+            (&text[..], "it is for an image with the digest sha256:0a, but this image has sha256:0b"),
             (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
             (b"<html>", "not a manifest"),
         ] {

@@ -14,8 +14,8 @@ pub struct AgentSettings {
     pub machine: Option<String>,
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: oldest signed image that may be installed, for each operating system. If the ramdisk contains a later
-    /// minimum, the later one applies.
+    /// `drophammer.minimum=`: for each operating system, oldest version of a signed image that may be installed. If the
+    /// ramdisk specifies a later minimum, the minimum of the ramdisk applies.
     pub minimum: Vec<String>,
     /// `console=`: all consoles in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
@@ -30,7 +30,8 @@ pub enum ControlPlaneSource {
         /// `drophammer.token=`: token that authenticates the requests of this machine.
         token: String,
     },
-    /// Machine file without a server. In both fields, `{uuid}`, `{mac}` and `{serial}` are replaced by properties of the machine.
+    /// Machine file that is read without a server. In the file's location and in the URL for reports, `{uuid}`, `{mac}`
+    /// and `{serial}` are replaced by properties of the machine.
     File {
         /// `drophammer.file=`: a URL or a path.
         file: String,
@@ -47,8 +48,8 @@ impl AgentSettings {
     /// Parses the text of `/proc/cmdline`.
     ///
     /// # Errors
-    /// Fails if a setting is missing, unusable, or given twice with different values, or if no control plane or several
-    /// are configured.
+    /// Fails if a setting is missing, unusable, or specified twice with different values. Also fails if no control
+    /// plane, or more than one, is configured.
     pub fn from_cmdline(text: &str) -> Result<AgentSettings> {
         let all = |name: &str| -> Vec<String> {
             let words = text.split_whitespace();
@@ -107,7 +108,7 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= is only supported with drophammer.file=: the server of drophammer.url= receives the report".to_owned()
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the server of drophammer.url= receives the report".to_owned()
         ));
     }
     let missing =
@@ -135,7 +136,8 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= is only supported with drophammer.file=: metal-stack receives the report".to_owned(),
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, metal-stack receives the report"
+                .to_owned(),
         ));
     }
     Ok(ControlPlaneSource::MetalStack { pixie: pixie.to_owned() })
@@ -209,13 +211,10 @@ mod tests {
             ("drophammer.url=ftp://c drophammer.token=t", "must begin with http:// or https://"),
             ("drophammer.url=http://c drophammer.token=t drophammer.token=u", "specified twice, as t and u"),
             ("PIXIE_API_URL=pixie", "PIXIE_API_URL=pixie must begin with http:// or https://"),
-            ("PIXIE_API_URL=http://p drophammer.report=http://r", "is only supported with drophammer.file="),
+            ("PIXIE_API_URL=http://p drophammer.report=http://r", "requires drophammer.file="),
             ("drophammer.file=c", "drophammer.file=c must be an http:// or https:// URL"),
             ("drophammer.file=/c drophammer.report=/d", "drophammer.report=/d must begin with"),
-            (
-                "drophammer.url=http://c drophammer.token=t drophammer.report=http://d",
-                "is only supported with drophammer.file=",
-            ),
+            ("drophammer.url=http://c drophammer.token=t drophammer.report=http://d", "requires drophammer.file="),
         ];
         for (cmdline, expected) in cases {
             let error = AgentSettings::from_cmdline(cmdline).unwrap_err().to_string();

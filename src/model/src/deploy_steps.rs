@@ -21,11 +21,11 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EraseMode {
-    /// Destroys the encryption key or discards the whole disk, if the disk supports this; both take only seconds. The
-    /// locations of signatures are zeroed in any case.
+    /// Destroys the disk's encryption key or discards the whole disk, if the disk supports one of these methods. Each
+    /// method takes only seconds. The locations of signatures are zeroed in any case.
     #[default]
     Quick,
-    /// Makes the old contents unrecoverable. If this is impossible, the installation fails.
+    /// Makes the old contents unrecoverable. If the disk does not support such an erasure, the installation fails.
     Secure,
     /// Zeroes only the locations of signatures.
     None,
@@ -35,7 +35,7 @@ pub enum EraseMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepList {
     list: Vec<PlannedStep>,
-    /// Problems of a list that was received from a control plane. If there are any, the list cannot be run.
+    /// Problems of a list that was received from a control plane. A list with problems cannot be run.
     wrong: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl StepList {
         for wanted in list {
             match merge::parse_step(&CATALOGUE, wanted) {
                 Ok(step) if step.entry.out_of_band => steps.wrong.push(format!(
-                    "{} runs through the management controller, before the agent: the server must not send it",
+                    "{} runs through the management controller, before the agent starts: the server must not send this step",
                     step.entry.name
                 )),
                 Ok(step) => steps.list.push(step),
@@ -72,7 +72,7 @@ impl StepList {
         steps
     }
 
-    /// Returns all problems of a received list. If there are any, the list must not be run.
+    /// Returns all problems of a received list. A list with problems must not be run.
     pub fn problems(&self) -> &[String] {
         &self.wrong
     }

@@ -91,8 +91,9 @@ kind_of_names! {
 }
 
 kind_of_names! {
-    /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any name that the layout
-    /// gives to a disk that is selected by hints. `storage_graph` finds the device of the machine that matches the name.
+    /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any other
+    /// name if the layout selects the disk by hints. `storage_graph` finds the device of the machine that matches the
+    /// name.
     LayoutPath
 }
 
@@ -136,8 +137,8 @@ impl KernelName {
 }
 
 impl DevicePath {
-    /// Returns the kernel name of a device whose node the kernel created. The result is wrong for paths that device mapper or mdadm
-    /// created; `storage_graph` resolves these.
+    /// Returns the kernel name of a device whose node the kernel created. The result is wrong for paths that device
+    /// mapper or mdadm created; `storage_graph` resolves such paths.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
@@ -161,7 +162,7 @@ impl LayoutPath {
     }
 }
 
-/// In a JSON Schema, the name is an inlined string.
+/// In a JSON Schema, the name is a string type, written inline instead of as a definition.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for LayoutPath {
     fn inline_schema() -> bool {
@@ -177,8 +178,9 @@ impl schemars::JsonSchema for LayoutPath {
     }
 }
 
-/// Returns the path of partition `number` of `disk`. Names that end in a digit get a `p` (`disk_name()` in
-/// block/partitions/core.c), by-* links get `-partN` (60-persistent-storage.rules).
+/// Returns the path of partition `number` of `disk`. If the name of the disk ends in a digit, a `p` precedes the number
+/// (`disk_name()` in block/partitions/core.c). In links in `/dev/disk/by-*`, `-part` precedes the number
+/// (60-persistent-storage.rules).
 fn append_partition_number(disk: &str, number: u32) -> String {
     if disk.starts_with("/dev/disk/by-") {
         format!("{disk}-part{number}")

@@ -55,15 +55,15 @@ pub struct InstallMarker {
     /// Disks that the layout lists.
     #[serde(default)]
     pub disks: Vec<RecordedDisk>,
-    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If the sending machine has booted its own
-    /// system since, that system may contain newer data.
+    /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If the sending
+    /// machine has booted its own system after sending, that system may contain newer data.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
     /// Digests of the installations that this installation replaced, latest first; empty in markers of earlier versions. See [`lineage`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub supersedes: Vec<String>,
-    /// Kubernetes volumes that this installation or an earlier one has prepared; `None` in older markers.
+    /// Kubernetes volumes that this installation or an earlier installation has prepared; `None` in older markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<RecordedVolume>>,
     /// OS definition from which the system was installed; `None` in older markers, or if the system was installed without one.
@@ -93,7 +93,7 @@ pub struct RecordedVolume {
     /// Persistent device path of the volume: `/dev/disk/by-uuid/…`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// Device on which the volume was prepared, by the name that it had at that time: `/dev/sdc`; empty if unknown.
+    /// Path that the device of the volume had when the volume was prepared, such as `/dev/sdc`; empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
     /// Disks that contain the volume; empty if unknown.
@@ -107,7 +107,7 @@ pub struct RecordedVolume {
 pub struct RecordedDisk {
     /// Device path as the layout spells it.
     pub device: String,
-    /// Serial number; empty if the disk reports none. The same applies to `wwn`.
+    /// Serial number; empty if the disk reports none. Likewise, `wwn` is empty if the disk reports no WWN.
     #[serde(default)]
     pub serial: String,
     #[serde(default)]
@@ -130,10 +130,11 @@ pub struct RecordedDisk {
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub guid_before: Option<String>,
-    /// Whether a reinstall may wipe the disk; `None` in older markers.
+    /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Objects that the attempt was going to create on this preserved disk. Empty in the marker of a finished installation.
+    /// Objects on this preserved disk that the attempt was about to create when it was recorded. Empty in the marker of
+    /// a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }
@@ -156,8 +157,8 @@ impl RecordedDisk {
             || self.size_bytes != other.size_bytes
     }
 
-    /// Returns the identifiers that prove that the two records are of the same disk, for display; `None` if no identifier proves it. The
-    /// contents of the disks are not compared.
+    /// Returns, for display, the identifiers that prove that the two records are of the same disk; `None` if no
+    /// identifier proves this. The contents of the disks are not compared.
     pub fn explain_same_disk(&self, other: &RecordedDisk) -> Option<String> {
         if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {
             return Some(format!("wwn {}", self.wwn));

@@ -1,5 +1,5 @@
-//! Events and results of an installation, in types that do not depend on a control plane. The module of each control plane converts them to
-//! its wire format. Some types are sent without conversion; these define their wire names here.
+//! Events and results of an installation, in types that do not depend on a control plane. The module of each control
+//! plane converts them to its wire format. Types that are sent without conversion define their wire names here.
 
 use crate::install_marker::InstallMarker;
 use crate::inventory::EraseMethod;
@@ -17,7 +17,7 @@ pub struct InstallResult {
     pub allocation: String,
     /// Id of the order that a reinstall carries out; `None` for a first installation.
     pub order: Option<String>,
-    /// Plan as it was printed; empty if the failure occurred before there was a plan.
+    /// Text of the plan as it was printed; empty if the failure occurred before there was a plan.
     pub plan: String,
     pub timings: Vec<StageTime>,
     /// Peak resident memory of the agent, in bytes.
@@ -30,16 +30,16 @@ pub struct InstallResult {
 pub enum InstallOutcome {
     /// The new system is complete. `marker` is the install marker on its disk.
     Succeeded { boot: BootInfo, marker: Option<InstallMarker> },
-    /// The disks are unchanged: neither this attempt nor an earlier one has passed its point of no return.
+    /// The disks are unchanged: neither this attempt nor an earlier attempt has passed its point of no return.
     FailedUntouched(FailureSummary),
-    /// The point of no return was passed, by this attempt or an earlier one.
+    /// This attempt or an earlier attempt has passed the point of no return.
     FailedBegun(FailureSummary),
 }
 
 /// Details of a failed installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FailureSummary {
-    /// Stage of the plan that failed. If there was no plan yet, the phase that failed.
+    /// Stage of the plan that failed. If there was no plan yet, this is the phase that failed.
     pub stage: String,
     /// True if the attempt was announced to the control plane, but has written nothing. The control plane may then have
     /// recorded that the attempt passed its point of no return.
@@ -55,7 +55,8 @@ pub struct FailureSummary {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiskChanges {
     pub erased: Vec<ErasedDisk>,
-    /// Identifiers of the preserved objects, read before and after a reinstall. They differ only if the installation has failed.
+    /// Identifiers of the preserved objects, read before and after a reinstall. The two readings differ only if the
+    /// installation has failed.
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.
     pub hidden: Vec<HiddenFiles>,
@@ -69,14 +70,14 @@ pub struct DiskChanges {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootInfo {
     pub kernel: String,
-    /// Path of the initrd; empty if the kernel needs none.
+    /// Path of the initrd; empty if the kernel does not need an initrd.
     pub initrd: String,
     pub cmdline: String,
     /// Name of the EFI boot entry.
     pub bootloader_id: String,
 }
 
-/// Entry that will be created in the firmware's boot menu for a boot loader or a kernel.
+/// Boot entry for a boot loader or a kernel that will be created in the firmware's boot menu.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootEntryRequest {
     /// Index of the ESP in the plan, from 0.
@@ -175,7 +176,7 @@ impl std::fmt::Display for TransferProgress {
     }
 }
 
-/// Throughput of the image transfer, and which pipeline stage limited it.
+/// Throughput of the image transfer, and how busy each pipeline stage was.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ImageTransferFigures {
@@ -186,7 +187,8 @@ pub struct ImageTransferFigures {
     pub shares: Vec<StageShare>,
 }
 
-/// Share of the time in which a pipeline stage was busy, in percent. In the remaining time it waited for the other stages.
+/// Share of the time in which a pipeline stage was busy, in percent. In the remaining time, the stage waited for the
+/// other stages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageShare {

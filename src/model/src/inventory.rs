@@ -63,21 +63,23 @@ pub struct Inventory {
     /// Array members and physical volumes that could not be assigned to an array or group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnassignedDevices>,
-    /// Components of objects that span several devices and that neither mdadm nor lvm reports, such as a btrfs on several disks.
+    /// Components of objects that span several devices, such as a btrfs on several disks. Objects that mdadm or lvm
+    /// reports are not listed here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<SpanningComponent>,
     /// Filesystems whose contents were inspected: those that were already mounted, and those that the agent mounted read-only for the
     /// inspection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filesystems: Vec<FilesystemContents>,
-    /// Failed attempts of the agent to start or mount an object for inspection. Empty if no attempt failed, or no attempt was made.
+    /// Failed attempts of the agent to start or mount an object for inspection. The list is empty if no attempt failed,
+    /// or if no attempt was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedAttempt>,
     /// Boot variables of UEFI firmware; `None` for BIOS, and in inventories of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware_variables: Option<FirmwareVariables>,
-    /// Whether the agent assembled and mounted all objects that can be inspected without writing. If not, the inventory lacks the contents
-    /// of inactive arrays and groups, and of unmounted filesystems.
+    /// Whether the agent assembled and mounted all objects that can be inspected without writing. If this is false, the
+    /// inventory lacks the contents of inactive arrays, of inactive groups, and of unmounted filesystems.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub explored: bool,
 }
@@ -109,7 +111,7 @@ pub struct FilesystemContents {
     pub sparse: Vec<SparseFile>,
 }
 
-/// Backing file of a sparse Kubernetes volume. Its name is the UUID of the volume.
+/// Backing file of a sparse Kubernetes volume. The name of the file is the UUID of the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SparseFile {
     pub uid: Uuid,
@@ -124,7 +126,7 @@ pub struct InventoryDisk {
     /// Path `/dev/NAME`.
     pub device: DevicePath,
     pub size_bytes: u64,
-    /// Logical sector size in bytes, 512 or 4096. Logical block addresses count in this unit.
+    /// Logical sector size in bytes, 512 or 4096. Logical block addresses are numbers of such sectors.
     pub sector_bytes: u32,
     #[serde(default)]
     pub model: String,
@@ -170,11 +172,13 @@ pub struct InventoryDisk {
     /// Current users of the whole disk.
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong checksum. The absence
-    /// of tables and signatures then proves nothing, and the disk must not be treated as blank.
+    /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong
+    /// checksum. If there is a reason, the absence of tables and signatures proves nothing, and the disk must not be
+    /// treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether nothing was recognized on the device, and samples from all over the device are zero.
+    /// Whether the device is blank: no content was recognized on it, and samples from the whole device contain only
+    /// zeros.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub blank: bool,
 }
@@ -231,7 +235,7 @@ pub struct StackedDevice {
     pub signatures: Vec<DeviceSignature>,
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
-    /// Whether the agent assembled the device for inspection. Otherwise, it was already running.
+    /// Whether the agent assembled the device for inspection. If this is false, the device was already running.
     #[serde(default)]
     pub assembled: bool,
     /// Whether the device is blank, as defined by [`InventoryDisk::blank`].
@@ -267,7 +271,7 @@ pub enum EraseMethod {
     AtaErase,
     /// Discard of the whole disk. The disk is then read back and must contain zeros.
     Discard,
-    /// Zeros written to the whole disk. If the disk supports it, the kernel offloads this to the disk.
+    /// Zeros written to the whole disk. If the disk can write zeros itself, the kernel delegates this to the disk.
     WriteZeroes,
     /// Zeros written only to the locations of signatures.
     Ends,
@@ -314,14 +318,16 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Inventory {
-    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). Returns `None` if no disk has this path,
-    /// or if two disks share it, as cheap USB sticks with the same serial number do.
+    /// Returns the disk with this path (`/dev/sda`, `/dev/disk/by-path/…`, `/dev/disk/by-id/…`). Returns `None` if no
+    /// disk has this path. Also returns `None` if several disks have this path, as is the case for cheap USB sticks
+    /// with the same serial number.
     pub fn find_disk(&self, device: &str) -> Option<&InventoryDisk> {
         let mut found = self.disks.iter().filter(|disk| disk.has_path(device));
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Returns why the last attempt to inspect this object failed; `None` if it succeeded or no attempt was made.
+    /// Returns the reason why the last attempt to inspect this object failed; `None` if the attempt succeeded or no
+    /// attempt was made.
     pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&str> {
         self.failed.iter().rfind(|failed| failed.tried == *tried).map(|failed| failed.why.as_str())
     }
@@ -332,8 +338,8 @@ impl Inventory {
         stacked.map_or_else(|| device.kernel_name(), |stacked| stacked.name.clone())
     }
 
-    /// Returns the partitions inside volumes, such as volumes that are disks of virtual machines. Such partitions have no device nodes, so
-    /// no tool can read them. Their contents belong to the virtual machine.
+    /// Returns the partitions inside logical volumes, for example inside the disk of a virtual machine. Such partitions
+    /// have no device nodes, so no tool can read them. Their contents belong to the virtual machine.
     pub fn partitions_inside_volumes(&self) -> BTreeSet<&DevicePath> {
         use StackedDeviceKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));

@@ -1,9 +1,9 @@
 //! Software arrays in Ironic's format (`logical_disks`), and conversion of such arrays to a layout for a machine. No I/O.
 //!
-//! A list is processed in two steps. Parsing ([`RaidConfig::parse_config`]) does not depend on a machine; building the layout
-//! ([`RaidConfig::build_layout`]) selects disks of a machine. A list with `controller: software` is a `target_raid_config` of Ironic's
-//! agent, and has the same restrictions. A list without it has the format of the proposal for deploy templates, which does not specify
-//! controllers.
+//! A list is processed in two steps. Parsing ([`RaidConfig::parse_config`]) does not depend on a machine. Building the
+//! layout ([`RaidConfig::build_layout`]) selects disks of a machine. A list with `controller: software` is a
+//! `target_raid_config` of Ironic's agent, and has the restrictions of that format. A list without `controller` has the
+//! format of the proposal for deploy templates.
 
 mod config;
 mod members;

@@ -36,7 +36,8 @@ pub struct K8sVolume {
     pub template: Value,
     /// Whether the resource is marked for deletion (`metadata.deletionTimestamp`).
     pub deleted: bool,
-    /// Whether the resource is from a Kubernetes API server, which sets its `apiVersion`. Such a resource owns its PersistentVolume.
+    /// Whether the resource is from a Kubernetes API server, as its `apiVersion` shows. Such a resource owns its
+    /// PersistentVolume.
     pub is_exported: bool,
 }
 
@@ -80,8 +81,9 @@ impl K8sVolume {
         format!("{SPARSE}/{}", self.uid)
     }
 
-    /// Returns whether the volume belongs to the host with this name. Kubernetes names nodes by their hostnames, with or without domain. If
-    /// the hostname is empty, as at an operator's workstation, all volumes belong to the host.
+    /// Returns whether the volume belongs to the host with this name. Kubernetes names nodes by their hostnames, with
+    /// or without the domain. If the hostname is empty, as for a command on an operator's workstation, returns true for
+    /// all volumes.
     pub fn belongs_to_host(&self, hostname: &str) -> bool {
         hostname.is_empty() || is_node(&self.node, hostname)
     }
@@ -97,7 +99,7 @@ impl K8sVolume {
     }
 }
 
-/// Returns whether the node has this hostname. The domain is ignored if one of the two names has none.
+/// Returns whether the node has this hostname. If either name has no domain, the domain of the other name is ignored.
 pub fn is_node(node: &str, hostname: &str) -> bool {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     match node.contains('.') && hostname.contains('.') {

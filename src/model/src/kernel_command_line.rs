@@ -21,7 +21,7 @@ pub fn parameter_name(word: &str) -> &str {
     word.split('=').next().unwrap_or_default()
 }
 
-/// Returns the value of a word's parameter without its quotes; `None` if it has no value.
+/// Returns the value of a word's parameter without its quotes; `None` if the parameter has no value.
 pub fn parameter_value(word: &str) -> Option<String> {
     unquote_word(word).split_once('=').map(|(_, value)| value.to_owned())
 }

@@ -1,8 +1,9 @@
 //! Data types that describe a machine and its installation, with their parsers and checks, without I/O.
 //!
-//! [`layout`] describes the disks that an operator wants, [`inventory`] the hardware and disks that the agent finds, and [`storage_graph`]
-//! how block devices are stacked. [`allocation`] describes what a control plane assigns to a machine, [`install_marker`] what an
-//! installation records on disk, and [`install_report`] what it reports.
+//! [`layout`] describes the disks as specified by the operator. [`inventory`] describes the hardware and disks that the
+//! agent finds. [`storage_graph`] describes the stacking of block devices. [`allocation`] describes the image, layout
+//! and settings that a control plane assigns to a machine. [`install_marker`] is the record of an installation on the
+//! disks, and [`install_report`] is the report to the control plane.
 //!
 //! Everything that is read from a document, disk, or network is checked here, once, and is represented by a type afterwards. Start with
 //! [`layout`] and [`inventory`].

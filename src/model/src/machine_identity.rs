@@ -21,8 +21,8 @@ const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID; `None` if it does not identify a machine, because it is "not present" or "not set" (SMBIOS 7.2.1), or a default value
-/// that a vendor shipped on all boards of a model.
+/// Returns the UUID; `None` if the UUID does not identify a machine. Such a UUID is "not present" or "not set" (SMBIOS
+/// 7.2.1), or is a default value that a vendor shipped on all boards of a model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid)
@@ -47,12 +47,12 @@ pub(crate) fn swap_byte_order(uuid: Uuid) -> Uuid {
     Uuid::from_bytes_le(*uuid.as_bytes())
 }
 
-/// Returns a machine ID in the other byte order; `None` if it is not a UUID.
+/// Returns a machine ID in the other byte order; `None` if the ID is not a UUID.
 pub fn swap_id_byte_order(id: &str) -> Option<String> {
     Uuid::try_parse(id).ok().map(|uuid| swap_byte_order(uuid).to_string())
 }
 
-/// Returns whether two UUIDs are equal, possibly in different byte orders.
+/// Returns whether two UUIDs are equal, either as written or after reversing the byte order of one of them.
 pub fn is_same_uuid(one: Uuid, other: Uuid) -> bool {
     one == other || swap_byte_order(one) == other
 }
@@ -120,8 +120,8 @@ pub fn is_group_mac(mac: &str) -> bool {
     matches!(mac.as_bytes(), [_, b'1' | b'3' | b'5' | b'7' | b'9' | b'b' | b'd' | b'f', ..])
 }
 
-/// Parses a MAC address. Returns it in lower case with colons if a single NIC can have it, and `None` if it is invalid, a multicast
-/// address, or consists of zeros or ones.
+/// Parses a MAC address that identifies a single NIC, and returns it in lower case with colons. Returns `None` if the
+/// address is invalid, is a multicast address, or consists of zeros or ones.
 pub fn usable_mac(text: &str) -> Option<String> {
     parse_mac(text.trim()).ok().filter(|mac| !is_group_mac(mac) && mac != "00:00:00:00:00:00")
 }

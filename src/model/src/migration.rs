@@ -9,14 +9,15 @@ use common::encoding::format_sha256;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Role of a machine in a migration, with the data that the machine needs for this role. The control plane sends them in the allocation.
+/// Role of a machine in a migration, with the data that the machine needs for this role. The control plane sends the
+/// role and the data in the allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationOffer {
     /// Id of the order.
     pub order: String,
     pub part: MigrationSide,
-    /// Whether the target machine has passed its point of no return, so data may be transferred.
+    /// Whether the target machine has passed its point of no return. Only then may data be transferred.
     #[serde(default)]
     pub begun: bool,
     /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
@@ -45,8 +46,8 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// Latest migration of a machine, and its state. A machine without a role needs this status to detect the end of the
-/// migration.
+/// Latest migration of a machine, and the state of this migration. A machine that has no role needs this status to
+/// detect the end of the migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -65,7 +66,7 @@ pub enum MigrationAnswer<'m> {
     Waiting(&'m str),
     /// The migration has succeeded: the system runs on the target machine.
     Done,
-    /// The migration was cancelled or refused, or another migration was ordered after it.
+    /// The migration was cancelled or refused, or it was superseded by the order of another migration.
     Ended,
     /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. The migration
     /// has not necessarily ended.
@@ -130,7 +131,7 @@ pub struct MigrationReport {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Problem that delays but does not stop the migration; `None` when it is resolved.
+    /// Problem that delays but does not stop the migration; `None` once the problem is resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
     /// Whether the ramdisk contains the secret that both machines share. The machine can then verify its peer without an approval of the
@@ -139,7 +140,7 @@ pub struct MigrationReport {
     pub has_secret: bool,
 }
 
-/// All data of the source machine that belong to its layout, as found on its disks.
+/// Description of a migrated machine: the data that belong to its layout, as found on the disks of the source machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigratedMachine {
     /// Install marker of the installed system.
@@ -155,8 +156,8 @@ pub struct MigratedMachine {
 }
 
 impl MigratedMachine {
-    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan for one of them
-    /// then also fits the other.
+    /// Returns whether both descriptions contain filesystems, arrays and partitions with the same ids and sizes. A plan
+    /// for one of the described machines then also fits the other machine.
     pub fn has_same_content(&self, other: &MigratedMachine) -> bool {
         is_same_set(&self.filesystems, &other.filesystems)
             && is_same_set(&self.arrays, &other.arrays)
@@ -164,7 +165,7 @@ impl MigratedMachine {
     }
 }
 
-/// Returns whether two lists have the same items in any order.
+/// Returns whether two lists have the same items, regardless of the order.
 fn is_same_set<T: PartialEq>(some: &[T], others: &[T]) -> bool {
     some.len() == others.len() && some.iter().all(|one| others.contains(one))
 }

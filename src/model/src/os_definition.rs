@@ -25,7 +25,7 @@ pub const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OsSelector {
     pub name: String,
-    /// Name of the variant; empty if none is given.
+    /// Name of the variant; empty if no variant is specified.
     pub variant: String,
 }
 
@@ -84,7 +84,8 @@ impl SelectedDefinition {
         OsSelector { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Returns a problem that a selection from a valid definition cannot have; `None` if there is none.
+    /// Checks the selection. Returns a problem that is impossible if the control plane selected from a valid
+    /// definition; `None` if there is no such problem.
     pub fn find_problem(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))

@@ -1,13 +1,15 @@
 //! Disks of a machine in a pool: disks that earlier boots have recorded, and disks that were connected after the other disks were erased.
 //!
-//! A disk that is absent cannot be erased, and may contain an install marker. So its absence is reported.
+//! A disk that is absent cannot be erased, and may contain an install marker. The absence of a recorded disk is
+//! therefore reported.
 
 use crate::device::KernelName;
 use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). Further ones are forgotten.
+/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). Further written-off disks are not
+/// recorded.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
 /// Maximum length of a recorded serial number or WWN, in bytes.
@@ -51,8 +53,9 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. A known disk is
-/// considered replaced, not absent, if there is a disk of the same size that matches no other known disk.
+/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found.
+/// If no such disk is found, but there is a disk of the same size that matches no other known disk, the known disk is
+/// considered replaced and not absent.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
@@ -96,8 +99,8 @@ impl From<&InventoryDisk> for ConnectedDisk {
     }
 }
 
-/// Returns the inventory reduced to the disks that were connected after the disks in `erased` were erased; `None` if there are none.
-/// Removable disks are ignored.
+/// Returns the inventory reduced to the disks that were connected after the disks in `erased` were erased; `None` if no
+/// disk was connected since then. Removable disks are ignored.
 pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option<Inventory> {
     let is_new = |disk: &&InventoryDisk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
     let disks: Vec<InventoryDisk> = inventory.disks.iter().filter(is_new).cloned().collect();

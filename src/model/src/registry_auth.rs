@@ -49,8 +49,8 @@ pub struct PullSecret {
     /// Identity token. `docker login` stores it instead of the password if the registry issues one.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub identitytoken: SecretText,
-    /// Host of the registry's token service, such as `gitlab.example.org`, with its port unless it is 443. If it is not set, the
-    /// password is sent only to the host and port of the registry itself.
+    /// Host of the registry's token service, such as `gitlab.example.org`, with the port if it is not 443. If this
+    /// field is not set, the password is sent only to the host and port of the registry itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token_service: String,
 }
@@ -60,7 +60,8 @@ const KNOWN_TOKEN_SERVICES: [(&str, &str); 2] =
     [("docker.io", "auth.docker.io"), ("registry.gitlab.com", "gitlab.com")];
 
 impl PullSecret {
-    /// Returns the host of the token service to which the password may be sent in addition to the registry itself.
+    /// Returns the host of the token service. The password may be sent to this host, in addition to the registry
+    /// itself.
     pub fn token_service(&self) -> Option<&str> {
         let registry = canonical_host(&self.registry);
         let known = KNOWN_TOKEN_SERVICES.iter().find(|(known, _)| *known == registry).map(|(_, service)| *service);

@@ -1,4 +1,4 @@
-//! Driver of the fuzz tests: runs inputs that failed before, then generated ones, and judges them in a monitored
+//! Driver of the fuzz tests. It judges inputs that failed in previous runs, and then generated inputs, in a monitored
 //! thread.
 
 use fastrand::Rng;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 pub struct Fuzz {
-    /// Directory of failed inputs. Every run starts with them.
+    /// Directory of inputs that failed in previous runs. Every run starts with these inputs.
     pub folder: PathBuf,
     /// Number of generated inputs if DROPHAMMER_FUZZ_SECONDS is not set. Such a run always uses the same inputs.
     pub few: u64,
@@ -51,7 +51,11 @@ impl Fuzz {
         };
         while ended.recv_timeout(Duration::from_millis(250)) == Err(RecvTimeoutError::Timeout) {
             let (input, began) = &*current.lock().unwrap_or_else(PoisonError::into_inner);
-            assert!(began.elapsed() < hangs, "it hangs: {}", keep(&folder, input).display());
+            assert!(
+                began.elapsed() < hangs,
+                "the judged function hangs on the input in {}",
+                keep(&folder, input).display()
+            );
         }
         match worker.join() {
             Ok((inputs, good)) => println!("{inputs} inputs, {good} of them good to their end"),
@@ -60,7 +64,7 @@ impl Fuzz {
         seconds.is_some()
     }
 
-    /// Runs all inputs, and returns the number of inputs and the number of valid ones.
+    /// Runs all inputs, and returns the number of inputs and the number of valid inputs.
     fn all(&self, seed: u64, time: Option<Duration>, current: &Current) -> (u64, u64) {
         let mut random = Rng::with_seed(seed);
         let began = Instant::now();
@@ -96,7 +100,7 @@ fn keep(folder: &Path, input: &[u8]) -> PathBuf {
     file
 }
 
-/// Hashes with FNV-1a.
+/// Returns the FNV-1a hash of the bytes.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

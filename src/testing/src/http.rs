@@ -51,18 +51,18 @@ pub struct Act {
     pub length: bool,
     /// Number of bytes of the body after which the response ends.
     pub cut: Option<usize>,
-    /// True if the connection is held open at the cut instead of being closed.
+    /// True if the connection is held open after `cut` bytes instead of being closed.
     pub hold: bool,
-    /// True if one extra byte is sent.
+    /// True if one extra byte is sent after the body.
     pub more: bool,
     pub silent: bool,
     /// Pause after each sixteenth of the body.
     pub trickle: Option<Duration>,
-    /// Body to send instead of the server's; a response with a status has no other body.
+    /// Body to send instead of the body that the server serves. A response with a `status` has only this body.
     pub body: Option<Vec<u8>>,
     /// Raw bytes to send instead of a response.
     pub wire: Option<Vec<u8>>,
-    /// Time from the end of the raw bytes until the connection is closed without notice.
+    /// Time after the raw bytes of `wire` until the connection is closed without notice.
     pub linger: Duration,
     pub headers: Vec<(&'static str, String)>,
 }

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Process that answers requests one after the other. It reads a request as its length in four bytes and its content,
-/// and writes its answer as one line. It is killed when dropped.
+/// Process that answers requests one after the other. A request consists of its length in four bytes and its content.
+/// The process answers each request with one line. It is killed when this value is dropped.
 pub struct JudgeProcess {
     child: Child,
     input: ChildStdin,

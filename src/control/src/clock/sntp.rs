@@ -8,8 +8,8 @@ pub(super) const PORT: u16 = 123;
 /// Timeout for the response of one time server.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Seconds between 1900, when NTP's first era begins, and 1970. If the most significant bit of a timestamp is not set, the timestamp
-/// belongs to the second era, which begins in 2036.
+/// Number of seconds from 1900, when NTP's first era begins, to 1970. If the most significant bit of a timestamp is not
+/// set, the timestamp belongs to the second era, which begins in 2036.
 const TO_1970: u64 = 2_208_988_800;
 const ERA: u64 = 1 << 32;
 
@@ -24,8 +24,10 @@ const ORIGINATED: usize = 24;
 pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, String> {
     let lost = |error: std::io::Error| format!("no time from {server}: {error}");
     let addresses = (server, port).to_socket_addrs().map_err(lost)?;
-    let address =
-        addresses.into_iter().next().ok_or_else(|| format!("no time from {server}: it resolves to no address"))?;
+    let address = addresses
+        .into_iter()
+        .next()
+        .ok_or_else(|| format!("no time from {server}: the name does not resolve to an address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + ANSWER);

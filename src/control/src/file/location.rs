@@ -62,8 +62,8 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
     places.collect()
 }
 
-/// Returns the value, or an empty string if several machines may have the same value. With such a value, several
-/// machines would read the same file.
+/// Returns the value, or an empty string if several machines may have this value. If such a value were used in a
+/// location, several machines would read the same file.
 fn usable_value<'a>(name: &str, value: &'a str) -> &'a str {
     let is_shared = match name {
         // The operator may use any text as the id of a machine, not only a UUID.

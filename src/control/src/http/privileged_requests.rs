@@ -13,7 +13,7 @@ use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequ
 use reqwest::Method;
 use std::time::Duration;
 
-/// Id of the received allocation, and the secret fields that the server sends only on a separate request.
+/// Id of the received allocation, and the names of its secret fields that the server sends only on a separate request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeparateSecretFields {
     pub allocation: String,

@@ -1,7 +1,8 @@
 //! Management controller (BMC) in metal-stack's database: its address, credentials and FRU.
 //!
-//! A registration replaces the whole record, and erases values that it omits. The agent therefore reads the control
-//! plane's values first, and sends them back unchanged. Only missing values are read from the BMC itself.
+//! A registration replaces the whole record, so values that the registration omits are erased. The agent therefore
+//! reads the control plane's values first, and sends them back unchanged. Only missing values are read from the BMC
+//! itself.
 
 use common::format::untrusted_text::sanitize_name;
 use model::bmc::{FruInfo, InBandBmc};
@@ -14,7 +15,7 @@ const PORT: u16 = 623;
 /// Interface of `ipmitool` that metal-stack's own agent registers.
 const INTERFACE: &str = "lanplus";
 
-/// Record of a BMC, with metal-stack's fields. Empty if unknown.
+/// Record of a BMC, with metal-stack's fields. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BmcRecord {
     /// Host and port.
@@ -59,7 +60,7 @@ impl BmcRecord {
             Value::Object(object) => match object.get(name) {
                 None | Some(Value::Null) => Ok(String::new()),
                 Some(Value::String(text)) => Ok(text.clone()),
-                Some(_) => Err(format!("{name} is not a text")),
+                Some(_) => Err(format!("{name} is not a string")),
             },
             _ => Err("the record of the BMC is not an object".to_owned()),
         };
@@ -136,7 +137,9 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     let own = in_band.as_ref().and_then(|bmc| bmc.address);
     if let Some(own) = own.filter(|own| !record.address.is_empty() && !has_host(&record.address, *own)) {
         let kept = sanitize_name(&record.address);
-        say(&format!("BMC: its own address is {own}, the control plane has {kept}, which is sent back unchanged"));
+        say(&format!(
+            "BMC: its own address is {own}, but the control plane has recorded {kept}; the recorded address is sent back unchanged"
+        ));
     }
     if let Some(bmc) = &in_band {
         record.fill_gaps(bmc);
@@ -144,11 +147,11 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     if let KnownBmc::Unreadable(why) = known {
         let rest = match own {
             Some(own) => format!("address {own}, MAC and FRU are registered as read from the BMC"),
-            None => "address and MAC too, since the BMC was not found in-band".to_owned(),
+            None => "it also erases address and MAC, since the BMC was not found in-band".to_owned(),
         };
         say(&format!(
             "WARNING: this registration ERASES user and password of this machine's BMC in the control plane; {rest}. Power commands fail until the \
-             operator sets them again: docs/metal-stack.md, \"Before the first rack\". The known values cannot be read: {why}"
+             operator sets them again: docs/metal-stack.md, \"Before the first rack\". The record of the control plane cannot be read: {why}"
         ));
     }
     record
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(record, filled);
         assert_eq!(
             said,
-            "BMC: its own address is 10.1.0.7, the control plane has 10.1.0.9:6230, which is sent back unchanged\n"
+            "BMC: its own address is 10.1.0.7, but the control plane has recorded 10.1.0.9:6230; the recorded address is sent back unchanged\n"
         );
         for in_band in [Ok(None), Err("no".to_owned())] {
             assert_eq!(combined(KnownBmc::Record(Box::new(known())), in_band).0, known(), "sent back unchanged");
@@ -252,8 +255,8 @@ mod tests {
         for (bmc, fru, words) in [
             (json!([]), json!({}), "not an object"),
             (json!({}), json!("x"), "not an object"),
-            (json!({"password": 7}), json!({}), "password is not a text"),
-            (json!({}), json!({"board_mfg": []}), "board_mfg is not a text"),
+            (json!({"password": 7}), json!({}), "password is not a string"),
+            (json!({}), json!({"board_mfg": []}), "board_mfg is not a string"),
         ] {
             let why = BmcRecord::from_json(&bmc, &fru, &V1).unwrap_err();
             assert!(why.contains(words) && !why.contains('7'), "{why}");

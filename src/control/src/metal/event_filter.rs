@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// few minutes of silence.
 const ALIVE: Duration = Duration::from_secs(60);
 
-/// Maximum length of a message, in characters. It is short, because the server shows messages in a table.
+/// Maximum length of a message, in characters. The limit is low, because the server shows messages in a table.
 const WORDS: usize = 500;
 
 /// Record of the events that were sent in this boot.

@@ -1,4 +1,4 @@
-//! State that a metal-stack machine itself stores between boots, in addition to the state at the control plane.
+//! State that a metal-stack machine stores between boots, in addition to the state that the control plane stores.
 //!
 //! The state is stored in EFI variables, because disks may be removed, erased, or slow to appear. A machine without EFI
 //! variables does not store any state.
@@ -44,7 +44,7 @@ impl FirmwareRecord {
         Ok(drophammer_variables::read_json(&self.directory, DISKS)?.unwrap_or_default())
     }
 
-    /// Records the disks. Writes nothing if they are already recorded, to reduce wear of the flash memory.
+    /// Records the disks. To reduce wear of the flash memory, writes nothing if the same disks are already recorded.
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space, or the record is too large.

@@ -1,6 +1,6 @@
-//! Log upload to the Loki server in pixie's configuration. The installation never waits for the upload, except briefly
-//! before a reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are
-//! dropped and counted. Only the first upload error is printed on the console.
+//! Log upload to the Loki server in pixie's configuration. The installation waits for the upload only briefly before a
+//! reboot. Lines are added to a bounded buffer, and a thread sends them. If the buffer is full, lines are dropped and
+//! counted. Only the first upload error is printed on the console.
 
 use super::pixie_config::{ApiCredentials, LoggingConfig, PixieConfig};
 use common::error::{Context, Error, Phase, Result};
@@ -28,7 +28,8 @@ const BYTES: usize = 512 << 10;
 /// Maximum length of a line, in characters.
 const LINE: usize = 4 << 10;
 
-/// Minimum length of redacted secrets. A shorter secret could be part of an ordinary word.
+/// Minimum length of secrets that are redacted. A shorter secret could be part of an ordinary word, which would then be
+/// redacted too.
 const SHORTEST_SECRET: usize = 6;
 
 /// Log upload to Loki.
@@ -90,7 +91,7 @@ impl LokiUpload {
         self.secrets.extend(Some(secret.to_owned()).filter(|secret| secret.len() >= SHORTEST_SECRET));
     }
 
-    /// Adds a text to the buffer, line by line.
+    /// Adds each line of a text to the buffer.
     pub(crate) fn add_lines(&self, text: &str) {
         let text = self.secrets.iter().fold(without_secrets(text), |text, secret| text.replace(secret.as_str(), "…"));
         let now = SystemTime::now();
@@ -217,7 +218,7 @@ impl LokiClient {
         Ok(LokiClient { client, logging, machine: machine.to_owned() })
     }
 
-    /// Sends lines in one request. The flag in the error is true if a retry may succeed.
+    /// Sends lines in one request. The Boolean in the error is true if a retry may succeed.
     fn send_lines(&self, lines: &[(SystemTime, String)]) -> Result<(), (bool, Error)> {
         let request = self.client.post(&self.logging.endpoint).timeout(ANSWER).json(&self.build_document(lines));
         let request = match &self.logging.basic_auth {

@@ -5,8 +5,8 @@
 //! | metal-stack's API v2 | `/config/UUID` on the host of `PIXIE_API_URL` | `client`, with a token for this one machine |
 //! | v1 | `PIXIE_API_URL` itself | `address`, `metal_api_url`, and a certificate that all machines share |
 //!
-//! The address of v2 is requested first. A pixie of v1 does not serve this address, so the next request is to
-//! `PIXIE_API_URL` itself. The fields of the response determine the version.
+//! The address of v2 is requested first. A pixie of API v1 does not serve this address; the agent then requests
+//! `PIXIE_API_URL` itself. The version of the API is determined from the fields of the response.
 
 use crate::retry::{AttemptResult, RetryPolicy};
 use common::bounded_read::read_whole;
@@ -96,7 +96,7 @@ pub struct CertificateAuth {
     pub insecure_skip_verify: bool,
 }
 
-/// Fields of pixie's response in both API versions, without fields that the agent does not use.
+/// Fields of pixie's response that the agent uses, for both API versions.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PixieDocument {
@@ -139,7 +139,8 @@ fn fetch_any_version(client: &Client, pixie: &str, machine: &str) -> Result<Pixi
     if let Some(config) = fetch_config_at(client, &own)? {
         return Ok(config);
     }
-    let nothing = || config_error(pixie, "does not exist, nor does a configuration for API v2 at ".to_owned() + &own);
+    let nothing =
+        || config_error(pixie, "does not exist, and neither does a configuration for API v2 at ".to_owned() + &own);
     fetch_config_at(client, pixie)?.ok_or_else(nothing)
 }
 
@@ -307,7 +308,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         }
         for (answers, expected) in [
-            (&[(404, ""), (404, "")][..], "does not exist, nor does a configuration for API v2"),
+            (&[(404, ""), (404, "")][..], "does not exist, and neither does a configuration for API v2"),
             (&[(502, "")], "cannot be fetched: the server answered 502"),
         ] {
             let error = fetched(answers).0.err().unwrap().to_string();

@@ -15,12 +15,12 @@ pub struct MachineRegistration {
     pub version: String,
     pub memory_bytes: u64,
     pub cpus: Vec<Cpu>,
-    /// Device path and size in bytes of each disk. The server uses them to select the machine's size.
+    /// Device path and size in bytes of each disk. The server determines the machine's size from the disks.
     pub disks: Vec<(String, u64)>,
     pub nics: Vec<RegisteredNic>,
     pub bios: BiosInfo,
     pub product: ProductInfo,
-    /// Record of the BMC. It replaces the control plane's record.
+    /// Record of the BMC. It replaces the record that the control plane stores.
     pub bmc: BmcRecord,
 }
 

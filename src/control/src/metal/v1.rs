@@ -62,7 +62,8 @@ struct V1Connections {
 pub struct MetalApiV1 {
     pixie: String,
     machine: String,
-    /// Connections, which are recreated with a new configuration from pixie if credentials are rejected.
+    /// Connections to the control plane. If credentials are rejected, the connections are recreated with a new
+    /// configuration from pixie.
     ways: Mutex<Arc<V1Connections>>,
     /// Open `Wait` stream. The control plane allocates the machine only while this stream is open. The stream therefore
     /// stays open between two calls of [`MetalApi::wait_for_allocation`].
@@ -70,7 +71,8 @@ pub struct MetalApiV1 {
     /// Machine as it was last received.
     seen: Mutex<Option<AssignedMachine>>,
     memory: ReinstallNoteStore,
-    /// Note about the reinstall that this boot carries out. The note already counts this boot as an attempt.
+    /// Note about the reinstall that this boot carries out. The number of attempts in the note already includes this
+    /// boot.
     note: Mutex<Option<ReinstallNote>>,
     pace: V1Timeouts,
 }
@@ -198,7 +200,7 @@ fn connect_apis(config: &PixieConfig) -> Result<V1Connections> {
     let pixie_config::ApiCredentials::V1(api) = &config.api else {
         return Err(Error::new(
             Phase::Control,
-            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use the new configuration",
         ));
     };
     let grpc = GrpcClient::new(&api.address, &api.ca_cert, &api.cert, &api.key)?;
@@ -248,7 +250,7 @@ impl MetalApi for MetalApiV1 {
     }
 
     /// Listens to the `Wait` stream. If the stream ends with an error, or the server is temporarily unreachable,
-    /// returns false after a pause. Both are normal, and the caller waits again.
+    /// returns false after a pause. Such failures are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.listen_for_allocation(patience) {
             Ok(true) => match self.fetch_current_machine(ONCE) {
@@ -315,9 +317,9 @@ impl MetalApi for MetalApiV1 {
         Ok(())
     }
 
-    /// Reports a success, with the few fields that the server evaluates. A failed reinstall is aborted if the old
-    /// system is intact. Otherwise the reinstall flag of the allocation remains set, and the next boot is the next
-    /// attempt.
+    /// Reports a success with the few fields that the server evaluates. After a failed reinstall that left the old
+    /// system intact, aborts the reinstall. After any other failed reinstall, the reinstall flag of the allocation
+    /// remains set, and the next boot is the next attempt.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);

@@ -43,11 +43,11 @@ pub(crate) struct V2Timeouts {
     pub stream: Duration,
     /// Pause after a stream that has failed, or that the server has closed.
     pub pause: Duration,
-    /// Time without a message on a stream after which the machine is considered unallocated. The server sends an
-    /// existing allocation immediately.
+    /// Time without a message on a stream after which the machine is considered unallocated. If an allocation exists,
+    /// the server sends it immediately.
     pub silence: Duration,
-    /// Like `silence`, but for a machine whose data would be erased if the result were wrong. It must be less than ten
-    /// seconds, since proxies may close a stream after that time.
+    /// Time that replaces `silence` for a machine whose data would be erased if the result were wrong. It must be less
+    /// than ten seconds, since proxies may close a silent stream after ten seconds.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
     pub confirm: Duration,
@@ -72,8 +72,8 @@ pub(crate) struct MetalApiV2 {
     allocation: Mutex<Option<Value>>,
     /// True if the server is too old to accept events.
     takes_no_events: AtomicBool,
-    /// Record of the allocation whose installation was reported. The machine stores it, because the server's responses
-    /// do not contain whether an allocation is installed.
+    /// Record of the allocation whose installation was reported. The machine stores this record, because the server's
+    /// responses do not state whether an allocation is installed.
     record: FirmwareRecord,
     pace: V2Timeouts,
 }
@@ -165,8 +165,8 @@ impl MetalApiV2 {
         }
     }
 
-    /// Returns whether a stream stays open and silent for `patience`. This means that there is no allocation only if
-    /// the server then responds to another request.
+    /// Returns whether a stream stays open and silent for `patience`. A silent stream alone does not prove that there
+    /// is no allocation: the server must also respond to a subsequent request.
     fn is_silent(&self, patience: Duration) -> Result<bool> {
         self.pace.retries.run_attempts(|| match self.wait_on_stream(patience) {
             Ok(Some(allocation)) => {
@@ -185,7 +185,7 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     let pixie_config::ApiCredentials::V2(api) = &config.api else {
         return Err(Error::new(
             Phase::Control,
-            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use it",
+            "pixie's configuration is now for another version of metal-stack's API; reboot the machine to use the new configuration",
         ));
     };
     let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());
@@ -231,7 +231,7 @@ impl MetalApi for MetalApiV2 {
     }
 
     /// Waits for an allocation on a stream. If the stream ends, or the server is temporarily unreachable, returns false
-    /// after a pause. Both are normal, and the caller waits again.
+    /// after a pause. Such failures are normal, and the caller waits again.
     fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
         match self.wait_on_stream(patience.min(self.pace.stream)) {
             Ok(Some(allocation)) => {
@@ -278,7 +278,7 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Checks that the allocation is still in force. If so, the server sends it immediately on a new stream.
+    /// Checks that the allocation is still in force: the server then sends it immediately on a new stream.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {
@@ -295,13 +295,15 @@ impl MetalApi for MetalApiV2 {
             }
             thread::sleep(http::add_jitter(self.pace.pause));
         };
-        let message =
-            format!("allocation {} is not confirmed to be in force: {why}. Nothing was written", notice.allocation);
+        let message = format!(
+            "allocation {} could not be confirmed to be in force: {why}. Nothing was written",
+            notice.allocation
+        );
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Reports a success only once. In a later boot, a second report would overwrite the console password at the
-    /// server, and the original password is no longer known.
+    /// Reports the success of an installation only once. A second report, in a later boot, would overwrite the console
+    /// password at the server, and the later boot does not have the original password.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, InstallOutcome::Succeeded { .. }) && is_news {

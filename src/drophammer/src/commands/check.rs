@@ -1,4 +1,4 @@
-//! `drophammer check`: checks each layout, and that no two layouts of the set match the same size and image.
+//! `drophammer check`: checks each layout, and checks that no two layouts of the set match the same size and image.
 
 mod fix;
 
@@ -29,7 +29,7 @@ pub struct CheckOptions {
     /// Print id and file of the layout that is selected for this size and image.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
-    /// Output of `drophammer inventory`. The networks of machine files must match its NICs.
+    /// Output of `drophammer inventory`. The networks of machine files must match the NICs in it.
     #[arg(long, value_name = "FILE", conflicts_with = "fix")]
     pub inventory: Option<PathBuf>,
     /// Treat notes as problems.
@@ -111,7 +111,7 @@ pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOut
     Ok((text, CommandOutcome::good_if(good)))
 }
 
-/// Returns the NICs of the inventory given with `--inventory`, which the networks of machine files must match.
+/// Returns the NICs in the inventory that `--inventory` specifies. The networks of machine files must match these NICs.
 fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
     if let Some(path) = &options.inventory {
         return Ok(Some(super::plan::read_inventory(path)?.nics));

@@ -19,7 +19,7 @@ fn fuzz_files_for_check() {
     Fuzz { folder: folder("check"), few: 150, hangs, corpus, mutated: mutate_bytes, judge: is_checked }.run();
 }
 
-/// Changes, inserts or removes up to four bytes.
+/// Changes, inserts or removes up to four bytes of a file's content.
 fn mutate_bytes(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut bytes = corpus[random.usize(..corpus.len())].clone();
     for _ in 0..random.usize(1..5) {

@@ -24,8 +24,9 @@ pub struct PlanArgs {
     /// The layout, YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
     pub layout: Option<PathBuf>,
-    /// Plan for a machine of a server, by its id or name: with the allocation that the machine would receive now, and with its registered
-    /// inventory. --layout replaces the allocation, and --inventory the inventory.
+    /// Machine of a server, by its id or name. The plan uses the allocation that the server would now send to the
+    /// machine, and the inventory with which the machine registered. --layout replaces this allocation, and --inventory
+    /// replaces this inventory.
     #[arg(long, value_name = "ID")]
     pub machine: Option<String>,
     #[command(flatten)]
@@ -37,11 +38,12 @@ pub struct PlanArgs {
     /// Output of `drophammer inventory`; by default, the inventory of this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// Method of erasing disks before they are recreated; with --machine, the server's value is used.
+    /// Method of erasing disks before they are recreated. With --machine, this option is ignored: the value comes from
+    /// the server.
     #[arg(long, value_enum, default_value_t)]
     pub erase: EraseMode,
-    /// A deploy template. The merged steps are shown with the template that each comes from. May be given several times; the order matters.
-    /// A template with arrays generates the layout.
+    /// A deploy template. The output lists the merged steps, each with the template that contains it. May be given
+    /// several times; the order matters. A template with arrays generates the layout.
     #[arg(long, value_name = "FILE")]
     pub template: Vec<PathBuf>,
     /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
@@ -151,7 +153,7 @@ fn choose_layout(
         (Some(_), Some(_)) => {
             Err(Error::refusal(Phase::Layout, "a template generates the layout: omit either --layout or that template"))
         }
-        (None, None) => Err(Error::refusal(Phase::Layout, "the layout is missing: give it with --layout FILE")),
+        (None, None) => Err(Error::refusal(Phase::Layout, "the layout is missing: specify --layout FILE")),
         (None, Some(made)) => Ok(made),
         (Some(path), None) => Ok(read_layout(path)?.map_err(|problems| problem_lines(path, &problems))),
     }
@@ -204,8 +206,9 @@ fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// Returns the claim that an order with `--without-marker` would carry. If the inventory contains a marker, the claim contains the machine
-/// and the allocation of that marker, so that the two do not contradict each other.
+/// Returns the claim about the installation that would result from a reinstall order with `--without-marker`. If the
+/// inventory contains a marker, the claim contains the machine and the allocation of that marker, so that claim and
+/// marker do not contradict each other.
 fn waived_claim(inventory: &Inventory) -> InstallClaim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     InstallClaim {
@@ -216,8 +219,8 @@ fn waived_claim(inventory: &Inventory) -> InstallClaim {
     }
 }
 
-/// Returns a note for each existing installation in the inventory. Without a server, it is unknown which allocation the machine would
-/// receive. The note therefore describes what happens if it is the installed one.
+/// Returns a note for each existing installation in the inventory. Without a server, it is unknown which allocation the
+/// machine would receive. The note therefore describes what happens if the machine receives the installed allocation.
 fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let marked = inventory.filesystems.iter().filter(|_| mode == InstallMode::Install);
     let marked = marked.filter_map(|filesystem| Some((&filesystem.device, filesystem.marker.as_ref()?)));

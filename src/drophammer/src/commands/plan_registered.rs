@@ -1,4 +1,5 @@
-//! `drophammer plan --machine`: plans a machine of a server from its registered inventory and the allocation that it would receive now.
+//! `drophammer plan --machine`: plans a machine of a server from the machine's registered inventory and the allocation
+//! that the server would now send to the machine.
 
 use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_templates::NamedTemplates;
@@ -106,7 +107,8 @@ fn format_age(seconds: u64) -> String {
     format!("{count} {unit} ago")
 }
 
-/// Collects the inputs as the agent would: from the allocation, layout and options that the server would send to the machine.
+/// Collects the inputs from which the machine's agent would compute the plan: the allocation, layout and options that
+/// the server would send.
 fn inputs_from_allocation(
     options: &PlanArgs,
     name: &str,
@@ -157,8 +159,8 @@ fn inputs_from_allocation(
     Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
 }
 
-/// Plans without checking the install marker, because the registered inventory does not contain it. Returns a note about that, unless the
-/// plan itself mentions it.
+/// Disables the check of the install marker, because the registered inventory does not contain the marker. Returns a
+/// note about this for a first installation; for a reinstall, the plan itself mentions the missing check.
 fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     let claim = request.claim.as_mut().filter(|claim| claim.waiver.is_none());
     match (request.mode, claim) {
@@ -175,7 +177,7 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     }
 }
 
-/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no order for one.
+/// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no reinstall order.
 fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(inventory_refusal(format!(
@@ -185,7 +187,7 @@ fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocatio
     if allocation.succeeded && !allocation.reinstall {
         if !options.reinstall {
             return Err(inventory_refusal(format!(
-                "machine {name} is installed with {} and boots it, as no reinstall is ordered. Use --reinstall to preview one",
+                "machine {name} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
                 allocation.image.id
             )));
         }

@@ -23,7 +23,8 @@ pub(crate) struct MergedSteps {
     arrays: Option<TemplateArrays>,
 }
 
-/// Array configuration from which the layout is generated, with the template that contains it and its path there.
+/// Array configuration from which the layout is generated, with the template that contains the configuration, and the
+/// configuration's path in that template.
 struct TemplateArrays {
     config: RaidConfig,
     template: usize,
@@ -71,7 +72,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Refuses steps of the management controller that cannot run in their order.
+    /// Refuses steps that run through the management controller if they cannot run in the given order.
     fn check_out_of_band(&self, steps: &[PlannedStep]) -> std::result::Result<(), String> {
         let remote: Vec<&PlannedStep> = steps.iter().filter(|step| step.entry.out_of_band).collect();
         let parsed = remote.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());

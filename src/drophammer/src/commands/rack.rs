@@ -1,5 +1,5 @@
-//! `drophammer rack`: shows what a change would do to every machine of a server's directory. Each machine is planned as by
-//! `drophammer plan --machine`, from its registered inventory. No running server is needed.
+//! `drophammer rack`: shows what a change would do to every machine in a server's directory. Like `drophammer plan
+//! --machine`, it plans each machine from the registered inventory. No running server is needed.
 
 mod machine_forecast;
 mod table;
@@ -32,9 +32,10 @@ pub struct RackArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum RackCommand {
-    /// Print for every machine what it would lose and preserve, why it is refused, and how long it takes. Read-only, except with --approve.
+    /// Print for every machine which data it would lose and preserve, why its plan is refused, and how long the
+    /// installation takes. Only --approve writes to the directory.
     ///
-    /// Without --image, --layout and --reinstall, the files and the open orders are planned as they are.
+    /// Without --image, --layout and --reinstall, the plans follow the current files and the open orders.
     #[command(after_help = format!(
         "Examples: plan a new image; plan other files; approve a plan\n  \
         drophammer rack plan /srv/drophammer --image debian-13.1.20261101\n  \
@@ -58,7 +59,7 @@ pub struct PlanOptions {
     /// Plan as if each machine got this layout. Installed machines get it by a reinstall with --change-promise.
     #[arg(long, value_name = "ID")]
     pub layout: Option<String>,
-    /// Plan as if each installed machine were reinstalled with the image of its file.
+    /// Plan as if each installed machine were reinstalled with the image named in its machine file.
     #[arg(long)]
     pub reinstall: bool,
     /// Plan only this machine, by its id or name; may be given several times.
@@ -68,7 +69,8 @@ pub struct PlanOptions {
     /// registered one.
     #[arg(long, value_name = "FOLDER")]
     pub inventories: Option<PathBuf>,
-    /// Approve each plan that is not refused: the machine carries out exactly that plan, once.
+    /// Approve each plan that is not refused. The machine then carries out the approved plan once, and refuses any
+    /// other plan.
     #[arg(long)]
     pub approve: bool,
     /// Print everything as JSON.
@@ -103,15 +105,16 @@ pub(crate) struct RackRow {
     /// Disks that the layout lists.
     pub disks: Vec<PlannedDisk>,
     pub lost_bytes: u64,
-    /// Reasons for the outcome if the plan is refused, unknown or changes nothing; otherwise important notes.
+    /// Reasons for the outcome if it is `Refused`, `Unknown` or `Nothing`; otherwise important notes.
     pub reasons: Vec<String>,
     /// Time at which the inventory was registered.
     pub inventory: Option<String>,
-    /// True if the disks have changed since the inventory was registered: their contents are then inferred from the last installation.
+    /// True if the disks have changed since the inventory was registered. The contents of the disks are then inferred
+    /// from the last installation.
     pub foreseen: bool,
     /// Estimated duration; `None` if unknown.
     pub minutes: Option<u64>,
-    /// SHA-256 of the verdicts, as in an approval.
+    /// SHA-256 of the plan's verdicts about the disks. An approval contains the same hash.
     pub sha256: Option<String>,
     pub approved: bool,
 }
@@ -205,7 +208,7 @@ fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<
     Ok(chosen)
 }
 
-/// Reads the inventories in a directory. The key of each is its file name without `.json`.
+/// Reads the inventories in a directory. The key of each inventory is the name of its file without `.json`.
 fn read_inventories(folder: &Path) -> Result<BTreeMap<String, Inventory>> {
     let mut all = BTreeMap::new();
     let what = || format!("read {}", folder.display());

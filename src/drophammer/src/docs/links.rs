@@ -36,7 +36,11 @@ fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
             assert!(target.exists(), "{}: {link}", page.display());
             if !heading.is_empty() {
                 let headings = headings(&fs::read_to_string(&target).unwrap());
-                assert!(headings.iter().any(|one| one == heading), "{}: {link}: there is {headings:?}", page.display());
+                assert!(
+                    headings.iter().any(|one| one == heading),
+                    "{}: {link}: the page has no such heading, only {headings:?}",
+                    page.display()
+                );
             }
             found += 1;
         }

@@ -21,7 +21,8 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message outside of `<…>`, split at punctuation, because a message may be composed of several literals.
+/// Returns the parts of a message outside of `<…>`. They are also split at punctuation, because a message may be
+/// composed of several string literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();
     let outside = parts.filter_map(|(index, part)| match index {
@@ -42,6 +43,9 @@ fn the_messages_in_the_docs_are_the_programs_own() {
     for message in messages.lines() {
         let clauses = clauses(message);
         let says = |source: &String| clauses.iter().all(|clause| source.contains(clause));
-        assert!(!clauses.is_empty() && sources.iter().any(says), "{message}: no file has all of {clauses:?}");
+        assert!(
+            !clauses.is_empty() && sources.iter().any(says),
+            "{message}: no source file contains all of {clauses:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Checks that all tests, scenarios and scripts exist that are listed in `docs/origins.md` and in the table of Ironic's
-//! document in `docs/templates.md`.
+//! Checks that every listed test, scenario and script exists. The lists are in `docs/origins.md`, and in the table of
+//! Ironic's document in `docs/templates.md`.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn checks(page: &str) -> Vec<&str> {
     last.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
 }
 
-/// Returns whether the path of a module has a file.
+/// Returns whether a source file exists for the path of a module.
 fn is_module(root: &Path, name: &str) -> bool {
     let Some((name, rest)) = name.split_once("::") else { return false };
     root.join(format!("src/{name}/src/{}.rs", rest.replace("::", "/"))).exists()

@@ -1,5 +1,5 @@
-//! `drophammer machine adopt`: machines whose install marker names an installation that the server does not know, and their adoption by the
-//! operator.
+//! `drophammer machine adopt`: lists machines whose install marker names an installation that the server has no record
+//! of, and records the installations that the operator accepts.
 
 use super::options::AdoptOptions;
 use super::post_for_each::post_for_each;

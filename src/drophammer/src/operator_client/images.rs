@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Lists the images.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let path = format!("/v1/image?hidden={0}&blacklisted={0}", options.all);
@@ -23,10 +23,10 @@ pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     }
 }
 
-/// Sets or clears the states of an image.
+/// Sets or clears the flags `hidden` and `blacklisted` of an image.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let mut last = None;
@@ -51,7 +51,7 @@ pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
             print_text(&format!("Hidden: {}. Blacklisted: {}.\n", names("hidden"), names("blacklisted")))
                 .map(|()| CommandOutcome::Good)
         }
-        None => Ok(print_refusal("nothing to change: give --hidden or --blacklisted, with true or false")),
+        None => Ok(print_refusal("nothing to change: specify --hidden or --blacklisted, with true or false")),
     }
 }
 

@@ -18,7 +18,7 @@ const AT: &str = "/v1/filesystemlayout";
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`], or if a file cannot be read.
+/// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
@@ -58,7 +58,8 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     }
 }
 
-/// Reads a layout from the operator's file, in any spelling. The inner error lists its problems with line and column.
+/// Reads a layout from the operator's file, in any spelling. The inner error lists the problems of the layout with line
+/// and column.
 fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
     Ok(match read_yaml(&read_text(file)?) {
         Ok(parsed) => Ok(json!(parsed.layout)),

@@ -46,14 +46,15 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
             format!("{} attempt {} of {}{begun}{applied}", order.image, order.attempts, machine.attempts)
         }
         (None, Some(_)) => "locked".to_owned(),
-        (None, None) if machine.not_clean => "not clean: boot it over PXE".to_owned(),
+        (None, None) if machine.not_clean => "not clean: boot the machine over PXE".to_owned(),
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),
     }
 }
 
-/// Describes the order of a machine that needs confirmation, and the unrecorded installation that the machine has reported from its disks.
+/// Describes a machine that needs confirmation: its reinstall order, and the unrecorded installation that the machine
+/// has found on its disks.
 fn describe_unconfirmed(order: Option<&ReinstallOrder>, on_disk: Option<&WaitingMarker>) -> String {
     let order = order.map(|order| format!("{} ", order.image)).unwrap_or_default();
     let on_disk =
@@ -67,15 +68,16 @@ pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a st
     named.map_or(id, |machine| machine.name.as_str())
 }
 
-/// Returns image and result of the last reinstall, with the first 60 characters of its message. The server's log contains the whole
-/// message.
+/// Returns the image and the result of the last reinstall, and the first 60 characters of the message about it. The
+/// server's log contains the whole message.
 fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
     let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
     format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
 }
 
-/// Returns the installed image. It is marked as `(claimed)` if it is known only from an adopted install marker.
+/// Returns the installed image. The image is marked as `(claimed)` if it is known only from an install marker that the
+/// operator has adopted.
 fn installed_image(machine: &MachineSummary) -> String {
     let claim = if machine.claimed { " (claimed)" } else { "" };
     format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))

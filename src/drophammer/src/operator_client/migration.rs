@@ -115,7 +115,7 @@ fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
     }
     text += &match shown.state {
         MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying => format!(
-            "Both boot the ramdisk at their next boot over PXE. To cancel:\n  drophammer machine move {a} --cancel\n"
+            "Both machines boot the ramdisk at their next boot over PXE. To cancel:\n  drophammer machine move {a} --cancel\n"
         ),
         MigrationState::Booting => format!(
             "{b} has received all data and boots it. {a} waits, and is free once {b} phones home, or after:\n  drophammer machine move {a} --finish\n\

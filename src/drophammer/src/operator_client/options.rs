@@ -31,26 +31,28 @@ pub struct ServerOptions {
 pub enum MachineCommand {
     /// List the machines, one per line: installed image, orders, result of the last reinstall.
     List,
-    /// Create the file of a machine that has registered, with its MACs and its size. Nothing is installed until an allocation is added.
+    /// Create the machine file of a registered machine, with its MACs and its size. Nothing is installed until an
+    /// allocation is added to the file.
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
     /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
-    /// Switch a machine through its management controller, or set its next boot to PXE.
+    /// Power a machine on or off through its management controller, or set its next boot to PXE.
     Power(PowerOptions),
     /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration.
     Move(MoveOptions),
-    /// Record that machines are installed as their install markers claim, after the server has lost its records of them. The machines then
-    /// boot their disks.
+    /// Record the installations that the install markers of machines describe, after the server has lost its own
+    /// records. The machines then boot their disks.
     Adopt(AdoptOptions),
-    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the machine detects a kernel,
-    /// ramdisk or kernel command line that was replaced in transit, which is possible if the server uses plain HTTP.
+    /// Print the command that carries out a reinstall on the running machine. With the digest in the command, the
+    /// machine detects a kernel, ramdisk or kernel command line that was replaced in transit. Such a replacement is
+    /// possible if the server uses plain HTTP.
     BootDigest(BootDigestOptions),
     /// Confirm that the records of these machines are up to date after the database was restored from a backup. The server neither
     /// installs nor migrates a machine whose record is not confirmed.
     Confirm(ConfirmOptions),
-    /// Move the records of a machine to its new id, after a new mainboard or new firmware.
+    /// Move the records of a machine to its new id, after a new mainboard or new firmware has changed the id.
     Rename(RenameOptions),
 }
 
@@ -152,7 +154,7 @@ pub struct ListImagesOptions {
 
 #[derive(Debug, Args)]
 pub struct ModifyImageOptions {
-    /// Id of the image, or name of an OS definition. It need not exist yet.
+    /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
     #[arg(value_name = "ID")]
     pub image: String,
     /// A hidden image is not listed, but can be installed.
@@ -190,7 +192,8 @@ pub struct AdoptOptions {
     /// Ids or names of machines.
     #[arg(value_name = "ID", required_unless_present = "waiting")]
     pub machines: Vec<String>,
-    /// Only list machines that wait because their install marker is not trusted, with the command that adopts them.
+    /// Only list machines that wait because their install marker is not trusted, and print the command that adopts
+    /// them.
     #[arg(long, conflicts_with = "machines")]
     pub waiting: bool,
 }
@@ -200,7 +203,7 @@ pub struct BootDigestOptions {
     /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
-    /// URL at which the machine reaches the server [default: that of `drophammer serve --url`].
+    /// URL at which the machine reaches the server [default: the URL of `drophammer serve --url`].
     #[arg(long, value_name = "URL")]
     pub at: Option<String>,
 }
@@ -242,20 +245,21 @@ pub struct PowerOptions {
 /// Management controller that is contacted directly, without the server.
 #[derive(Debug, Args)]
 pub struct ControllerOptions {
-    /// Contact this controller directly, without the server: https://HOST (Redfish) or ipmi://HOST [default: `bmc:` of the machine file,
-    /// through the server].
+    /// Management controller to contact directly, without the server: https://HOST (Redfish) or ipmi://HOST [default:
+    /// the server contacts the controller in `bmc:` of the machine file].
     #[arg(long, value_name = "URL", requires = "bmc_user")]
     pub bmc: Option<String>,
-    /// User at the management controller.
+    /// User name at the management controller.
     #[arg(long, value_name = "NAME", requires = "bmc")]
     pub bmc_user: Option<String>,
     /// File with the password; otherwise DROPHAMMER_BMC_PASSWORD.
     #[arg(long, value_name = "FILE", requires = "bmc")]
     pub bmc_password_file: Option<PathBuf>,
-    /// Accept any certificate. An attacker on the network can then read the password.
+    /// Accept any TLS certificate of the controller. An attacker on the network can then read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
-    /// Firmware type of the machine, for `pxe` [default: uefi over IPMI; over Redfish the boot mode that the controller reports].
+    /// Firmware type of the machine, for the action `pxe` [default: uefi with IPMI, or the boot mode that the
+    /// controller reports with Redfish].
     #[arg(long, value_name = "TYPE", requires = "bmc")]
     pub firmware: Option<FirmwareOption>,
 }
@@ -281,31 +285,33 @@ pub struct MoveOptions {
     /// The source machine, by its id or name.
     #[arg(value_name = "A")]
     pub machine: String,
-    /// The target machine, by its id or name. Without it, the newest migration of A is shown.
+    /// The target machine, by its id or name. If omitted, the newest migration of A is shown.
     #[arg(value_name = "B", conflicts_with = "done")]
     pub to: Option<String>,
-    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Give this option for every disk of the layout or for none
-    /// [default: disks with the same names, or else all disks in the order of their names].
+    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Use this option for every disk of the
+    /// layout or for none [default: disks with the same names, or else all disks in the order of their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
-    /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through `bmc:` of their files.
+    /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through the controllers
+    /// in `bmc:` of their machine files.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied until both
-    /// certificates are approved. If A or B boots again, both must be approved again.
+    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied
+    /// until both certificates are approved. If A or B boots again, both certificates must be approved again.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
-    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives the disks of A, and
-    /// any machine that impersonates A overwrites those of B.
+    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives
+    /// the disks of A, and any machine that impersonates A overwrites the disks of B.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
     /// Cancel the migration: A boots its disks. Refused without --off if B has received all data.
     #[arg(long)]
     pub cancel: bool,
-    /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. This is not checked.
+    /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. The server
+    /// does not check this.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// Confirm that the system runs on B. The migration then ends, and A is free.
+    /// Confirm that the system runs on B. The migration then ends, and A no longer has an allocation.
     #[arg(long)]
     pub finish: bool,
 }
@@ -328,11 +334,12 @@ pub struct ReinstallOrderOptions {
     /// Id of the new image.
     #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
     pub image: Option<String>,
-    /// Reinstall even if the disk with / does not have an install marker of this machine, for example after the disk was replaced.
+    /// Reinstall even if the disk with / does not contain an install marker of this machine, for example after the disk
+    /// was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
-    /// Use the layout of the machine file even if it differs from the installed one in the disks that it wipes: a disk that was preserved
-    /// so far may be wiped.
+    /// Use the layout of the machine file even if it wipes other disks than the installed layout: a disk that was
+    /// preserved so far may be wiped.
     #[arg(long, conflicts_with = "cancel")]
     pub change_promise: bool,
     /// Erase the data of the disk with this serial number; may be given several times.
@@ -341,14 +348,15 @@ pub struct ReinstallOrderOptions {
     /// Replace the installation on the disks even if it is newer than the server's record.
     #[arg(long, conflicts_with = "cancel")]
     pub replace_newer: bool,
-    /// Apply the allocation of the machine file: hostname, keys, user data and all other fields. Without this option, only the image
-    /// changes, and the installed allocation is kept.
+    /// Apply the allocation of the machine file: hostname, SSH keys, user data and all other fields. Without this
+    /// option, only the image changes, and the installed allocation is kept.
     #[arg(long, conflicts_with = "cancel")]
     pub apply_allocation: bool,
-    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through `bmc:` of its file.
+    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in
+    /// `bmc:` of its machine file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
-    /// Cancel the order, if it has not started yet.
+    /// Cancel the order. Possible only until the reinstall has started.
     #[arg(long)]
     pub cancel: bool,
 }

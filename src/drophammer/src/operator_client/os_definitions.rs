@@ -32,8 +32,8 @@ pub enum OsCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Show an OS definition with the descriptions of its parameters, and the machines that use it with the os_version that they were
-    /// installed with.
+    /// Show an OS definition: the descriptions of its parameters, and the machines that use the definition, each with
+    /// the os_version from which it was installed.
     Show {
         #[arg(value_name = "NAME")]
         name: String,
@@ -52,7 +52,7 @@ pub enum OsCommand {
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     match &options.command {
@@ -82,7 +82,7 @@ pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
 /// Changes the parameters that are stored at an endpoint, and prints the names of the parameters that are stored now.
 ///
 /// # Errors
-/// As [`super::run_machine_command`].
+/// Fails as [`super::run_machine_command`] does.
 pub(super) fn change_parameters(
     server: &OperatorClient,
     path: &str,
@@ -91,7 +91,9 @@ pub(super) fn change_parameters(
 ) -> Result<CommandOutcome> {
     let changes: Vec<String> = asked.os_parameters.iter().flat_map(|text| split_changes(text)).collect();
     if changes.is_empty() {
-        return Ok(print_refusal("nothing to change: give -O KEY=VALUE,-KEY"));
+        return Ok(print_refusal(
+            "nothing to change: specify -O KEY=VALUE to set a parameter, or -O -KEY to delete one",
+        ));
     }
     if let Err(why) = parse_changes(&changes) {
         return Ok(print_refusal(&format!("-O: {why}")));

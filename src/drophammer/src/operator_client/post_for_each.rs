@@ -7,11 +7,13 @@ use common::output::print_text;
 use reqwest::Method;
 use server::operator::MachineSummary;
 
-/// Describes the effect of a request on a machine, given its summary before and after the request.
+/// Function that describes the effect of a request on a machine. The arguments are the summaries of the machine before
+/// and after the request.
 type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
 
-/// Posts an action for each named machine, and prints the refusals. Returns the machines that accepted the action, in their new state, and
-/// the exit status. If `describe` is given, prints its text for each accepting machine.
+/// Posts an action for each named machine, and prints the refusals. Returns the machines that accepted the action, in
+/// their new state, and the exit status. If `describe` is given, prints the text that it returns for each accepting
+/// machine.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the text cannot be printed.

@@ -1,4 +1,5 @@
-//! `drophammer machine power`: switches a machine through the server, or directly through its management controller.
+//! `drophammer machine power`: carries out a power action on a machine through the server, or directly through its
+//! management controller.
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
@@ -17,10 +18,11 @@ use std::time::Duration;
 /// Timeout of a request to the server. Controllers are slow, and the server sends them several requests for each action.
 const ANSWER: Duration = Duration::from_secs(300);
 
-/// Environment variable with the password, if no file is given.
+/// Environment variable that contains the password if no password file is specified.
 const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 
-/// Switches the machine directly through the controller named on the command line. Returns `None` if none is named.
+/// Carries out the power action directly through the controller named on the command line. Returns `None` if no
+/// controller is named.
 pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
@@ -41,7 +43,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
             .context(Phase::Control, || format!("read the password of --bmc-password-file {}", file.display()))?,
         None => std::env::var(PASSWORD).map_err(|_| {
             refuse(format!(
-                "--bmc requires a password: give --bmc-password-file FILE, or set {PASSWORD} in the environment"
+                "--bmc requires a password: specify --bmc-password-file FILE, or set {PASSWORD} in the environment"
             ))
         })?,
     };
@@ -54,7 +56,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
     })
 }
 
-/// Switches the machine through the server.
+/// Carries out the power action through the server.
 pub(crate) fn switch_through_server(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -71,7 +73,8 @@ pub(crate) fn switch_through_server(
     }
 }
 
-/// Power-cycles the machine into PXE, so that it carries out its order now. If that fails, the order remains open.
+/// Power-cycles the machine into PXE, so that the machine carries out its reinstall or migration order now. If the
+/// power cycle fails, the order remains open.
 pub(crate) fn power_cycle_now(
     server: &OperatorClient,
     machine: &MachineSummary,

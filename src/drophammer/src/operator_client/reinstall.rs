@@ -1,4 +1,4 @@
-//! `drophammer machine reinstall`: orders a reinstall or cancels it, and describes the next steps.
+//! `drophammer machine reinstall`: orders or cancels a reinstall, and describes the next steps.
 
 use super::options::ReinstallOrderOptions;
 use super::{OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal};
@@ -68,7 +68,8 @@ fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     format!("{name} will be reinstalled with {image}{from} at its next boot over PXE; order {id}.\n{notes}")
 }
 
-/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine file and what is installed.
+/// Describes the effects of a reinstall on the allocation, one line for each difference between the machine file and
+/// the installed allocation.
 pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unrecorded: bool) -> Vec<String> {
     let is_applied = differences.iter().all(AllocationDifference::is_applied);
     let summary = match (is_unrecorded, differences.is_empty()) {

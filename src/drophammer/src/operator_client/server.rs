@@ -69,7 +69,7 @@ impl OperatorClient {
     /// Sends the request and returns the body of the response.
     ///
     /// # Errors
-    /// As [`OperatorClient::send_json`].
+    /// Fails as [`OperatorClient::send_json`] does.
     pub(crate) fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
         let reach = || {
             format!(

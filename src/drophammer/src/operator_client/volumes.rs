@@ -15,7 +15,7 @@ use site::operator_files::parse_resources;
 /// Performs the command and prints the result.
 ///
 /// # Errors
-/// As [`super::run_machine_command`], or if a file cannot be read.
+/// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     if let VolumeCommand::List { manifests: true } = options.command {

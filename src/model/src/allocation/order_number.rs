@@ -22,7 +22,8 @@ impl OrderNumber {
         (OrderNumber::FIRST..=OrderNumber::LARGEST).contains(&number).then_some(number)
     }
 
-    /// Returns the next number. [`OrderNumber::LARGEST`], which occurs only in a forged marker, is followed by [`OrderNumber::FIRST`].
+    /// Returns the next number. After [`OrderNumber::LARGEST`], which occurs only in forged markers, the next number is
+    /// [`OrderNumber::FIRST`].
     pub fn successor(self) -> OrderNumber {
         if self < OrderNumber::LARGEST { OrderNumber(self.0 + 1) } else { OrderNumber::FIRST }
     }

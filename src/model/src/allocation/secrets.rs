@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
 
-/// Secret field of an allocation that can be omitted from it, and fetched in a separate request.
+/// Secret field that can be omitted from an allocation and fetched in a separate request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -97,7 +97,7 @@ impl ReleasedSecrets {
 }
 
 impl Allocation {
-    /// Returns whether the installed system gets user data, which is in the allocation or fetched separately.
+    /// Returns whether the installed system gets user data, either from the allocation or from a separate request.
     pub fn has_user_data(&self) -> bool {
         !self.user_data.trim().is_empty() || self.separate_secrets.contains(&SecretField::UserData)
     }

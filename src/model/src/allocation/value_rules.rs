@@ -28,13 +28,14 @@ pub fn find_hostname_error(name: &str) -> Option<&'static str> {
     match name {
         _ if name.len() > 64 => Some("a hostname must not have more than 64 characters"),
         _ if !name.split('.').all(is_label) => {
-            Some("a hostname must consist of words of letters, digits and hyphens, separated by dots")
+            Some("a hostname must consist of labels of letters, digits and hyphens, separated by dots")
         }
         _ => None,
     }
 }
 
-/// Returns the reason why a text must not be written into `authorized_keys`; `None` if it is a single line, and not a part of a private key.
+/// Returns the reason why a text must not be written into `authorized_keys`; `None` if the text is a single nonempty
+/// line that is not part of a private key.
 pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     let is_private = key.contains("PRIVATE KEY-----") || key.contains("PuTTY-User-Key-File");
     match key.trim() {
@@ -49,8 +50,8 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in base64, and a comment.
-/// Options and comment may be missing. Returns `None` if it is such a line.
+/// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in
+/// base64, and a comment. Options and comment may be missing. Returns `None` if the text is such a line.
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);
@@ -61,20 +62,20 @@ pub fn find_public_key_error(key: &str) -> Option<&'static str> {
         // Options can contain blanks in quotes.
         let Some(index) = words.iter().position(|word| is_type(word)) else {
             return Some(
-                "a public key begins with its type, such as ssh-ed25519: give the whole line of the .pub file",
+                "a public key begins with its type, such as ssh-ed25519: specify the whole line of the .pub file",
             );
         };
         let blob = words.get(index + 1).and_then(|word| BASE64_STANDARD.decode(word).ok());
         match blob {
             Some(blob) if is_complete_key(words[index], &blob) => None,
-            _ => Some("the key after its type is damaged or incomplete: give the whole line of the .pub file"),
+            _ => Some("the key after its type is damaged or incomplete: specify the whole line of the .pub file"),
         }
     })
 }
 
-/// Returns whether the blob of a public key is complete: it must consist of fields that are preceded by their lengths,
-/// and the first field must be the type of the key (RFC 4253, 6.6). A blob without any field is accepted, because it
-/// occurs only in examples and authorizes no key.
+/// Returns whether the blob of a public key is complete. A complete blob consists of fields that are preceded by their
+/// lengths, and its first field is the type of the key (RFC 4253, 6.6). A blob without any field is accepted, because
+/// it occurs only in examples and authorizes no key.
 fn is_complete_key(kind: &str, blob: &[u8]) -> bool {
     let (mut rest, mut fields) = (blob, Vec::new());
     while let Some((length, after)) = rest.split_first_chunk::<4>() {

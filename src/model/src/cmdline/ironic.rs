@@ -82,8 +82,8 @@ fn parse_number<T: FromStr>(name: &str, text: Option<String>) -> Result<Option<T
     }
 }
 
-/// Parses the MAC address in `BOOTIF=`, and returns it in lower case with colons. PXELINUX writes it with hyphens, preceded by the hardware
-/// type.
+/// Parses the MAC address in `BOOTIF=`, and returns it in lower case with colons. PXELINUX writes the address with
+/// hyphens, and the hardware type in front of it.
 fn parse_bootif(text: &str) -> Option<String> {
     let without_type = text.strip_prefix("01").and_then(|rest| rest.strip_prefix([':', '-']));
     without_type.and_then(|rest| parse_mac(rest).ok()).or_else(|| parse_mac(text).ok())

@@ -11,7 +11,8 @@ pub struct CatalogueStep {
     pub about: &'static str,
     /// Default priority. Steps run by descending priority. A step with priority 0 runs only if a template sets another priority.
     pub priority: u32,
-    /// Whether this is a core step, whose position is fixed. A template can set its arguments and can disable it, but cannot move it.
+    /// Whether this is a core step. A template can set the arguments of a core step and can disable the step, but
+    /// cannot change its position.
     pub core: bool,
     /// Whether the server runs the step through the machine's management controller. The agent runs all other steps.
     pub out_of_band: bool,
@@ -64,8 +65,8 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is computed. `deploy.apply_layout` creates the disks and arrays,
-/// whatever the priority of these steps is.
+/// Steps that define the layout before the plan is computed. Whatever the priority of these steps is,
+/// `deploy.apply_layout` creates the partitions and arrays.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

@@ -61,7 +61,7 @@ const RAID_CONFIG: OfferedArgument =
     required_argument("raid_config", "An object whose field logical_disks lists the arrays.");
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: OfferedArgument =
-    required_argument("image_info", "The image, as the deploy interface direct describes it.");
+    required_argument("image_info", "The image, in the format of Ironic's deploy interface direct.");
 const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, as gzip in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
@@ -104,13 +104,13 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     raid_step(
         "apply_configuration",
-        "As apply_layout, but with a layout that is defined by these arrays.",
+        "Does the same as apply_layout, but with a layout that is defined by these arrays.",
         &[StepKind::Deploy],
         &[RAID_CONFIG, DELETE_EXISTING],
     ),
     deploy_step(
         "create_configuration",
-        "As apply_configuration, but with the arrays in the format of the proposal for deploy templates.",
+        "Does the same as apply_configuration, but with the arrays in the format of the proposal for deploy templates.",
         &[LOGICAL_DISKS, DELETE_CONFIGURATION],
     ),
     deploy_step(

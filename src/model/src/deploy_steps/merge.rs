@@ -115,7 +115,7 @@ pub fn merge_templates(
     Ok(steps)
 }
 
-/// Adds the default arguments of the step that the template does not set.
+/// Adds those default arguments of the step that the template does not set.
 fn add_default_arguments(mut step: PlannedStep, defaults: &[PlannedStep], template: usize) -> PlannedStep {
     let default = defaults.iter().find(|default| default.entry == step.entry);
     let mut arguments = default.map(|default| default.arguments.clone()).unwrap_or_default();
@@ -128,8 +128,9 @@ fn sort_by_priority(steps: &mut [PlannedStep]) {
     steps.sort_by_key(|step| std::cmp::Reverse(step.priority));
 }
 
-/// Adds a step to the list. If the list already contains this core step from an earlier template, adds the arguments to
-/// the existing step instead, and replaces its priority if the later template sets one.
+/// Adds a step to the list. If the list already contains the same core step from an earlier template, adds the
+/// arguments to the existing step instead. A priority that the later template sets replaces the priority of the
+/// existing step.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {
         Some(earlier) => {

@@ -105,7 +105,7 @@ impl OutOfBandStep {
 fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<ArgumentProblem>> {
     let wrong = |message: String| vec![(Some("settings".to_owned()), format!("bios.apply_configuration: {message}"))];
     let Some(list) = args.get("settings").and_then(Value::as_array) else {
-        return Err(wrong("settings is required, a list of objects with name and value".to_owned()));
+        return Err(wrong("settings is required: a list of objects with name and value".to_owned()));
     };
     if list.is_empty() || list.len() > MOST_SETTINGS {
         return Err(wrong(format!("settings must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
@@ -159,7 +159,8 @@ fn parse_boot_device(args: &Map<String, Value>) -> Result<OutOfBandStep, Vec<Arg
     }
 }
 
-/// Returns the first step that cannot run at its position, and the reason. Steps are in the order in which they run.
+/// Returns the index of the first step that cannot run at its position, and the reason. `steps` must be in the order in
+/// which they run.
 pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
     let mut off_since = None;
     for (index, step) in steps.iter().enumerate() {
@@ -180,7 +181,7 @@ pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
     }
     off_since.map(|index| {
         let why =
-            "power.power_off leaves the machine off, so it cannot install: add power.power_on with a lower priority";
+            "power.power_off leaves the machine off, so the machine cannot install: add power.power_on with a lower priority";
         (index, why.to_owned())
     })
 }

@@ -93,8 +93,8 @@ impl DeployTemplate {
         self.steps.iter().map(wanted).collect()
     }
 
-    /// Adds line and column to a problem. If the location of its path is not known, uses the location of the innermost
-    /// parent whose location is known.
+    /// Adds line and column to a problem. If the location of the element with the problem is not known, uses the
+    /// location of its innermost parent whose location is known.
     pub fn add_location(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         let found = loop {
@@ -158,7 +158,8 @@ fn format_flow(value: &Value) -> String {
     }
 }
 
-/// Records the location of each element: a field has the location of its name, an item of a list the location at which it starts.
+/// Records the location of each element. The location of a field is that of its name, and the location of a list item
+/// is its start.
 fn record_locations(node: &Node, place: &str, mark: Option<&Marker>, places: &mut BTreeMap<String, TextPosition>) {
     let place_of = |mark: &Marker| (mark.line(), mark.column());
     // The parser reports a block mapping as starting after its first name.

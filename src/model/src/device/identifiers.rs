@@ -1,6 +1,6 @@
-//! Hardware identifiers of disks: serial numbers and world wide names. Bridges, enclosures, firmware and virtual machines report
-//! placeholders, which many disks share. When disks are compared or selected, a placeholder is treated as missing. Inventories and plans
-//! still contain it as reported.
+//! Hardware identifiers of disks: serial numbers and world wide names. Bridges, enclosures, firmware and virtual
+//! machines report placeholders, which many disks share. When disks are compared or selected, a placeholder is treated
+//! as missing. Inventories and plans still contain the placeholder as reported.
 //!
 //! The rules are in a table in docs/plan.md.
 
@@ -15,11 +15,11 @@ pub(crate) use udev_links::names_placeholder;
 const WWN_DIGITS: usize = 16;
 /// Prefixes that sysfs, udev and lsblk put before world wide names.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
-/// Minimum number of ATA words with two different characters that a serial number must contain for it to be treated as
-/// equal to its byte-swapped form. With a lower minimum, two disks with the serial numbers `00000012` and `00000021`
-/// would be considered the same disk.
+/// Minimum number of ATA words with two different characters in a serial number that is treated as equal to its
+/// byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012` and `00000021` would be
+/// considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
-/// Minimum length of a serial number for which a byte-swapped placeholder is recognized too.
+/// Minimum length at which a serial number is treated as a placeholder if its byte-swapped form is a placeholder.
 const SWAPPED_WORD: usize = 4;
 
 /// Returns a serial number in canonical form for comparison; `None` if it is missing or a placeholder.
@@ -68,14 +68,14 @@ pub fn is_placeholder_wwn(text: &str) -> bool {
     !text.is_empty() && comparable_wwn(text).is_none()
 }
 
-/// Returns whether two serial numbers are the same; `None` if one of them is missing or a placeholder.
+/// Returns whether two serial numbers are the same; `None` if either of them is missing or a placeholder.
 pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
     Some(comparable_serial(one)? == comparable_serial(other)?)
 }
 
-/// Returns whether two world wide names are the same. Returns `None` if one of them is missing or a placeholder, if one of
-/// them is the other one truncated to 64 bits, as by udev, or if they are of different types: a disk may have one of each
-/// type, and the kernel decides which one it reports.
+/// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
+/// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits, and if the
+/// names are of different types, because a disk may have a name of each type, of which the kernel reports one.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let is_same_type = wwn_type(one) == wwn_type(other);
     let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);

@@ -95,7 +95,7 @@ fn wrap_text(text: &str) -> Vec<String> {
     lines
 }
 
-/// Replaces control characters. XML does not allow them, not even escaped (XML 1.0, 2.2).
+/// Replaces control characters, because XML does not allow them even in escaped form (XML 1.0, 2.2).
 pub(super) fn strip_control_characters(text: &str) -> String {
     let known = |c: char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
     text.chars().map(|c| if known(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()

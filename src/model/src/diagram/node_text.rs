@@ -28,8 +28,8 @@ pub fn node_size(item: LayoutItem) -> String {
     }
 }
 
-/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. The label of a partition or
-/// filesystem follows.
+/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. The
+/// text ends with the label of a partition or filesystem.
 pub fn describe_type(item: LayoutItem) -> String {
     match item {
         LayoutItem::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
@@ -67,7 +67,7 @@ pub fn mount_point(filesystem: &FilesystemSpec) -> String {
     }
 }
 
-/// Returns further details of a node, the most important first.
+/// Returns further details of a node, sorted by descending importance.
 pub fn describe_details(graph: &LayoutGraph, node: usize) -> Vec<String> {
     match graph.nodes[node].item {
         LayoutItem::Disk(disk) => {

@@ -1,5 +1,5 @@
-//! Placement of the boxes and lines of the diagram. Boxes are in columns from left to right; lines have few crossings and are as straight
-//! as possible.
+//! Placement of the boxes and lines of the diagram. The boxes are arranged in columns, and the lines between them run
+//! from left to right. Lines have few crossings and are as straight as possible.
 //!
 //! The result is a layered drawing (Sugiyama). A line that passes a column gets a cell in this column. The cells of each column are ordered
 //! by the mean positions of their neighbours. Vertical positions are the least squares solution that keeps the boxes apart.
@@ -23,7 +23,7 @@ pub struct Rect {
     pub height: f64,
 }
 
-/// A line from a node to a node on top of it.
+/// A line from a node to another node that is on top of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connector {
     pub from: usize,
@@ -89,8 +89,8 @@ pub fn place_nodes(graph: &LayoutGraph, sizes: &[(f64, f64)]) -> DiagramPlacemen
     DiagramPlacement { boxes, lines, columns, width: (x - BETWEEN).max(0.0), height }
 }
 
-/// Returns the column of each node, and the number of columns. The column depends on the type of the node; an array on other arrays is one
-/// column further right. There are no empty columns.
+/// Returns the column of each node, and the number of columns. The column depends on the type of the node. An array on
+/// other arrays is one column to the right of those arrays. There are no empty columns.
 fn assign_columns(graph: &LayoutGraph) -> (Vec<usize>, usize) {
     let arrays = graph.layout.raid.len();
     let mut ranks: Vec<usize> = graph

@@ -99,7 +99,7 @@ fn box_size(face: &BoxText) -> (f64, f64) {
     (width.max(96.0 + badge * 2.0).round(), (lines * LINE_HEIGHT + badge + PADDING * 1.5).round())
 }
 
-/// Draws title, description and purpose of the layout. Also returns the total height of these lines and the column
+/// Draws title, description and purpose of the layout. Also returns the total height of this text and the column
 /// headings, in pixels.
 fn draw_head(graph: &LayoutGraph) -> (Group, f64) {
     let mut group = Group::new().set("transform", format!("translate({MARGIN} {MARGIN})"));

@@ -1,9 +1,9 @@
 //! Proof that an install marker was written by a particular attempt.
 //!
-//! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret itself is written
-//! into the install marker at the end of the attempt. Ids of machines, allocations and orders are public, so a marker that contains only
-//! these ids proves nothing: a previous system of the machine may have written it. But no previous system knows the secret of an attempt
-//! that started after it.
+//! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret
+//! itself is written into the install marker at the end of the attempt. Ids of machines, allocations and orders are
+//! public. A marker that contains only these ids therefore proves nothing: a system that was previously installed on
+//! the machine may have written it. Such a system cannot have written the secret of an attempt that started later.
 
 use super::{InstallMarker, RecordedDisk};
 use common::encoding::format_sha256;
@@ -32,8 +32,8 @@ impl AttemptSecret {
     }
 }
 
-/// Accepts any JSON value. An invalid secret must not make the whole marker unreadable, because the marker would then be treated as absent.
-/// A value that is not text becomes a secret that proves nothing.
+/// Parses any JSON value without an error. An invalid secret must not make the whole marker unreadable, because the
+/// marker would then be treated as absent. A value that is not text becomes a secret that proves nothing.
 impl<'de> Deserialize<'de> for AttemptSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttemptSecret, D::Error> {
         let value = Value::deserialize(deserializer)?;

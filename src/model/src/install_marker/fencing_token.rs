@@ -1,11 +1,12 @@
-//! Fencing tokens, which order the installations of one server. A token identifies the history of the server's database, and the position
-//! of an installation in it.
+//! Fencing tokens, which define the order of the installations by one server. A token identifies the history of the
+//! server's database, and the position of an installation in that history.
 //!
-//! A server issues a token for each order, first installation and migration. The install marker records the token. If the token of a
-//! reinstall is older than the recorded one, the reinstall comes from an outdated database, and the agent refuses it.
+//! A server issues a token for each order, first installation and migration. The install marker records the token. If
+//! the token of a reinstall is older than the token in the install marker, a server with an outdated database has
+//! ordered the reinstall. The agent then refuses the reinstall.
 //!
-//! A token that was read from a disk proves nothing by itself: any previous owner of the disk may have written it. It can only cause a
-//! refusal, which the operator can override.
+//! A token that was read from a disk proves nothing by itself, because any previous owner of the disk may have written
+//! it. Such a token can only cause a refusal, which the operator can override.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -32,15 +33,16 @@ impl FencingToken {
         (1..=FencingToken::LIMIT).contains(&self.sequence) && Uuid::try_parse(&self.database).is_ok()
     }
 
-    /// Returns which of two tokens is older; `None` if they belong to different histories, or if one of them is not plausible.
+    /// Compares the age of two tokens. Returns `None` if the tokens belong to different histories, or if either of them
+    /// is not plausible.
     pub fn compare_age(&self, other: &FencingToken) -> Option<Ordering> {
         let is_comparable = self.is_plausible() && other.is_plausible() && self.database == other.database;
         is_comparable.then(|| self.sequence.cmp(&other.sequence))
     }
 }
 
-/// Accepts any JSON value. An invalid token must not make the whole marker unreadable, because the marker would then be treated as absent.
-/// An invalid value becomes a token that is not plausible.
+/// Parses any JSON value without an error. An invalid token must not make the whole marker unreadable, because the
+/// marker would then be treated as absent. An invalid value becomes a token that is not plausible.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;

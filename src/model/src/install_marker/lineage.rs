@@ -8,12 +8,14 @@
 use super::InstallMarker;
 use common::encoding::format_sha256;
 
-/// Maximum length of [`InstallMarker::supersedes`]. The oldest entries are dropped. A dropped installation is then treated as unrelated.
+/// Maximum length of [`InstallMarker::supersedes`]. If the list would be longer, its oldest entries are dropped. An
+/// installation whose entry was dropped is treated as unrelated.
 const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
-    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest excludes allocation and project, which
-    /// `drophammer.keep` changes, and the list of replaced installations, which earlier versions drop.
+    /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest does not cover allocation and
+    /// project, because `drophammer.keep` changes them. It also does not cover the list of replaced installations,
+    /// because earlier versions of drophammer drop this list.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
@@ -27,8 +29,9 @@ impl InstallMarker {
     }
 }
 
-/// Returns the index of the newest installation, which replaced all others. Returns `None` if there are no markers, or if their order is
-/// not proven. Copies of one marker, such as on both halves of a mirror, are treated as one installation.
+/// Returns the index of the newest installation, which replaced all other installations. Returns `None` if there are no
+/// markers, or if the order of the installations is not proven. Copies of one marker, such as on both halves of a
+/// mirror, are treated as one installation.
 pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     let digests: Vec<String> = markers.iter().map(|marker| marker.digest()).collect();
     let is_newer = |one: usize, other: usize| markers[one].supersedes.contains(&digests[other]);

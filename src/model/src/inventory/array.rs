@@ -13,13 +13,14 @@ pub struct MdArray {
     pub name: String,
     /// RAID level as mdadm prints it: `raid1`.
     pub level: String,
-    /// Metadata version: `0.90`, `1.0`, `1.1`, `1.2`; for a firmware RAID its format, `imsm` or `ddf`.
+    /// Metadata version: `0.90`, `1.0`, `1.1` or `1.2`. For a firmware RAID, the metadata format: `imsm` or `ddf`.
     pub metadata: String,
-    /// Number of members, not counting spares.
+    /// Number of members without spares.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
-    /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if it starts read-only. The kernel does so
-    /// if the array has a partial parity log or a journal, or is being reshaped.
+    /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if the array starts
+    /// read-only. This is the case for an array with a partial parity log or a journal, and for an array that is being
+    /// reshaped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writes_at_start: bool,
     /// Kernel name of the running array; `None` if it is not running.

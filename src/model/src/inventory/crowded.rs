@@ -57,7 +57,7 @@ pub fn mapping(number: usize, below: Vec<KernelName>) -> StackedDevice {
     }
 }
 
-/// Returns an inventory with `count` mappings. Each is on top of all previous mappings and a disk.
+/// Returns an inventory with `count` mappings. Each mapping is on top of all previous mappings and a disk.
 pub fn towers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -67,7 +67,8 @@ pub fn towers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` mappings. Each is on top of the previous mapping, and all have the signature of the same filesystem.
+/// Returns an inventory with `count` mappings. Each mapping is on top of the previous mapping, and all mappings have
+/// the signature of the same filesystem.
 pub fn chain(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -129,7 +130,8 @@ pub fn layers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` partitions on each of two disks. All have the signature of the same filesystem.
+/// Returns an inventory with `count` partitions on each of two disks. All partitions have the signature of the same
+/// filesystem.
 pub fn partitions(count: u32) -> Inventory {
     let mut inventory = disks(&["sda", "sdb", "nvme0n1", "nvme1n1"]);
     for disk in &mut inventory.disks[2..] {
@@ -142,7 +144,8 @@ pub fn partitions(count: u32) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `groups` volume groups. Each is on a separate disk and on `sdb`, and has `volumes` active volumes.
+/// Returns an inventory with `groups` volume groups. Each group is on a separate disk and on `sdb`, and has `volumes`
+/// active volumes.
 pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for group in 0..groups {
@@ -173,8 +176,8 @@ pub fn volumes(groups: usize, volumes: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory with `count` disks. Each has a filesystem, an install marker, a read error, failed attempts, and a component of one
-/// filesystem that spans all disks.
+/// Returns an inventory with `count` disks. Each disk has a filesystem, an install marker, a read error, failed
+/// attempts, and a component of one filesystem that spans all disks.
 pub fn markers(count: usize) -> Inventory {
     let mut inventory = disks(&["sda", "sdb"]);
     for number in 0..count {
@@ -205,7 +208,7 @@ pub fn markers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns an inventory of each shape, as large as a registration may be, with its description.
+/// Returns inventories of these shapes, each as large as a registration may be and with a description.
 pub fn all() -> Vec<(&'static str, Inventory)> {
     vec![
         ("300 stacked devices", towers(300)),

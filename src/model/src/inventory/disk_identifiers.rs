@@ -48,8 +48,8 @@ impl UniqueIdentifiers {
         self.wwns.contains(&disk.name)
     }
 
-    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk, and of no other disk of the machine. A
-    /// placeholder matches no disk.
+    /// Returns whether the text is the serial number, WWN or `by-path` link of this disk, and of no other disk of the
+    /// machine. Returns false for a placeholder.
     pub fn is_named_by(&self, disk: &InventoryDisk, text: &str) -> bool {
         let is_serial = self.has_serial(disk) && is_same_serial(text, &disk.serial) == Some(true);
         let is_wwn = self.has_wwn(disk) && is_same_wwn(text, &disk.wwn) == Some(true);
@@ -76,7 +76,8 @@ impl<'a> ComparableDiskIndex<'a> {
         ComparableDiskIndex { disks, serials, wwns }
     }
 
-    /// Returns the first disk that has all given identifiers; `None` if there is no such disk, or if no identifier is given.
+    /// Returns the first disk that has all given identifiers. Returns `None` if there is no such disk, or if no
+    /// identifier is given.
     pub fn find_disk(&self, serial: Option<&String>, wwn: Option<&String>) -> Option<&'a InventoryDisk> {
         let with = |all: &'_ BTreeMap<String, Vec<usize>>, key: Option<&String>| {
             key.map(|key| all.get(key).cloned().unwrap_or_default())

@@ -1,5 +1,5 @@
-//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. A reinstall is refused if data may be lost because
-//! of them.
+//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. A reinstall is refused if it
+//! may destroy data that could not be inspected.
 
 use crate::device::DevicePath;
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,12 @@ pub enum AttemptTarget {
     Array(Uuid),
     /// Logical volume, by its LVM UUID.
     Volume(String),
-    /// Filesystem on this device, whose path is spelled as in [`super::FilesystemContents::device`].
+    /// Filesystem on this device. The path of the device is spelled as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
     /// LUKS container on this device that is not open, or that the given key does not open.
     Container(DevicePath),
-    /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks it.
+    /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks the
+    /// container.
     Sealed(DevicePath),
 }
 

@@ -32,7 +32,7 @@ pub struct FirmwareVariables {
 }
 
 impl FirmwareVariables {
-    /// Maximum number of listed load options, and maximum number of other listed variables.
+    /// Maximum number of load options that are listed, and also of other variables that are listed.
     pub const MAXIMUM_LISTED: usize = 512;
 }
 
@@ -75,9 +75,9 @@ pub enum LoadOptionClass {
     Driver,
     /// Program that is started before any boot entry.
     SysPrep,
-    /// Recovery program of the firmware, which is started if no boot entry works.
+    /// Recovery program of the firmware, which the firmware starts if no boot entry can be booted.
     PlatformRecovery,
-    /// Recovery program of an operating system, which is started if no boot entry works.
+    /// Recovery program of an operating system, which the firmware starts if no boot entry can be booted.
     OsRecovery,
 }
 
@@ -124,9 +124,10 @@ pub enum LoadTarget {
     Uri(String),
     /// The network, at an address that DHCP supplies.
     Network,
-    /// A fixed network address: that of an iSCSI or NVMe over Fabrics target, a server, or a name server.
+    /// A fixed network address: the address of an iSCSI target, an NVMe over Fabrics target, a server, or a name
+    /// server.
     RemoteAddress,
-    /// A program within the firmware, or a device of its BIOS compatibility module.
+    /// A program within the firmware, or a device of the firmware's BIOS compatibility module.
     Firmware,
     /// A whole device, from which the firmware starts the program at the fallback path.
     Device,

@@ -1,5 +1,5 @@
-//! Maximum size of an inventory that a server accepts and the planner processes. All computations are fast within these limits. The limits
-//! exceed the hardware of large storage servers.
+//! Limits for an inventory that a server accepts and the planner processes. Within the limits, all computations are
+//! fast. The limits are higher than the values of large storage servers.
 
 mod stacking_depth;
 
@@ -19,16 +19,15 @@ const UNLISTED: usize = 4096;
 const NESTED: usize = 1024;
 const GROUPS: usize = 2048;
 const LOGICAL_VOLUMES: usize = 16_384;
-/// Maximum sum over all groups, where each group counts as its number of logical volumes multiplied by its number of
-/// physical volumes.
+/// Maximum number of combinations of a logical volume and a physical volume in the same group, summed over all groups.
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
-/// Maximum number of filesystems, of components of filesystems that span devices, and of failed attempts. A machine usually has at most
-/// about one of each per device.
+/// Maximum number of filesystems, and likewise of components of filesystems that span devices, and of failed attempts.
+/// A machine usually has at most about one filesystem, one component and one failed attempt per device.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;
-/// Maximum number of disks, volumes and digests in all install markers.
+/// Maximum total number of disks, volumes and digests in all install markers.
 const RECORDS: usize = 16_384;
 const SPARSE_FILES: usize = 65_536;
 const NICS: usize = 1024;
@@ -39,8 +38,8 @@ const NAME_BYTES: usize = 1024;
 const LINKS_OF_ONE_DISK: usize = 64;
 
 impl Inventory {
-    /// Returns a message about the first exceeded limit, with its remedy, or about devices that are stacked inconsistently; `None` if there
-    /// is no such problem.
+    /// Returns a message about the first exceeded limit, with the remedy, or a message about devices that are stacked
+    /// inconsistently. Returns `None` if there is no such problem.
     pub fn find_exceeded_limit(&self) -> Option<String> {
         let counts = self.count_devices().into_iter().chain(self.count_findings());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
@@ -186,7 +185,8 @@ impl Inventory {
     }
 }
 
-/// A limit: name of the counted objects, remedy for the operator, number of objects found, and maximum number.
+/// Data about one limit: name of the counted objects, remedy for the operator, number of objects found, and maximum
+/// number.
 type LimitCheck = (&'static str, &'static str, usize, usize);
 
 fn disk_names(disk: &InventoryDisk) -> impl Iterator<Item = &str> {

@@ -43,7 +43,7 @@ impl LldpNeighbour {
     }
 }
 
-/// Neighbours from which a NIC has received LLDP frames.
+/// LLDP neighbours of a NIC, from which the NIC has received frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NicNeighbours {
     pub nic: String,
@@ -59,7 +59,8 @@ pub enum LeafSearch {
     Both(Vec<NicNeighbours>),
     /// Fewer than two leaves. Contains the names of the NICs without a leaf, and the names of the leaves that were found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// More than two leaves, which the speeds of the NICs do not distinguish. Contains the names of all leaves.
+    /// More than two leaves. The speeds of the NICs do not determine which two of these leaves are the right ones.
+    /// Contains the names of all leaves.
     TooMany(Vec<String>),
 }
 
@@ -115,8 +116,8 @@ fn sanitize_text(value: &[u8]) -> String {
     plain.take(TEXT).collect()
 }
 
-/// Selects the two leaves. Switches of other networks may send LLDP frames too. So if there are more than two candidates, those on the
-/// fastest NICs are selected.
+/// Selects the two leaves. Switches of other networks may send LLDP frames too. If there are more than two candidates,
+/// the candidates on the fastest NICs are therefore selected.
 pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
     let of = |heard: &NicNeighbours| -> NicNeighbours {
         let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();

@@ -3,13 +3,14 @@
 use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
-/// Maximum size of all install markers of a machine as JSON, in bytes. A previous tenant may have written the markers, and the registration
-/// that contains them must not exceed the limit of the server. A marker with thousands of Kubernetes volumes has less than 1 MiB.
+/// Maximum size of all install markers of a machine as JSON, in bytes. A previous tenant may have written the markers,
+/// and the registration, which contains the markers, must not exceed the size limit of the server. A marker with
+/// thousands of Kubernetes volumes is smaller than 1 MiB.
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {
-    /// Removes the largest markers, and reports them as unreadable with the reason, until the other markers fit into
-    /// [`MARKER_BYTES`].
+    /// Removes the largest markers until the total size of the remaining markers is at most [`MARKER_BYTES`]. Removed
+    /// markers are reported as unreadable, with the reason.
     pub fn limit_markers(&mut self) {
         let size = |filesystem: &FilesystemContents| {
             let json = serde_json::to_vec(filesystem.marker.as_ref()?);
@@ -26,7 +27,7 @@ impl Inventory {
             total = total.saturating_sub(bytes);
             self.filesystems[index].marker = None;
             self.filesystems[index].unreadable_marker = Some(format!(
-                "it has {bytes} bytes; all markers of a machine together must not have more than {MARKER_BYTES} bytes"
+                "its size is {bytes} bytes, but the total size of all markers of a machine must not exceed {MARKER_BYTES} bytes"
             ));
         }
     }

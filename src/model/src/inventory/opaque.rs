@@ -38,9 +38,10 @@ pub struct OpaqueObject {
     /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action by which the operator can make the content readable, or remove the object without losing data that are needed.
+    /// Action by which the operator can make the content readable, or can remove the object without the loss of needed
+    /// data.
     pub remedy: String,
-    /// True if the agent has not yet tried to make the content readable, but may be able to do so on the machine.
+    /// True if the agent has not yet tried to make the content readable, but may succeed if it runs on the machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub untried: bool,
 }
@@ -62,7 +63,7 @@ pub enum OpaqueKind {
 
 impl OpaqueObject {
     /// Returns whether the object may contain block devices, such as components of arrays, groups, pools and
-    /// filesystems that span devices. A filesystem contains only files.
+    /// filesystems that span devices. Returns false for a filesystem, because it contains only files.
     pub fn may_contain_devices(&self) -> bool {
         self.kind != OpaqueKind::Filesystem
     }
@@ -112,7 +113,7 @@ impl DeviceIndex<'_> {
         };
         let remedy = match is_firmware {
             true => {
-                "delete the RAID volume in the firmware setup; if its content is needed, back it up first in the system that uses it"
+                "delete the RAID volume in the firmware setup; if the content of the volume is needed, back it up first in the system that uses it"
             }
             false => "connect its missing members, or repair it in the system that uses it",
         };
@@ -127,7 +128,7 @@ impl DeviceIndex<'_> {
         })
     }
 
-    /// Returns arrays that failed to start and whose members have since become unreadable.
+    /// Returns arrays that failed to start, and whose members have become unreadable after that failure.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
             AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {

@@ -4,9 +4,9 @@
 use super::{DiskTable, Inventory, InventoryDisk};
 use std::fmt::Display;
 
-/// Largest byte offset that the kernel supports. Offsets of the kernel are signed.
+/// Largest byte offset that the kernel supports. The kernel represents offsets as signed 64-bit numbers.
 const MAX_BYTES: u64 = i64::MAX as u64;
-/// Maximum number of members of an array, not less than the maximum of any metadata version.
+/// Maximum number of members that an array in an inventory may have. No metadata version supports more members.
 const MAX_MEMBERS: u32 = 4096;
 
 impl Inventory {

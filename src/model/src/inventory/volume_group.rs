@@ -3,8 +3,8 @@
 use crate::device::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
-/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a read-only mapping can
-/// show it.
+/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a
+/// read-only mapping can show this content.
 pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
 
 /// Prefix of [`LvmVolumeGroup::closed`] for a group that several hosts share through a lock manager.
@@ -44,14 +44,14 @@ impl LvmVolumeGroup {
     }
 }
 
-/// Limits and free space of a group that apply to a new volume.
+/// Limits and free space of a group that restrict the creation of a new volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupAllocation {
     /// Allocation policy of LVM: `normal`, `contiguous`, `cling`, `cling_by_tags`, `anywhere`.
     pub policy: String,
     /// Maximum number of volumes (`vgchange --maxlogicalvolumes`); 0 if there is no limit.
     pub max_volumes: u64,
-    /// Number of existing volumes that count towards this limit.
+    /// Number of existing volumes that count towards [`GroupAllocation::max_volumes`].
     pub volumes: u64,
     /// Whether the metadata of the group cannot be changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -94,8 +94,8 @@ pub struct LvmLogicalVolume {
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "VolumeHealth::is_whole")]
     pub health: VolumeHealth,
-    /// Reason why activating this volume would affect other volumes, such as `is being moved, and its activation would continue the move`.
-    /// `None` if it would not.
+    /// Reason why activating this volume would affect other volumes, such as `is being moved, and its activation would
+    /// continue the move`. `None` if activating this volume affects no other volume.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }

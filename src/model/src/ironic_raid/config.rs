@@ -19,7 +19,7 @@ pub struct LogicalDisk {
     pub level: RaidLevel,
     pub volume_name: Option<String>,
     pub is_root_volume: bool,
-    /// Hints that select each member. If the list is empty, all disks of the machine are members.
+    /// Hints for each member, which select its disk. If the list is empty, all disks of the machine are members.
     pub physical_disks: Vec<BTreeMap<String, String>>,
 }
 
@@ -33,7 +33,7 @@ const LEVELS: [(&str, RaidLevel); 5] = [
     ("1+0", RaidLevel::Raid10),
 ];
 const MIB_OF_GIB: u64 = 1024;
-/// Maximum of `size_gb`, larger than any disk.
+/// Maximum value of `size_gb`, which is larger than any existing disk.
 const LARGEST_GIB: u64 = 1 << 30;
 /// Maximum number of arrays that Ironic's agent supports.
 const MOST_OF_SOFTWARE: usize = 2;
@@ -102,7 +102,11 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
         return problems;
     }
     for index in places(&|disk| disk.get("controller").is_none()) {
-        say(index, "controller", format!("missing: if one logical disk has controller: {SOFTWARE}, all must have it"));
+        say(
+            index,
+            "controller",
+            format!("missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have it"),
+        );
     }
     if listed[0]["raid_level"] != "1" {
         say(0, "raid_level", format!("the first logical disk must have level 1 if any has controller: {SOFTWARE}"));
@@ -169,7 +173,7 @@ fn parse_size(value: Option<&Value>) -> Option<RequestedSize> {
 fn read_hints(fields: &Map<String, Value>, say: &mut impl FnMut(&str, String)) -> Vec<BTreeMap<String, String>> {
     let Some(given) = fields.get("physical_disks") else { return Vec::new() };
     let Some(listed) = given.as_array().filter(|listed| listed.len() >= 2) else {
-        say("physical_disks", "must be a list of hints, one for each member, at least two".to_owned());
+        say("physical_disks", "must be a list of at least two objects with hints, one for each member".to_owned());
         return Vec::new();
     };
     let mut all = Vec::new();

@@ -35,7 +35,8 @@ pub(crate) fn select_members<'a>(
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
-/// Returns a hint that matches only this disk, even after kernel names have changed. Empty if the disk has no unique attribute.
+/// Returns a hint that matches only this disk, even after kernel names have changed. The result is empty if the disk
+/// has no unique attribute.
 pub(crate) fn unique_hint(disk: &InventoryDisk, inventory: &Inventory) -> BTreeMap<String, String> {
     let attributes = [("serial", &disk.serial), ("wwn", &disk.wwn), ("by_path", &disk.by_path)];
     let of = |(name, value): (&str, &String)| BTreeMap::from([(name.to_owned(), format!("s== {value}"))]);

@@ -71,8 +71,8 @@ impl RaidConfig {
         }
     }
 
-    /// Returns the indices of the arrays in the order in which their partitions are created. The array that takes the remaining space is
-    /// the last one.
+    /// Returns the indices of the arrays in the order in which their partitions are created. The array that takes the
+    /// remaining space is last.
     fn creation_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.logical_disks.len()).collect();
         order.sort_by_key(|index| self.logical_disks[*index].size == RequestedSize::Rest);

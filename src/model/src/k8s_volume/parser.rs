@@ -17,8 +17,8 @@ const PARTITION_NAME_BYTES: usize = 36;
 
 /// Parses a list of resources, and returns its volumes in the same order. Null is parsed as an empty list.
 ///
-/// A resource without a kind is a volume, as in MetalK8s' own pillar (Salt). A storage class may be an item of the list, or may be embedded
-/// in the volume as `spec.storageClass`, as in that pillar.
+/// As in the Salt pillar of MetalK8s, a resource without a kind is a volume. A storage class may be an item of the
+/// list, or may be embedded in the volume as `spec.storageClass`, as in the pillar.
 ///
 /// # Errors
 /// Returns all problems, each with its path, such as `volumes[2].spec.mode`.
@@ -30,7 +30,8 @@ pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     }
 }
 
-/// Parses the items of a list. If they are an addition to another list, their storage classes may be missing.
+/// Parses the items of a list. If the list will be added to another list, the storage classes of its volumes may be
+/// missing.
 pub(super) fn parse_items(items: &[Value], is_addition: bool) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     let mut reading = ResourceParser { is_addition, ..ResourceParser::default() };
     let places: Vec<(LocatedValue, &str)> =
@@ -89,7 +90,7 @@ struct ResourceParser {
     is_addition: bool,
 }
 
-/// Storage class of the list, with its properties that determine how a filesystem is created.
+/// Storage class of the list, with the properties that determine how a filesystem is created.
 #[derive(Debug, Clone)]
 struct ListedClass {
     class: StorageClass,
@@ -271,7 +272,7 @@ impl ResourceParser {
                 let Ok(wanted) = serde_json::from_value::<BTreeMap<String, String>>(discover.value.clone()) else {
                     self.add_problem(
                         &discover.place,
-                        "must be hints, each a string: {size: \">= 100\", rotational: \"false\"}",
+                        "must be an object of hints with strings as values: {size: \">= 100\", rotational: \"false\"}",
                     );
                     return None;
                 };
@@ -362,7 +363,9 @@ impl ResourceParser {
         {
             self.add_problem(
                 place,
-                format!("together with vg:{group}, has {why}: choose shorter names, or names with fewer hyphens"),
+                format!(
+                    "the name, together with vg:{group}, has {why}: choose shorter names, or names with fewer hyphens"
+                ),
             );
         }
         // Prefixes of names that LVM reserves (lvm(8)).

@@ -1,5 +1,5 @@
-//! PersistentVolumes for prepared volumes. They are equal to those that MetalK8s' operator creates, but lack its finalizer, since without
-//! the operator nothing would remove the finalizer.
+//! PersistentVolumes for prepared volumes. They are equal to the PersistentVolumes that the operator of MetalK8s
+//! creates, but without its finalizer: if that operator is not running, no process would remove the finalizer.
 
 use super::parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};

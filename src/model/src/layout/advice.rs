@@ -1,5 +1,5 @@
-//! Advice about settings that are valid but probably not intended: layouts that can never be reinstalled or that UEFI machines cannot boot,
-//! sizes in the wrong unit, and impossible disk names.
+//! Advice about settings that are valid but probably not intended. Examples are layouts that can never be reinstalled,
+//! layouts that UEFI machines cannot boot, sizes in the wrong unit, and impossible disk names.
 
 use super::graph::LayoutGraph;
 use super::hints::advice;
@@ -8,12 +8,13 @@ use crate::device::LayoutPath;
 use crate::device::identifiers::names_placeholder;
 use common::diagnostic::Diagnostic;
 
-/// Size in MiB that no disk has so far: 64 TiB.
+/// Size in MiB (64 TiB) that exceeds every existing disk.
 const HUGE_MIB: u64 = 64 << 20;
-/// Size in MiB from which the size of an ESP was probably written in KiB: 512 MiB are 524288 KiB, and this number is
-/// read as 512 GiB.
+/// Size of an ESP, in MiB, from which the size was probably written in KiB by mistake. For example, 512 MiB written as
+/// 524288 (KiB) is read as 524288 MiB, which is 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Size in MiB below which the size of a root filesystem was probably written in GiB, because no image would fit.
+/// Size of a root filesystem, in MiB, below which the size was probably written in GiB by mistake, because no image
+/// would fit into so few MiB.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
@@ -142,7 +143,8 @@ impl Layout {
         }
     }
 
-    /// Constraints on images alone, or on sizes alone, never select the layout.
+    /// Reports constraints without effect: if only images or only sizes are constrained, the constraints never select
+    /// the layout.
     fn advise_constraints(&self, said: &mut Vec<Diagnostic>) {
         let super::LayoutConstraints { sizes, images } = &self.constraints;
         let (missing, without_effect) = match (sizes.is_empty(), images.is_empty()) {
@@ -198,11 +200,11 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     Some(message)
 }
 
-/// Prefixes of the kernel names of disks that continue with letters.
+/// Prefixes of those kernel names of disks in which letters follow the prefix.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 
-/// Returns whether this can be the kernel name of a disk. The names of partitions are not names of disks.
+/// Returns whether this can be the kernel name of a disk. Returns false for the name of a partition.
 pub(super) fn is_kernel_disk(name: &str) -> bool {
     let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
     let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());
@@ -214,7 +216,8 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
         || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
 }
 
-/// Returns the path that the author probably intended instead of the name of a nonexistent disk: `/dev/nvme0n1` for `/dev/nvmne0n1`.
+/// Returns the path that the author probably intended, given a path that cannot be that of a disk: `/dev/nvme0n1` for
+/// `/dev/nvmne0n1`.
 pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;
     let letters = name.bytes().take_while(u8::is_ascii_alphabetic).count();

@@ -6,8 +6,8 @@ use super::{ArraySpec, FilesystemFormat, Layout};
 use mdadm_options::{MdadmArgument, OptionPolicy::Metadata};
 
 impl ArraySpec {
-    /// Returns the metadata version that the create options specify, in the spelling of mdadm (`0.90`, `1.0`). An unknown version is
-    /// returned as written. Returns `None` if the options specify none.
+    /// Returns the metadata version that the create options specify, in the spelling of mdadm (`0.90`, `1.0`). An
+    /// unknown version is returned as written. Returns `None` if the options specify no version.
     pub(crate) fn requested_metadata(&self) -> Option<String> {
         let given = mdadm_options::parse_arguments(&self.createoptions).into_iter().filter_map(Result::ok);
         // mdadm refuses a second metadata version, but the validation reports it earlier.
@@ -52,8 +52,9 @@ impl ArraySpec {
 }
 
 impl Layout {
-    /// Returns the metadata version of the array. The default depends on the contents: if the array contains an ESP, firmware reads a
-    /// member as a plain partition, so the superblock must be at the end of the member.
+    /// Returns the metadata version of the array. The default depends on the contents of the array. If an array
+    /// contains an ESP, firmware reads a member of the array as a plain partition, so the superblock must be at the end
+    /// of the member.
     pub fn effective_metadata(&self, raid: &ArraySpec) -> String {
         let usual = if self.is_esp(raid) { "1.0" } else { "1.2" };
         raid.requested_metadata().unwrap_or_else(|| usual.to_owned())

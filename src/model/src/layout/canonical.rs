@@ -1,7 +1,8 @@
 //! Output of layouts as canonical YAML. It uses the names of metal-api, and lists disks first and filesystems last.
 //!
-//! The YAML is written here because serde_yaml is no longer maintained, and yaml-rust2's emitter neither writes lists in one line nor
-//! quotes text that only YAML 1.1 parses as a number. Layouts need only a small part of YAML.
+//! This module has its own YAML writer, because serde_yaml is no longer maintained, and yaml-rust2's emitter is not
+//! sufficient: it does not write lists on one line, and does not quote text that only YAML 1.1 parses as a number.
+//! Layouts need only a small part of YAML.
 
 use super::{
     ArraySpec, DiskSpec, EncryptionSpec, FilesystemSpec, Layout, LogicalVolumeSpec, OnReinstall, PartitionSpec,
@@ -12,7 +13,7 @@ use common::yaml::{format_scalar, quote_string};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Formats the layout as YAML. Parsing this YAML yields an equal layout, and no notes about spellings.
+/// Formats the layout as YAML. When this YAML is parsed, the result is an equal layout without notes about spellings.
 pub fn canonical_yaml(layout: &Layout) -> String {
     let mut yaml = format!("id: {}\n", format_scalar(&layout.id));
     for (name, value) in [("name", &layout.name), ("description", &layout.description)] {

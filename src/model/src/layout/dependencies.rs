@@ -14,8 +14,8 @@ pub struct UnderlyingObjects {
 }
 
 impl LayoutGraph<'_> {
-    /// Returns the disks, arrays and groups below these devices, including the devices themselves. Devices that the layout does not
-    /// provide are ignored.
+    /// Returns the disks, arrays and groups below these devices, including the devices themselves. Devices that the
+    /// layout does not define are ignored.
     pub fn objects_below<'b>(&self, devices: impl IntoIterator<Item = &'b LayoutPath>) -> UnderlyingObjects {
         let beneath = self.reach_below(devices.into_iter().filter_map(|device| self.find_device(device)));
         let of = |list: &Range<usize>| {

@@ -58,7 +58,7 @@ impl Layout {
         self.filesystems.iter().filter_map(|filesystem| filesystem.encrypted).chain(groups)
     }
 
-    /// Returns the volume group of this logical volume; `None` if the group is not encrypted.
+    /// Returns the volume group of this logical volume if the group is encrypted; otherwise `None`.
     pub fn find_encrypted_group(&self, device: &LayoutPath) -> Option<&VolumeGroupSpec> {
         let volume = self.logicalvolumes.iter().find(|volume| volume.device_path() == *device)?;
         self.volumegroups.iter().find(|group| group.name == volume.volumegroup && group.encrypted.is_some())

@@ -27,11 +27,11 @@ pub(super) struct LayoutReader {
 
 /// Mapping of the document, with its fields indexed by their canonical names.
 pub(super) struct LayoutFields<'a> {
-    /// Canonical path of the mapping, which is used in the validation.
+    /// Canonical path of the mapping. The validation uses this path.
     pub place: String,
     node: &'a DocumentNode,
     found: Vec<(&'static str, &'a DocumentNode)>,
-    /// Canonical names of the fields whose names are probably misspelt in the mapping.
+    /// Canonical names of the fields that the mapping probably contains under a misspelt name.
     misspelt: Vec<&'static str>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> LayoutFields<'a> {
     }
 }
 
-/// Path in the document, line and column of each value, by its canonical path.
+/// Map from the canonical path of each value to its path in the document, with line and column.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
 
@@ -82,7 +82,7 @@ impl LayoutReader {
         self.problems.push(node.make_problem(message));
     }
 
-    /// Records a note about a spelling that is not canonical, and the edit that changes it.
+    /// Records a note about a spelling that is not canonical, and the edit that replaces it by the canonical spelling.
     pub(crate) fn note_respelling(&mut self, node: &DocumentNode, new: EditReplacement, message: impl Into<String>) {
         self.notes.push(node.make_problem(message));
         let old = match &node.value {
@@ -93,7 +93,7 @@ impl LayoutReader {
         self.edits.extend(SpellingEdit::at_location(node.mark, old, new));
     }
 
-    /// Reports a problem because of which the value at the canonical path `place` is not known.
+    /// Reports a problem that prevents reading the value at the canonical path `place`.
     pub(crate) fn report_unreadable(&mut self, node: &DocumentNode, place: &str, message: impl Into<String>) {
         if !matches!(node.value, NodeValue::Unreadable) {
             self.report(node, message);
@@ -101,7 +101,7 @@ impl LayoutReader {
         self.unread.push(place.to_owned());
     }
 
-    /// Records where the document contains the value at a canonical path.
+    /// Records the path and location in the document of the value with this canonical path.
     pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
         self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }
@@ -182,7 +182,8 @@ impl LayoutReader {
         self.problems.push(located_problem(&entry.node.place, entry.mark, message));
     }
 
-    /// Returns a required field. If it is missing, reports this, unless its misspelt name was already reported.
+    /// Returns a required field. If the field is missing, reports this, except if a misspelt name of the field has
+    /// already been reported.
     pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,
@@ -228,7 +229,7 @@ impl LayoutReader {
         self.read_text(node, &fields.path_of(name)).filter(|text| !text.is_empty())
     }
 
-    /// Returns a required text. If it is missing, reports that and returns an empty string.
+    /// Returns a required text. If the text is missing, reports this and returns an empty string.
     pub(crate) fn read_required_text(&mut self, fields: &LayoutFields, name: &str) -> String {
         let node = self.read_required(fields, name, &format!("{name} is missing"));
         node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
@@ -318,7 +319,7 @@ impl LayoutReader {
         self.read_items(fields, name, |reader, node, place| reader.read_text(node, place))
     }
 
-    /// Splits a string that the document contains instead of a list; `None` if the value is not a string.
+    /// Splits a string that the document contains instead of a list. Returns `None` if the value is not a string.
     pub(crate) fn split_string(
         &mut self,
         fields: &LayoutFields,

@@ -1,8 +1,9 @@
-//! Maximum sizes of filesystems. Beyond them, the tools fail, or leave the rest of the device unused.
+//! Maximum sizes of filesystems. On a device that exceeds the maximum, the tools fail or leave the rest of the device
+//! unused.
 
 use super::{FilesystemFormat, FilesystemSpec};
 
-/// Maximum of the 32-bit counters of blocks, sectors and pages.
+/// Maximum number of blocks, sectors or pages, which the formats count in 32 bits.
 const MAX_COUNT: u64 = u32::MAX as u64;
 /// Block size of ext filesystems of more than 512 MiB (mke2fs.conf(5)), and page size of the processor, in bytes.
 const BLOCK_BYTES: u64 = 4096;

@@ -143,7 +143,7 @@ fn check_document(text: &str) -> bool {
             notes_are_fit_to_print(problems);
         }
     }
-    assert!(!read_all_layouts(text).is_empty(), "neither a layout nor a problem");
+    assert!(!read_all_layouts(text).is_empty(), "the parser returned neither a layout nor a problem");
     if let Ok(value) = serde_json::from_str(text) {
         let _ = read_json(&value);
     }
@@ -159,7 +159,7 @@ fn notes_are_fit_to_print(problems: &[Diagnostic]) {
 
 /// Asserts properties that every accepted layout must have.
 fn check_layout(layout: &Layout) {
-    assert_eq!(validate_layout(layout), [], "accepted though it is not valid");
+    assert_eq!(validate_layout(layout), [], "the parser accepted an invalid layout");
     let canonical = canonical_yaml(layout);
     let again = read_yaml(&canonical).unwrap_or_else(|problems| panic!("{}\n{canonical}", join_problems(&problems)));
     assert_eq!((&again.layout, &again.notes[..]), (layout, &[][..]), "{canonical}");

@@ -1,7 +1,7 @@
 //! Graph of a layout: disks, the devices on top of them, and the filesystems on top.
 //!
-//! The module does no I/O and accepts any layout. A device that the layout does not provide becomes a separate node. A cycle of arrays is
-//! broken, so that every traversal terminates.
+//! The module does no I/O and accepts any layout. A device that the layout uses but does not define becomes a separate
+//! node. A cycle of arrays is broken, so that every traversal terminates.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -22,7 +22,7 @@ pub enum LayoutItem<'a> {
     Group(&'a VolumeGroupSpec),
     Volume(&'a LogicalVolumeSpec),
     Filesystem(&'a FilesystemSpec),
-    /// Device that the layout uses but does not provide.
+    /// Device that the layout uses but does not define.
     Missing,
 }
 
@@ -94,7 +94,7 @@ impl<'a> LayoutGraph<'a> {
         above.into_iter().any(|above| matches!(self.nodes[*above].item, LayoutItem::Array(_) | LayoutItem::Group(_)))
     }
 
-    /// Returns the node of a device that the layout provides.
+    /// Returns the node of a device that the layout defines.
     pub fn find_device(&self, device: &LayoutPath) -> Option<usize> {
         // Partitions of a raw image are known from its filesystems only; they are represented by the disk.
         let of_image = || self.layout.disks.iter().position(|disk| disk.image_partition_number(device).is_some());

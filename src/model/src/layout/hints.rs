@@ -4,7 +4,8 @@
 //! GiB. Some expressions that Ironic documents but does not support are supported here: ranges, `<or>` on sizes, `<all-in>`.
 //! `size: smallest` and `removable` are extensions.
 //!
-//! USB sticks and virtual media of a management controller are disks too. They are selected only by hints that do so explicitly.
+//! USB sticks and virtual media of a management controller are disks too. Such a disk is selected only if a hint
+//! requests it explicitly.
 
 pub(super) mod advice;
 mod alternatives;
@@ -47,15 +48,15 @@ const USB: &str = "usb";
 const MMC: &str = "mmc";
 /// Hints that can identify a single disk.
 const NAMING: [&str; 4] = ["serial", "wwn", "wwn_with_extension", "by_path"];
-/// Hints that can identify the hardware of a single disk, whatever slot it is in.
+/// Hints that can identify the hardware of a single disk, independently of its slot.
 const HARDWARE: [&str; 3] = ["serial", "wwn", "wwn_with_extension"];
 const GIB: u128 = 1 << 30;
 /// Number of hexadecimal digits of a world wide name without the vendor extension (NAA 6).
 const WWN_DIGITS: usize = 16;
 /// Expression of `size` that selects the smallest of the disks that match all other hints.
 const SMALLEST: &str = "smallest";
-/// Difference in size, in percent, up to which disks are considered equally small. Disks of the same nominal capacity differ by less
-/// between manufacturers and series.
+/// Maximum difference in size, in percent, of disks that are considered equally small. Between manufacturers and
+/// series, disks of the same nominal capacity differ by less than this.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
 /// Treatment of identifiers that are placeholders.
@@ -63,11 +64,12 @@ const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 enum IdentifierSource {
     /// Placeholders are treated as missing, so they select no disk.
     Usable,
-    /// Placeholders are treated as identifiers, as the hardware reports them.
+    /// Placeholders are treated like other identifiers that the hardware reports.
     Reported,
 }
 
-/// Returns the problems of hints that can be detected without a machine, each with the name of the hint.
+/// Returns the problems of hints that can be detected without a machine. Each problem is returned with the name of its
+/// hint.
 pub fn check_hints(hints: &DiskHints) -> Vec<(String, String)> {
     let problem = |(hint, text): (&String, &String)| match HintCondition::parse(hint, text) {
         Err(why) => Some((hint.clone(), why)),
@@ -103,8 +105,8 @@ fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Returns whether this hint explicitly selects the portable disk. A condition that most disks satisfy, such as a size, is not an explicit
-/// selection.
+/// Returns whether this hint explicitly selects the disk, which is portable. A condition that most disks satisfy, such
+/// as a size, is not an explicit selection.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,
@@ -181,7 +183,7 @@ fn describe_actual(hint: &str, disk: &InventoryDisk) -> String {
     }
 }
 
-/// Returns the identifier of the disk that the hint compares, as the hardware reports it.
+/// Returns the identifier that the hint compares, as reported by the hardware of the disk.
 fn reported_identifier<'a>(hint: &str, disk: &'a InventoryDisk) -> &'a str {
     match hint {
         "serial" => &disk.serial,
@@ -253,8 +255,9 @@ impl HintCondition {
     }
 }
 
-/// Returns whether the condition is a comparison for equality with an alternative spelling of the attribute. Other
-/// conditions, such as `<in>`, are compared only with the spelling in the inventory.
+/// Returns whether the condition requires the attribute to be equal to a value, and this value is an alternative
+/// spelling of the attribute of the disk. Other conditions, such as `<in>`, are compared only with the spelling in the
+/// inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);
     match word {
@@ -264,7 +267,7 @@ fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
     }
 }
 
-/// Returns whether the attribute has only one spelling, and it differs from the requested value. This check avoids copying the attributes
+/// Returns whether the attribute evidently differs from the requested value. This check avoids copying the attributes
 /// of most disks of a machine.
 fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let value = match hint {

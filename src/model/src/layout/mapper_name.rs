@@ -1,4 +1,5 @@
-//! Maximum lengths of the names of logical volumes. If they are exceeded, lvcreate fails, or LVM cannot activate the volume.
+//! Maximum lengths of the names of logical volumes. If a name is longer, lvcreate fails, or LVM cannot activate the
+//! volume.
 
 use super::LvmType;
 
@@ -6,12 +7,14 @@ use super::LvmType;
 /// cannot be exceeded, because LVM's UUIDs have at most 85 bytes.
 const MAX_MAPPER_NAME_BYTES: usize = 127;
 
-/// Maximum length of group name and volume name together: NAME_LEN without three separators and the closing NUL (vg_validate in lvm2's
-/// lib/metadata/metadata.c). Unlike in device mapper names, a hyphen counts as one byte.
+/// Maximum length of group name and volume name together, in bytes: NAME_LEN without three separators and the closing
+/// NUL (vg_validate in lvm2's lib/metadata/metadata.c). A hyphen counts as one byte, although device mapper names
+/// contain it twice.
 const MAX_NAMES_BYTES: usize = 124;
 
-/// Length of the longest suffix that LVM appends to the name of a mirror. A mirror whose name is too long for this suffix can be created,
-/// but not deactivated, because LVM then looks up temporary mappings with this suffix.
+/// Length of the longest suffix that LVM appends to the name of a mirror. If a mirror's name with this suffix is too
+/// long, LVM can create the mirror but cannot deactivate it, because deactivation looks up temporary mappings with this
+/// suffix.
 const MIRROR_SUFFIX_BYTES: usize = "_rimage_0-missing_0_0".len();
 
 /// Returns the name in /dev/mapper, in which each hyphen of the two names is doubled (dm_build_dm_name in lvm2's libdm/libdm-string.c).
@@ -19,7 +22,8 @@ pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
     format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
 }
 
-/// Returns the reason why the names of a group and a volume are too long, as a text that continues "has …"; `None` if they are not.
+/// Returns the reason why the names of a group and a volume are too long; `None` if they are not too long. The reason
+/// is a text to be inserted after "has".
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());

@@ -1,8 +1,8 @@
 //! Validation of mkfs options. They are parsed as the tool itself parses them: clusters of getopt (`-Fn`), values (`-b 4096`, `-b4096`,
 //! `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
 //!
-//! The options are validated here because the tool would report an invalid option only after the disks were wiped, and because some options
-//! use devices or files that are not in the layout.
+//! The options are validated here, because the tool would report an invalid option only after the disks were wiped.
+//! Some valid options must be rejected too, because they use devices or files that are not in the layout.
 
 mod option_tables;
 
@@ -11,7 +11,7 @@ use option_tables::{MkfsOption, MkfsTool, OptionArity, OptionRule};
 
 /// Parsed option with its value.
 struct MkfsArgument<'a> {
-    /// The word, among the create options, that contains this option: `-Fn`, `--uuid=x`.
+    /// The word of the create options that contains this option: `-Fn`, `--uuid=x`.
     word: &'a str,
     /// Name of the option: `-n`, `--uuid`.
     name: String,
@@ -39,8 +39,8 @@ impl FilesystemSpec {
         problems
     }
 
-    /// Returns the value of a short option. If the option is specified several times, returns the last value, which is
-    /// the one that the tool uses.
+    /// Returns the value of a short option. If the option is specified several times, returns the last value, because
+    /// the tool uses the last value.
     pub fn find_option_value(&self, letter: char) -> Option<&str> {
         let read = parse_arguments(self.format, &self.createoptions).into_iter().flatten();
         read.filter(|given| given.known.letter == Some(letter)).filter_map(|given| given.value).next_back()
@@ -154,7 +154,7 @@ impl MkfsTool {
         Ok(MkfsArgument { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// Returns the option that has this name, or whose name has this unambiguous abbreviation.
+    /// Returns the option with the given name. An unambiguous abbreviation of the name is accepted too.
     fn find_long_option(&self, name: &str) -> Option<&'static MkfsOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));

@@ -92,8 +92,8 @@ pub fn read_all_layouts(text: &str) -> Vec<Result<ParsedLayout, Vec<Diagnostic>>
     }
 }
 
-/// Returns the text with canonical spellings. Comments, order and line endings are preserved. Returns `None` if the text cannot be edited
-/// in this way.
+/// Returns the text of the document with canonical spellings. Comments, order and line endings are preserved. Returns
+/// `None` if the text cannot be edited without regenerating it.
 pub fn respell_canonically(text: &str, layouts: &[&ParsedLayout]) -> Option<String> {
     let edits: Vec<SpellingEdit> = layouts.iter().flat_map(|parsed| parsed.edits.clone()).collect();
     let new = text_edits::apply_edits(text, &edits)?;
@@ -166,8 +166,8 @@ fn sort_problems(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
     problems
 }
 
-/// Replaces control characters and limits the length of a problem, because it contains text of the document and is printed to consoles and
-/// reports.
+/// Replaces control characters in a problem and limits its length, because a problem contains text from the document
+/// and is printed to consoles and reports.
 fn sanitize_problem(mut problem: Diagnostic) -> Diagnostic {
     for (text, most) in [(&mut problem.place, 200), (&mut problem.message, 1000)] {
         let plain = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
@@ -241,8 +241,8 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     })
 }
 
-/// Reads create options. Since metal-hammer 0.11.7, each item must be one argument. Before that, items with several arguments such as
-/// `-F 32` were common, so they are split.
+/// Reads create options. Since metal-hammer 0.11.7, each item must be one argument. For earlier versions, items with
+/// several arguments such as `-F 32` were common, so such items are split.
 fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<String> {
     let options = match reader.split_string(fields, "createoptions", split_at_blanks) {
         Some(options) => options,
@@ -278,8 +278,8 @@ fn split_at_blanks(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// Reads a required value that must be in the list `known`. `called` is the name of the value in metal-api's error
-/// message.
+/// Reads a required value that must be in the list `known`. `called` is the name by which metal-api's error message
+/// refers to the value.
 pub(super) fn read_one_of<T: Copy>(
     reader: &mut LayoutReader,
     fields: &LayoutFields,

@@ -1,4 +1,5 @@
-//! Set of layouts, from which a layout is selected by machine size and image. Conflicts between its layouts can be detected.
+//! Set of layouts, from which a layout is selected by machine size and image. The set can detect conflicts between its
+//! layouts.
 
 use super::Layout;
 use super::version_constraints::{ImageId, VersionSet};
@@ -36,7 +37,7 @@ struct ImageClaim {
     accepted: VersionSet,
 }
 
-/// Two files that contain layouts with the same id.
+/// Two layouts with the same id, with the files that contain them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DuplicateLayout {
     pub id: String,
@@ -69,8 +70,8 @@ pub struct CollidingLayout {
 pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
-    /// Description of the closest candidates: all layouts for this size with the images that they accept. If there are none, a list of the
-    /// known sizes.
+    /// Description of the closest candidates: all layouts for this size with the images that they accept. If no layout
+    /// is for this size, a list of the known sizes.
     pub nearest: Vec<String>,
 }
 
@@ -106,8 +107,8 @@ impl LayoutSet {
         duplicates
     }
 
-    /// Returns the sizes and operating systems for which two layouts accept the same images, but at most a thousand. If there are none, at
-    /// most one layout matches any size and image.
+    /// Returns the collisions, at most a thousand: combinations of size and operating system for which two layouts
+    /// accept the same images. If there are no collisions, at most one layout matches any size and image.
     pub fn find_collisions(&self) -> Vec<LayoutCollision> {
         let members = self.members.iter().enumerate();
         let pairs =
@@ -141,9 +142,9 @@ impl LayoutSet {
         }
     }
 
-    /// Returns an error for each pair of these sizes and images for which no layout or more than one layout is
-    /// selected, but at most a thousand errors. Returns none if no layout has constraints on both sizes and images,
-    /// because layouts are then selected only by allocations that name them.
+    /// Checks all combinations of these sizes and images. Returns at most a thousand errors, one for each combination
+    /// that no layout or more than one layout matches. Returns no errors if no layout has constraints on both sizes and
+    /// images, because then only an allocation that names a layout selects it.
     pub fn find_undecided<'a>(
         &self,
         sizes: impl IntoIterator<Item = &'a str>,

@@ -14,9 +14,10 @@ pub(super) struct SpellingEdit {
 /// Replacement text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EditReplacement {
-    /// Text that replaces the old value within its existing quotes.
+    /// Replacement for the text of the old value. Quotes around the old value are preserved.
     Text(String),
-    /// Text that includes quotes or brackets, and replaces the old value with its quotes.
+    /// Replacement text that already has its own quotes or brackets. It replaces the old value and the quotes around
+    /// it.
     Raw(String),
     /// Several items that replace one item of a list.
     Items(Vec<String>),

@@ -74,7 +74,8 @@ pub struct FilesystemSpec {
     /// Treatment of the image's files below the mount point by a reinstall that preserves this filesystem.
     #[serde(skip_serializing_if = "OnReinstall::is_keep")]
     pub reinstall: OnReinstall,
-    /// True if this filesystem and its partition, the last one of a raw image, are enlarged to the end of the disk.
+    /// True if this filesystem and its partition are enlarged to the end of the disk. The partition must be the last
+    /// partition of a raw image.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
     /// LUKS2 encryption of the filesystem.
@@ -137,10 +138,11 @@ impl OnReinstall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Disk"))]
 pub struct DiskSpec {
-    /// Kernel name, or path in `/dev/disk/by-*`. If `hints` are given, it may be any name. The rest of the layout refers to the disk by
-    /// this name.
+    /// Kernel name, or path in `/dev/disk/by-*`. If `hints` are given, it may be any name. The other parts of the
+    /// layout refer to the disk by this name.
     pub device: LayoutPath,
-    /// Root device hints of Ironic that select the disk whatever its kernel name is, as pairs of hint and expression.
+    /// Root device hints of Ironic, as pairs of hint and expression. They select the disk independently of its kernel
+    /// name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hints: BTreeMap<String, String>,
     /// Partitions. Empty if the disk is used as a whole, or is only erased.
@@ -158,7 +160,8 @@ impl DiskSpec {
         if self.wipeonreinstall { WipePolicy::Wiped } else { WipePolicy::Kept }
     }
 
-    /// Returns the number of the partition whose path is `device`, if a raw image is written to this disk. Otherwise `None`.
+    /// Returns the number of the partition whose path is `device` if a raw image is written to this disk; otherwise
+    /// `None`.
     pub fn image_partition_number(&self, device: &LayoutPath) -> Option<u32> {
         (1..=MAX_PARTITION_NUMBER).find(|number| self.image && self.device.partition_path(*number) == *device)
     }
@@ -196,7 +199,7 @@ pub struct ArraySpec {
     pub level: RaidLevel,
     /// Arguments for mdadm --create, one word per item.
     pub createoptions: Vec<String>,
-    /// Number of spares. The last items of `devices` are the spares.
+    /// Number of spares. The spares are the last items of `devices`.
     pub spares: u32,
 }
 

@@ -1,7 +1,8 @@
 //! Validation of layouts, independent of a machine.
 //!
-//! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts know these messages. metal-api accepts
-//! many layouts whose installation would fail halfway; additional rules reject such layouts.
+//! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts know these
+//! messages. metal-api accepts many layouts whose installation would fail halfway. Additional rules reject these
+//! layouts.
 
 mod disks;
 mod encrypted;

@@ -8,8 +8,8 @@ use yaml_rust2::scanner::{Marker, TScalarStyle};
 
 /// Maximum nesting depth. A layout has at most five levels; deeper values are misplaced, but are still reported individually.
 const MAX_DEPTH: usize = 32;
-/// Maximum size of a document, in bytes. The search for duplicates takes quadratic time. A layout with a hundred disks of ten partitions
-/// each has half of this size.
+/// Maximum size of a document, in bytes. The search for duplicates takes quadratic time. The document of a layout with
+/// a hundred disks, each with ten partitions, has half of this size.
 const MAX_BYTES: usize = 128 << 10;
 
 /// Line and column, counted from 1.
@@ -73,7 +73,8 @@ pub(super) fn located_problem(place: &str, mark: Option<SourceLocation>, message
     problem
 }
 
-/// Parses all YAML documents of `text`, except empty ones. Each is returned with the problems that do not prevent parsing.
+/// Parses all nonempty YAML documents in `text`. Each document is returned with the problems that do not prevent
+/// parsing.
 ///
 /// The function reads the events of the parser instead of using marked-yaml's loader. The loader ignores all documents after the first one,
 /// and is recursive: a few kilobytes of `- - - -` would overflow the stack.
@@ -81,7 +82,11 @@ pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic
     if text.len() > MAX_BYTES {
         return Err(Diagnostic::new(
             "",
-            format!("a layout must not be larger than {} KiB, but this one has {}", MAX_BYTES >> 10, text.len() >> 10),
+            format!(
+                "a layout must not be larger than {} KiB, but this document has {} KiB",
+                MAX_BYTES >> 10,
+                text.len() >> 10
+            ),
         ));
     }
     let mut parser = Parser::new(text.strip_prefix('\u{feff}').unwrap_or(text).chars());
@@ -151,7 +156,8 @@ impl DocumentBuilder {
         self.add_value(value, mark, anchor != 0 || tag.is_some())
     }
 
-    /// Uses the scalar as a key if the innermost open mapping expects one. Returns whether it was used.
+    /// Uses the scalar as a key if the innermost open mapping expects a key. Returns whether the scalar was used as a
+    /// key.
     fn accept_key(&mut self, text: &str, mark: SourceLocation) -> bool {
         let Some(UnclosedCollection { node, key: key @ None }) = self.open.last_mut() else { return false };
         let NodeValue::Map(entries) = &node.value else { return false };
@@ -199,7 +205,7 @@ impl DocumentBuilder {
         Ok(())
     }
 
-    /// Adds a complete value to its parent. If a field is specified twice, the second value is ignored.
+    /// Adds a completely parsed value to its parent. If a field is specified twice, the second value is ignored.
     fn add_to_parent(&mut self, node: DocumentNode) {
         let Some(UnclosedCollection { node: parent, key }) = self.open.last_mut() else {
             let problems = std::mem::take(&mut self.problems);

@@ -14,9 +14,9 @@
 //! | not usable | | several | | nothing is served: ambiguous |
 //! | not usable | | none | | nothing is served: no identity |
 //!
-//! UUIDs are equal if they match in either byte order. If two files match, the one with the identical spelling applies. When a machine
-//! registers, the file of its boot applies, and all its MACs are known: at least one of them must be in `macs` of the file, or in an
-//! earlier registration.
+//! UUIDs are equal if they match in either byte order. If the ids of two files match the UUID, the file whose id has
+//! the identical spelling applies. When a machine registers, the file of its boot applies, and all its MACs are known:
+//! at least one of them must be in `macs` of the file, or in an earlier registration.
 
 use super::is_same_uuid;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ pub struct RegisteredIdentity {
 /// Result of comparing the UUID of a machine with the identity of a known machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UuidProof {
-    /// The UUID equals the UUID of the known machine, or neither of them has a UUID.
+    /// The UUID equals the UUID of the known machine, or neither of the two machines has a UUID.
     Proven,
     /// The UUID neither proves nor disproves that the machine is the known one. Contains a message with both identities
     /// and the remedy.
@@ -116,7 +116,8 @@ fn match_by_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownM
     MachineMatch::Proven { id, warning }
 }
 
-/// Returns the message for a machine whose UUID is in a file, but whose MAC, `seen`, is not listed in that file.
+/// Returns the message about a machine whose UUID is in a machine file, but whose MAC (`seen`) is not listed in that
+/// file.
 pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
@@ -135,7 +136,7 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     let names: Vec<String> = several.iter().map(|machine| format!("{:?} ({})", machine.name, machine.id)).collect();
     let uuid = uuid.map_or("without a usable UUID".to_owned(), |uuid| format!("with unlisted UUID {uuid}"));
     format!(
-        "a machine {uuid} boots over MAC {}, which is ambiguous: it is listed in the files of {}; remove it from all but one of them",
+        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the files of {}; remove it from all but one of them",
         asking.mac.as_deref().unwrap_or("unknown"),
         names.join(" and ")
     )

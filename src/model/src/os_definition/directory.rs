@@ -14,8 +14,9 @@ const OS_VERSION_CHARS: usize = 100;
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
-/// Name of the file that lists the programs that `create` calls. It extends Ganeti's OS interface, because the ramdisk contains far fewer
-/// programs than a Ganeti node, and a missing program must be detected before the first write.
+/// Name of the file that lists the programs that `create` calls. The file is an extension of Ganeti's OS interface. It
+/// exists because the ramdisk contains far fewer programs than a Ganeti node, and a missing program must be detected
+/// before the first write.
 pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
@@ -120,8 +121,8 @@ impl OsDefinition {
         parse_os_version(&self.files)
     }
 
-    /// Returns the variant that `os` names. If `os` names none, returns the first variant, or an empty string if the definition has no
-    /// variants.
+    /// Returns the variant that `os` names. If `os` names no variant, returns the first variant, or an empty string if
+    /// the definition has no variants.
     ///
     /// # Errors
     /// Fails if the variant does not exist.

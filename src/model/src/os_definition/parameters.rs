@@ -20,7 +20,7 @@ impl ParameterChange {
     /// Parses `KEY=VALUE` or `-KEY`, which is the syntax of Ganeti's `--os-parameters`. The value may be any text.
     ///
     /// # Errors
-    /// Fails if the text has another form, or if name or value are invalid.
+    /// Fails if the text has another form, or if the name or the value is invalid.
     pub fn parse(text: &str) -> Result<ParameterChange, String> {
         match (text.split_once('='), text.strip_prefix('-')) {
             (None, Some(key)) => check_parameter_name(key).map(|()| ParameterChange::TakeAway(key.to_owned())),

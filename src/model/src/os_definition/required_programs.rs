@@ -8,7 +8,7 @@ impl SelectedDefinition {
     /// is empty if the definition has no `create`.
     ///
     /// # Errors
-    /// Fails if the definition does not declare them.
+    /// Fails if the definition has no file that lists the required programs.
     pub fn required_programs(&self) -> Result<Vec<String>, String> {
         let Some(create) = self.files.get(CREATE) else { return Ok(Vec::new()) };
         let os = self.selector();

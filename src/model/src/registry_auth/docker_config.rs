@@ -42,8 +42,8 @@ impl DockerConfig {
             .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
     }
 
-    /// Returns the credentials for the registry of an image. If several entries match, the longest one is used, because Podman's entries
-    /// may contain a repository.
+    /// Returns the credentials for the registry of an image. If several entries match, the entry with the longest key
+    /// is used, because the keys of Podman's entries may contain a repository.
     ///
     /// # Errors
     /// Fails if the entry cannot be used.

@@ -15,7 +15,8 @@ pub(crate) struct InventoryIndex<'a> {
     wholes: BTreeMap<&'a DevicePath, StackUnit<'a>>,
     arrays: BTreeMap<&'a KernelName, &'a MdArray>,
     volumes: BTreeMap<&'a KernelName, (&'a LvmVolumeGroup, &'a LvmLogicalVolume)>,
-    /// Arrays, indexed by their members. For each member, the arrays are in the order of the inventory, and each is listed once.
+    /// Arrays, indexed by their members. The arrays of each member are in the order of the inventory. Each array is
+    /// listed once.
     arrays_on: BTreeMap<&'a DevicePath, Vec<&'a MdArray>>,
     groups_on: BTreeMap<&'a DevicePath, Vec<&'a LvmVolumeGroup>>,
 }

@@ -51,8 +51,8 @@ impl<'a> LayoutMatch<'a> {
         disks.filter_map(|listed| self.matched_disk(listed)).map(|disk| disk.name.clone()).collect()
     }
 
-    /// Returns the path that a device of the layout currently has on the machine; `None` if it does not exist, or is an inactive array or
-    /// volume.
+    /// Returns the path that a device of the layout currently has on the machine; `None` if the device does not exist,
+    /// or is an inactive array or volume.
     pub fn present_path(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.find_device(device)?;
         match self.graph.nodes[node].item {

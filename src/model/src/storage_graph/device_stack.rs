@@ -82,9 +82,9 @@ pub fn all_units(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, St
 pub struct DeviceStack<'a> {
     index: InventoryIndex<'a>,
     graph: LayerGraph<KernelName, StackUnit<'a>>,
-    /// Disks and unknown devices that are reached by going down from each node.
+    /// Lowest devices below each node, which are disks and unlisted devices.
     bottoms: OnceCell<Reachability>,
-    /// Topmost holders that are reached by going up from each node. Partitions are not holders.
+    /// Topmost holders above each node. Partitions are not holders.
     tops: OnceCell<Reachability>,
     steps: StepBudget,
 }
@@ -226,14 +226,14 @@ impl<'a> DeviceStack<'a> {
         above.filter(|upper| !matches!(self.graph.nodes[*upper].item, StackUnit::Partition(_)))
     }
 
-    /// Returns the device and everything on top of it or its partitions, in the order in which it is stopped. The device itself is
-    /// the last one.
+    /// Returns the device and all devices on top of it or its partitions, in the order in which they must be stopped.
+    /// The device itself is last.
     pub fn topmost_first(&self, name: &KernelName) -> Vec<KernelName> {
         self.topmost_first_except(&BTreeSet::new(), name)
     }
 
-    /// Returns the same as [`DeviceStack::topmost_first`], but without the devices in `known` and everything that is reached only through
-    /// them.
+    /// Returns the same as [`DeviceStack::topmost_first`], but without the devices in `known`, and without devices that
+    /// are on top of the device only by way of devices in `known`.
     pub fn topmost_first_except(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
         traversal::order_farthest_first_except(known, name.clone(), |name| {
             let partitions = self.find_unit(name).table().into_iter().flat_map(|table| &table.partitions);
@@ -287,7 +287,7 @@ impl<'a> DeviceStack<'a> {
         combined.0.get(self.graph.find(name)?).copied()
     }
 
-    /// Returns whether one of two devices is on top of the other, or a third device is on top of both.
+    /// Returns whether one of two devices is on top of the other device, or whether a third device is on top of both.
     pub fn is_one_object(&self, name: &KernelName, other: &KernelName) -> bool {
         let (Some(one), Some(two)) = (self.graph.find(name), self.graph.find(other)) else { return name == other };
         self.steps.take_steps(1);

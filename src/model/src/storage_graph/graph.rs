@@ -63,7 +63,7 @@ impl<N: Ord + Clone, T> LayerGraph<N, T> {
         traversal::reach_all(from, |node| self.nodes[*node].below.clone())
     }
 
-    /// Returns the nodes that are reached from these nodes by going down, and that are not on top of another node.
+    /// Returns the lowest nodes below these nodes: those that are not on top of another node.
     pub fn find_bottoms(&self, from: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
         traversal::find_ends(from, |node| self.nodes[*node].below.clone())
     }

@@ -6,12 +6,12 @@ use crate::inventory::{self, Inventory};
 use crate::layout::{self, hints};
 use common::format::format_bytes;
 
-/// Returns the disk of the machine that matches a disk of the layout. That disk has the kernel name or `/dev/disk/by-*` path in the layout,
-/// or is the only one that matches the hints in the layout.
+/// Returns the disk of the machine that matches a disk of the layout. The returned disk has the kernel name or
+/// `/dev/disk/by-*` path in the layout, or is the only disk that matches the hints in the layout.
 ///
 /// # Errors
-/// Fails if no disk matches, or if several disks match. The message lists the disks, and how they differ from the layout or from each
-/// other.
+/// Fails if no disk matches, or if several disks match. The message lists the disks, and their differences from the
+/// layout or from each other.
 pub fn find_disk<'a>(
     wanted: &layout::DiskSpec,
     inventory: &'a Inventory,
@@ -29,8 +29,8 @@ pub fn find_disk<'a>(
     }
 }
 
-/// Returns whether no disk of the machine matches. Returns false if several disks match. Also returns false if the layout selects the disk
-/// by a placeholder, because any disk may then be the intended one.
+/// Returns whether no disk of the machine matches. Returns false if several disks match. Also returns false if the
+/// layout selects the disk by a placeholder, because any disk of the machine may then be the intended disk.
 pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     match wanted.hints.is_empty() {
         _ if selected_by_placeholder(wanted).is_some() => false,
@@ -39,8 +39,8 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
     }
 }
 
-/// Returns the reason why the disk of the layout cannot be identified on any machine: the layout selects it by a placeholder. Returns
-/// `None` otherwise.
+/// Returns a message if the layout selects the disk by a placeholder, so that the disk cannot be identified on any
+/// machine; otherwise `None`.
 fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::find_placeholder(&wanted.hints) {

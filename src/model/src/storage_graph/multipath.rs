@@ -3,9 +3,9 @@
 use crate::device::identifiers::is_same_wwn;
 use crate::inventory::{Inventory, InventoryDisk};
 
-/// Returns another path to the same disk; `None` if there is none. Equal serial numbers are not sufficient, because all USB bridges of a
-/// cheap model have the same serial number, and so do all namespaces of an NVMe controller. Disks whose WWN is a placeholder are considered
-/// different disks.
+/// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that two
+/// disks are the same. For example, all USB bridges of a cheap model have the same serial number, and so do all
+/// namespaces of an NVMe controller. Disks whose WWN is a placeholder are considered different disks.
 pub fn find_other_path<'a>(disk: &InventoryDisk, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
     let is_same = |other: &&InventoryDisk| {
         other.name != disk.name

@@ -3,8 +3,8 @@
 
 use std::cell::Cell;
 
-/// Maximum number of steps. Each disk in a result, and each compared pair of devices, is a step. A machine with 800 disks below each of 300
-/// volumes needs about 2 million steps.
+/// Maximum number of steps. Each disk in a result counts as a step, and so does each compared pair of devices. A
+/// machine with 800 disks below each of 300 volumes needs about 2 million steps.
 const MAXIMUM: usize = 4_000_000;
 
 /// Counter of steps, with a maximum. Results that are computed after the maximum was exceeded are incomplete and must not be used.
@@ -23,7 +23,7 @@ impl StepBudget {
         StepBudget { taken: Cell::new(0), maximum: usize::MAX }
     }
 
-    /// Counts further steps. Returns whether the maximum is not yet exceeded.
+    /// Adds steps to the counter. Returns whether the number of steps is still within the maximum.
     pub(crate) fn take_steps(&self, count: usize) -> bool {
         self.taken.set(self.taken.get().saturating_add(count));
         !self.is_exhausted()

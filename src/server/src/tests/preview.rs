@@ -91,7 +91,7 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let file = inventory_file().display().to_string();
     let with_file = ["--machine", "one", "--inventory", &file];
     server
-        .refused(&with_file, "machine one is installed with debian-12 and boots it, as no reinstall is ordered")
+        .refused(&with_file, "machine one is installed with debian-12 and boots it, because no reinstall is ordered")
         .await;
     server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();

@@ -43,8 +43,8 @@ pub(crate) struct GrpcClient {
 /// Reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum GrpcFailure {
-    /// The client or the server does not trust the peer's certificate. A certificate from a new configuration may be
-    /// trusted.
+    /// The client does not trust the server's certificate, or the server does not trust the client's. A certificate
+    /// from a new configuration may be trusted.
     Certificate(Error),
     /// The server does not support this method.
     Unknown(Error),
@@ -75,7 +75,7 @@ pub(crate) struct GrpcCall {
     runtime: Runtime,
     method: String,
     address: String,
-    /// Response whose header has not been received yet; `None` afterwards.
+    /// Pending response; `None` once its header has been received.
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     /// Received bytes that do not form a complete message yet.
@@ -88,7 +88,7 @@ impl GrpcClient {
     /// Creates a client. `ca`, `cert` and `key` are PEM.
     ///
     /// # Errors
-    /// Fails if one of them is malformed, or if certificate and key do not match.
+    /// Fails if `ca`, `cert` or `key` is malformed, or if certificate and key do not match.
     pub fn new(address: &str, ca: &str, cert: &str, key: &str) -> Result<GrpcClient> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -199,8 +199,8 @@ impl GrpcClient {
 }
 
 /// Classifies a broken connection. With TLS 1.3, the server verifies the client's certificate only after the client
-/// considers the handshake complete. A connection that ends before the first response may therefore mean that the
-/// certificate was rejected.
+/// considers the handshake complete. If the connection ends before the first response, the server may therefore have
+/// rejected the certificate.
 fn broken_connection_failure(method: &str, address: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
     let message = format!(
         "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"

@@ -11,8 +11,8 @@ use serde_json::Value;
 const FIELDS: RecordFields = RecordFields { version: "bmcversion", power_state: "powerstate", camel_case: false };
 
 impl MetalApiV1 {
-    /// Reads the record with retries. The machine is unregistered if the control plane finds neither the record nor the
-    /// machine.
+    /// Reads the record with retries. If the control plane has neither the record nor the machine, the machine is not
+    /// registered.
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {
@@ -60,12 +60,12 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
     }
 }
 
-/// Parses the id of the machine and the record. A document without a record is an error, since sending an empty record
-/// back would erase the record at the server.
+/// Parses the id of the machine and the record. Fails if the document contains no record, since sending back an empty
+/// record would erase the record at the server.
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());
-    let record = record.ok_or_else(|| serde_json::Error::custom("it lacks the record of the BMC (ipmi)"))?;
+    let record = record.ok_or_else(|| serde_json::Error::custom("the response lacks the record of the BMC (ipmi)"))?;
     let fru = record.get("fru").unwrap_or(&Value::Null);
     let record = BmcRecord::from_json(record, fru, &FIELDS).map_err(serde_json::Error::custom)?;
     Ok((document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned(), record))
@@ -126,9 +126,9 @@ mod tests {
         for (status, body, words) in [
             (401, r#"{"message": "wrong hmac"}"#, "rejects the hmac"),
             (500, "", "500 Internal Server Error"),
-            (200, r#"{"id": "m"}"#, "it lacks the record of the BMC (ipmi)"),
-            (200, r#"{"id": "m", "ipmi": null}"#, "it lacks the record of the BMC (ipmi)"),
-            (200, r#"{"id": "m", "ipmi": {"password": 77}}"#, "password is not a text"),
+            (200, r#"{"id": "m"}"#, "the response lacks the record of the BMC (ipmi)"),
+            (200, r#"{"id": "m", "ipmi": null}"#, "the response lacks the record of the BMC (ipmi)"),
+            (200, r#"{"id": "m", "ipmi": {"password": 77}}"#, "password is not a string"),
             (200, r#"{"id": "other", "ipmi": {}}"#, "is for machine other"),
             (200, "<html>", "cannot parse the response"),
         ] {

@@ -80,8 +80,8 @@ pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
     protobuf::read_texts(answer, 2).unwrap_or_default()
 }
 
-/// Returns the report of a success (the server ignores reports of failures). Paths are relative to the root of the
-/// installed system.
+/// Returns the report of a success; the server ignores reports of failures. Paths in the report are relative to the
+/// root of the installed system.
 pub(crate) fn encode_report(
     machine: &str,
     image: &str,

@@ -26,14 +26,14 @@ impl MetalApiV1 {
         Ok(OrderedReinstall { id, attempt, attempts, begun, disks, attempt_record, ..OrderedReinstall::default() })
     }
 
-    /// Writes the note. Returns false if it cannot be written. The reinstall then gets no further attempts.
+    /// Writes the note. Returns false if the note cannot be written; the reinstall then gets no further attempts.
     pub(super) fn write_note(&self, note: &ReinstallNote) -> bool {
         let noted = self.memory.write_note(note);
         noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
-    /// Prevents further attempts after preserved contents have changed. The next attempt would use the changed contents
-    /// for its comparison, and not detect the change.
+    /// Prevents further attempts after preserved contents have changed. The next attempt would compare with the changed
+    /// contents, and would therefore not detect the change.
     pub(super) fn rule_out_attempts(&self) {
         if let Some(note) = lock_mutex(&self.note).as_mut() {
             note.attempt = note.attempt.max(ATTEMPTS);

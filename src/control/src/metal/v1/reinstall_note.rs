@@ -1,5 +1,5 @@
-//! Note about a reinstall. The machine itself stores it, because the control plane does not count attempts: metal-api
-//! sends the same reinstall flag at each boot, until a report or an abort clears the flag.
+//! Note about a reinstall. The machine stores the note, because the control plane does not count attempts. metal-api
+//! sends the same reinstall flag at each boot until a report or an abort clears the flag.
 //!
 //! The note cannot be stored on the disks, since the disks with the install marker are wiped first, and preserved disks
 //! are never written. It is therefore stored in an EFI variable, which is written atomically and does not depend on the
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "DrophammerReinstall";
 
-/// Maximum number of attempts at a reinstall. It is the same as for other control planes (docs/reinstall.md).
+/// Maximum number of attempts at a reinstall. Other control planes use the same maximum (docs/reinstall.md).
 pub(crate) const ATTEMPTS: u32 = 3;
 
 /// Note of a reinstall that is neither completed nor aborted.
@@ -24,14 +24,14 @@ pub(crate) struct ReinstallNote {
     pub image: String,
     /// Number of boots for this reinstall.
     pub attempt: u32,
-    /// Id of the order of an attempt that has reached the point of no return. `disks` contains the disks of this
+    /// Id of the reinstall order whose attempt has reached the point of no return. `disks` contains the disks of this
     /// attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of the attempt that has reached the point of no return. It proves less than the record of a server,
-    /// because the root user of the installed system can write the EFI variable.
+    /// Record of the attempt that has reached the point of no return. This record proves less than a record that a
+    /// server stores, because the root user of the installed system can write the EFI variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }
@@ -50,7 +50,7 @@ impl ReinstallNoteStore {
     /// Reads the note. Returns `None` if there is none.
     ///
     /// # Errors
-    /// Fails if a note exists but cannot be read, since an attempt may have started.
+    /// Fails if a note exists but cannot be read, since an attempt may already have started.
     pub(crate) fn read_note(&self) -> Result<Option<ReinstallNote>> {
         drophammer_variables::read_json(&self.directory, NAME)
     }
@@ -76,7 +76,8 @@ impl ReinstallNoteStore {
 }
 
 impl ReinstallNote {
-    /// Returns the note after counting this boot. If the previous note is about another reinstall, returns a new note.
+    /// Returns the note with this boot added to its number of boots. If the previous note is about another reinstall,
+    /// returns a new note.
     pub(crate) fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
         let same = before.filter(|note| note.allocation == allocation && note.image == image);
         let note = same.unwrap_or_else(|| ReinstallNote {

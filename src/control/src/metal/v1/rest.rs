@@ -44,7 +44,7 @@ pub(crate) enum RestFailure {
     Signature(Error),
     /// The requested object does not exist on the server.
     Missing(Error),
-    /// A retry may succeed.
+    /// The request failed for another reason. A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }
@@ -61,7 +61,7 @@ impl RestFailure {
 }
 
 impl RestClient {
-    /// Creates a client that trusts the system's CA certificates and the one in pixie's configuration.
+    /// Creates a client that trusts the CA certificates of the system, and the CA certificate in pixie's configuration.
     ///
     /// # Errors
     /// Fails if TLS cannot be set up.
@@ -202,7 +202,8 @@ fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
     let said = format!("{url}: the control plane answered {status} {message}").trim_end().to_owned();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            let why = "it rejects the hmac of pixie's configuration, or the clock of this machine is wrong";
+            let why =
+                "the control plane rejects the hmac of pixie's configuration, or the clock of this machine is wrong";
             RestFailure::Signature(Error::new(Phase::Control, format!("{said}: {why}")))
         }
         StatusCode::NOT_FOUND => RestFailure::Missing(Error::new(Phase::Control, said)),
@@ -213,7 +214,7 @@ fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
 
 fn connection_failure(url: &str, error: reqwest::Error) -> RestFailure {
     let what = match http::is_untrusted_certificate(&error) {
-        true => "its certificate is of an authority that is neither in pixie's configuration nor in the ramdisk",
+        true => "the authority of the server's certificate is neither in pixie's configuration nor in the ramdisk",
         false => "no answer",
     };
     RestFailure::Passing(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
@@ -251,7 +252,11 @@ mod tests {
     #[test]
     fn a_refusal_says_what_is_refused() {
         for (status, body, words) in [
-            (401, r#"{"message": "no"}"#, "401 Unauthorized no: it rejects the hmac of pixie's configuration"),
+            (
+                401,
+                r#"{"message": "no"}"#,
+                "401 Unauthorized no: the control plane rejects the hmac of pixie's configuration",
+            ),
             (403, "", "the clock of this machine is wrong"),
             (500, "<html>", "answered 500 Internal Server Error"),
             (404, r#"{"message": "no machine"}"#, "404 Not Found no machine"),

@@ -1,4 +1,5 @@
-//! Allocation of API v2. Its fields are renamed to the names in v1, which images and the rest of the code use.
+//! Parser for the allocation of API v2. It renames the fields to their names in API v1, which images and the rest of
+//! the code use.
 
 use super::{keep_label, layout_defaults};
 use common::error::{Error, Phase, Result};
@@ -8,8 +9,8 @@ use serde_json::{Map, Value, json};
 /// Parses an allocation.
 ///
 /// # Errors
-/// Fails if the allocation has no id, which the install marker requires, or if it preserves a disk that is not in its
-/// layout.
+/// Fails if the allocation has no id, which the install marker requires, or if the allocation preserves a disk that is
+/// not in its layout.
 pub(crate) fn parse_allocation(from: &Value) -> Result<Allocation> {
     let id = text_field(from, "uuid");
     if id.is_empty() {

@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Maximum size of a message, in bytes. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const MESSAGE_BYTES: u32 = 4 << 20;
 
-/// Flag of an envelope with a compressed message.
+/// Envelope flag that marks a compressed message.
 const COMPRESSED: u8 = 1;
-/// Flag of the envelope with the last message of a stream.
+/// Envelope flag that marks the last message of a stream.
 const END: u8 = 2;
 
 /// Maximum length of a server's error message, in characters.
@@ -56,7 +56,7 @@ pub(crate) enum ConnectFailure {
     Unknown(Error),
     /// The requested object does not exist on the server.
     Missing(Error),
-    /// A retry may succeed.
+    /// The call failed for another reason. A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }
@@ -191,8 +191,8 @@ impl ConnectClient {
         self.classify_error(method, &serde_json::from_slice(&text).unwrap_or_default(), Some(status))
     }
 
-    /// Classifies an error of the server by its code or, if there is none, by the HTTP status. Errors of proxies have
-    /// only a status.
+    /// Classifies an error of the server by its code or, if there is none, by the HTTP status. Errors of proxies
+    /// contain only an HTTP status.
     fn classify_error(&self, method: &str, error: &Value, status: Option<StatusCode>) -> ConnectFailure {
         let word = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
         let (code, message) = (

@@ -1,4 +1,4 @@
-//! List of the disks that the operator wants to preserve. It comes from a label or a description, since API v2 has no
+//! List of the disks that the operator wants to preserve. The list is in a label or a description, since API v2 has no
 //! field for it.
 //!
 //! `drophammer.keep` is a label of the allocation, or a word in the description of the layout
@@ -23,7 +23,7 @@ pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Re
     if named.is_empty() || !unknown.is_empty() {
         let unknown = if named.is_empty() { "no disk" } else { &unknown.join(", ") };
         let message = format!(
-            "{KEEP} lists {unknown}, but the layout has {}; list disks as in the layout, separated by commas",
+            "{KEEP} lists {unknown}, but the disks of the layout are {}; list disks by their names in the layout, separated by commas",
             listed.join(", ")
         );
         return Err(Error::refusal(Phase::Layout, message));

@@ -1,6 +1,6 @@
 //! Record of the BMC in API v2. The usual token of a machine does not permit any of the methods that return this
-//! record. A token from pixie with the additional permission for `metalstack.admin.v2.MachineService/GetBMC` can read
-//! it.
+//! record. The record can be read if pixie issues a token with the additional permission for
+//! `metalstack.admin.v2.MachineService/GetBMC`.
 
 use super::connect::ConnectFailure;
 use super::{ANSWER, MetalApiV2};
@@ -107,7 +107,7 @@ mod tests {
         for (status, body, words) in [
             (200, "{}", "lacks bmcDetails"),
             (200, r#"{"bmcDetails": {}}"#, "lacks bmcReport"),
-            (200, r#"{"bmcDetails": {"bmcReport": {"bmc": {"password": 7700770077}}}}"#, "password is not a text"),
+            (200, r#"{"bmcDetails": {"bmcReport": {"bmc": {"password": 7700770077}}}}"#, "password is not a string"),
             (200, "<html>", "cannot parse the response"),
             (400, r#"{"code": "invalid_argument", "message": "uuid"}"#, "uuid"),
         ] {

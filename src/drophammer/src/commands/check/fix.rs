@@ -18,14 +18,15 @@ enum CanonicalizedFile {
     Canonical(String),
     /// Edited in place: comments, order and line ends are preserved.
     Edited(String),
-    /// Regenerated from the layout, since the differences cannot be edited in place.
+    /// Regenerated from the layout without its comments, since the differences cannot be edited in place.
     Regenerated(String),
     NotValid(Vec<Diagnostic>),
-    /// The file contains several layouts, at least one of which cannot be edited in place.
+    /// Not changed: the file contains several layouts, and at least one of them cannot be edited in place.
     ByHand,
 }
 
-/// With `write`, rewrites all files and returns a message for each. Otherwise, returns the canonical spelling of the only file.
+/// If `write` is true, rewrites all files and returns a message for each file. Otherwise, returns the canonical
+/// spelling of the only file.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
         let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
@@ -34,7 +35,7 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
     }
     let [file] = files else {
         let what =
-            format!("--fix prints exactly one file, but {} are given: give one file, or add --write", files.len());
+            format!("--fix prints exactly one file, but {} are given: specify one file, or add --write", files.len());
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match canonicalize(file)? {
@@ -46,7 +47,8 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
     })
 }
 
-/// Rewrites a file unless it is invalid or already canonical. Returns a message for the operator, and whether the file is canonical now.
+/// Rewrites a file if it is valid and not yet canonical. Returns a message for the operator, and whether the file is
+/// canonical now.
 fn fix_file(file: &TextFile) -> Result<(String, bool)> {
     let name = file.path.display();
     if file.path.as_os_str() == STDIN {
@@ -115,5 +117,5 @@ fn replace_file(file: &Path, text: &str) -> Result<()> {
         let beside = file.with_file_name(name);
         atomic_file::replace_file(&file, &beside, text.as_bytes(), fs::metadata(&file)?.permissions())
     };
-    replace().context(Phase::Settings, || format!("write {}; it is unchanged", file.display()))
+    replace().context(Phase::Settings, || format!("write {}; the file is unchanged", file.display()))
 }

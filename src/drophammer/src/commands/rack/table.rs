@@ -88,9 +88,12 @@ fn format_summary(sum: &RackSummary) -> String {
     if sum.erases + sum.installs > 0 {
         text += &match (sum.minutes, sum.of_unknown_length) {
             (None, _) => " The duration is unknown.".to_owned(),
-            (Some(minutes), 0) => format!(" Each takes at most about {}.", format_minutes(minutes)),
+            (Some(minutes), 0) => format!(" Each machine takes at most about {}.", format_minutes(minutes)),
             (Some(minutes), unknown) => {
-                format!(" Each takes at most about {}, except {unknown} of unknown duration.", format_minutes(minutes))
+                format!(
+                    " Each machine takes at most about {}, except {unknown} of unknown duration.",
+                    format_minutes(minutes)
+                )
             }
         };
     }

@@ -1,5 +1,5 @@
-//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand for the same reason as the schema of machine
-//! files: the types of the reader carry positions in the file.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because the Rust types
+//! into which the file is parsed also store positions in the file.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) fn image_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
-        "description": "A file of images/ of `drophammer serve`. It has either file or url.",
+        "description": "A file of images/ of `drophammer serve`. It contains either the field file or the field url.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],
@@ -27,7 +27,7 @@ pub(crate) fn image_schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "Operating system, hyphen and version, such as debian-13.0.20261101. Constraints of layouts select images by it.",
+                "description": "Operating system, hyphen and version, such as debian-13.0.20261101. The constraints of layouts select images by this id.",
                 "examples": ["debian-12.0.20261101"],
             },
             "name": {"type": ["string", "null"], "description": "Display name."},
@@ -42,7 +42,7 @@ pub(crate) fn image_schema() -> Value {
             "mirrors": {
                 "type": ["array", "null"],
                 "items": place("Another location of the same image."),
-                "description": "Other locations of the same image, in the order in which they are tried.",
+                "description": "Other locations of the same image, in the order in which the agent tries them.",
             },
             "digest": {
                 "type": ["string", "null"],
@@ -51,7 +51,7 @@ pub(crate) fn image_schema() -> Value {
             },
             "pull_secret": {
                 "type": ["object", "null"],
-                "description": "Registry credentials. They are sent only to host and port of url, and to token_service.",
+                "description": "Registry credentials. They are sent only to the host and port in url, and to token_service.",
                 "additionalProperties": false,
                 "properties": {
                     "username": word("User name at the registry."),
@@ -70,7 +70,7 @@ pub(crate) fn image_schema() -> Value {
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",
-                "description": "Program that makes the image bootable on a machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
+                "description": "Program that makes the image bootable on a machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
             },
         },
     })

@@ -1,5 +1,6 @@
-//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand and not derived, because the types of the
-//! reader carry positions in the file; a test compares the fields of both.
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because the Rust
+//! types into which the file is parsed also store positions in the file. A test checks that the schema and these types
+//! have the same fields.
 
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ pub(crate) fn machine_schema() -> Value {
             "os_parameters": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
-                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that all other machines get.",
+                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that is set for all machines.",
                 "examples": [["track=testing", "-proxy"]],
             },
             "filesystemlayout": text(
@@ -57,7 +58,7 @@ pub(crate) fn machine_schema() -> Value {
             "disk_key": {
                 "type": ["string", "null"],
                 "minLength": 20,
-                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. It must be random.",
+                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. The passphrase must be random.",
             },
             "erase": {
                 "enum": ["quick", "secure", "none", null],
@@ -67,7 +68,7 @@ pub(crate) fn machine_schema() -> Value {
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",
-                "description": "Program that makes the image bootable on this machine: auto (the image's installer if it has one, otherwise drophammer), image (its installer), builtin (drophammer), none.",
+                "description": "Program that makes the image bootable on this machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
             },
             "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
             "kernel_arguments": list("Additional arguments of the installed kernel, one word each."),
@@ -107,17 +108,17 @@ pub(crate) fn machine_schema() -> Value {
             "macs": {
                 "type": ["array", "null"],
                 "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
-                "description": "MAC addresses of its NICs. If given, a machine with this id but another MAC is refused.",
+                "description": "MAC addresses of the machine's NICs. If they are listed, a machine with this id but another MAC is refused.",
                 "examples": [["52:54:00:aa:00:01"]],
             },
             "smbios_uuid": {
                 "type": ["string", "null"],
                 "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-                "description": "UUID that its firmware reports, if it differs from the id.",
+                "description": "UUID that the machine's firmware reports, if this UUID differs from the id.",
             },
             "size": {
                 "type": ["string", "null"],
-                "description": "Id of its size, which constraints of layouts match.",
+                "description": "Id of the machine's size. The constraints of layouts select sizes by this id.",
                 "examples": ["c1-large-x86"],
             },
             "consoles": {
@@ -128,7 +129,7 @@ pub(crate) fn machine_schema() -> Value {
             },
             "ramdisk_network": {
                 "oneOf": [network_schema(), {"type": "null"}],
-                "description": "Network of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
+                "description": "Network configuration of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
             },
             "networks": {
                 "type": ["array", "null"],
@@ -142,7 +143,7 @@ pub(crate) fn machine_schema() -> Value {
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "If true, or a text with the reason, the machine is locked: reinstalls are refused.",
+                "description": "If this is true or a text (the reason), the machine is locked, and reinstalls are refused.",
             },
             "bmc": {
                 "type": ["object", "null"],
@@ -153,10 +154,10 @@ pub(crate) fn machine_schema() -> Value {
                     "url": {
                         "type": "string",
                         "pattern": "^(https?|ipmi)://",
-                        "description": "https://HOST for Redfish, with the path of the system if there are several; ipmi://HOST for IPMI.",
+                        "description": "https://HOST for Redfish, with the path of the system if the controller manages several systems; ipmi://HOST for IPMI.",
                         "examples": ["https://10.1.0.7"],
                     },
-                    "username": {"type": "string", "description": "User with power privileges."},
+                    "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
                     "password": {"type": ["string", "number"], "description": "Password of the user."},
                     "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
                 },
@@ -166,8 +167,8 @@ pub(crate) fn machine_schema() -> Value {
     })
 }
 
-/// Returns the schema of a network, which lists only the device types. The reader checks the contents of the devices, since its messages
-/// are better than those of a schema.
+/// Returns the schema of a network, which lists only the device types. The contents of the devices are checked by the
+/// parser of machine files, since its messages are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({

@@ -19,7 +19,7 @@ pub(crate) fn manifest_schema() -> Value {
             "image": {"type": ["string", "null"], "description": "Id of the image that a signature covers: OS, hyphen, version."},
             "size_bytes": {"type": "integer", "minimum": 0},
             "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Digest of the whole image."},
-            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each chunk except the last."},
+            "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each chunk except the last, in bytes."},
             "contents": contents,
             "chunks": {
                 "type": "array",

@@ -11,10 +11,12 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// Pattern of a single argument of a command. Quotes are excluded: as the command is started without a shell, they would be passed to it.
+/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so that it
+/// would receive the quotes as a part of the argument.
 const WORD: &str = r#"^[^\s"']+$"#;
 
-/// Pattern of GPT types: their names in metal-stack's first proposal and in its v2 API (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.
+/// Pattern of GPT types: the names in metal-stack's first proposal, the names in metal-stack's v2 API
+/// (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.
 const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
 /// Adds the rules of the layout itself, which is the root of the layout schema and a definition in the schema of allocations.
@@ -27,7 +29,7 @@ pub(super) fn add_layout_rules(layout: &mut Value) {
     add_aliases(layout, "logicalvolumes", &["logical_volumes", "logicalVolumes"]);
 }
 
-/// Adds the rules of all types below the layout.
+/// Adds the rules of all types that a layout contains, such as disks and filesystems.
 pub(super) fn add_definition_rules(definitions: &mut SchemaFields) {
     for (name, rules) in [
         ("Constraints", add_constraint_rules as fn(&mut Value)),
@@ -307,8 +309,8 @@ fn add_alternative(owner: &mut Value, name: &str, alternative: Value) {
     }
 }
 
-/// Adds alternative names of a field. At most one of all its names may be present, and any of them satisfies `required`. Editors do not
-/// propose fields with a `deprecationMessage`.
+/// Adds alternative names of a field. At most one of the names of the field may be present, and any of the names
+/// satisfies `required`. Editors do not propose fields with a `deprecationMessage`.
 fn add_aliases(owner: &mut Value, name: &str, others: &[&str]) {
     let Some(property) = find_property(owner, name) else { return };
     let mut copy = Value::Object(property.clone());

@@ -1,6 +1,7 @@
 //! Layout trees on a terminal: a line for each device, at most 100 columns if the names permit.
 //!
-//! An object on several devices is drawn under the first device; the rows of the other devices refer to it.
+//! An object on several devices is drawn under the first of these devices. The rows of the other devices refer to the
+//! object.
 
 use common::format::terminal::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};
@@ -10,7 +11,7 @@ use model::layout::{FilesystemFormat, FilesystemSpec};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
-/// Minimum width of the details column. With less room, details are printed on separate lines.
+/// Minimum width of the details column. If less space remains, details are printed on separate lines.
 const LEAST_DETAILS: usize = 26;
 /// Maximum width of a device name. A longer name is printed on a separate line.
 const LONGEST_NAME: usize = 36;
@@ -54,7 +55,8 @@ fn draw_title(graph: &LayoutGraph, colour: bool) -> String {
 
 /// Row of a device in the drawing.
 struct TreeRow {
-    /// Tree lines in front of the name; `lines_below` are those in front of continuation lines.
+    /// Tree lines in front of the name. `lines_below` contains the tree lines in front of the continuation lines of the
+    /// row.
     lines: String,
     lines_below: String,
     name: String,
@@ -68,7 +70,8 @@ struct TreePainter<'a> {
     rows: Vec<TreeRow>,
 }
 
-/// Node that is not drawn yet: the tree lines in front of it and of its children, and the disk that contains it.
+/// Node still to be drawn: the tree lines in front of the node, those in front of its children, and the disk that
+/// contains it.
 struct PendingNode {
     node: usize,
     lines: String,
@@ -77,7 +80,8 @@ struct PendingNode {
 }
 
 impl TreePainter<'_> {
-    /// Draws a device and everything on top of it. Iterative rather than recursive, since a layout may stack a thousand arrays.
+    /// Draws a device and everything on top of it. The function is iterative rather than recursive, since a layout may
+    /// stack a thousand arrays.
     fn draw_subtree(&mut self, root: usize) {
         let graph = self.graph;
         let mut open =

@@ -47,9 +47,9 @@ const WORDS: [&str; 36] = [
 const REPEATED: usize = 4;
 /// Minimum length at which an ascending or descending sequence is treated as a placeholder.
 const SEQUENCE: usize = 5;
-/// Maximum length of a block whose repetition is treated as a placeholder.
+/// Maximum length of a block of characters whose repetition is treated as a placeholder.
 const BLOCK: usize = 4;
-/// Minimum number of blocks in a text that is treated as a placeholder.
+/// Minimum number of repetitions of a block in a text that is treated as a placeholder.
 const BLOCKS: usize = 3;
 /// Minimum length of a text of repeated blocks that is treated as a placeholder.
 const BLOCKS_LENGTH: usize = 8;

@@ -8,7 +8,8 @@ const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uu
 /// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
 
-/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder, so several disks may share it.
+/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder. Several disks may have the same path if
+/// it is derived from a placeholder.
 pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {
@@ -22,8 +23,8 @@ pub(crate) fn names_placeholder(path: &str) -> bool {
     ends_in_placeholder(rest, bus) || without_namespace.is_some_and(|(rest, _)| ends_in_placeholder(rest, bus))
 }
 
-/// Returns whether the serial number at the end of a link is a placeholder. In most links it follows vendor and model; virtio links consist
-/// of the serial number only.
+/// Returns whether the serial number at the end of a link is a placeholder. In most links, the serial number follows
+/// vendor and model; virtio links contain only the serial number.
 fn ends_in_placeholder(rest: &str, bus: &str) -> bool {
     if bus == "virtio" {
         return is_placeholder_serial(rest);

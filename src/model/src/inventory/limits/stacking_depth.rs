@@ -10,7 +10,7 @@ struct StackingLevels {
     numbers: BTreeMap<KernelName, usize>,
     names: Vec<KernelName>,
     above: Vec<Vec<usize>>,
-    /// For each device, number of its underlying devices whose level is not known yet.
+    /// For each device, number of underlying devices whose level has not been determined yet.
     waits_for: Vec<usize>,
     disks: Vec<bool>,
 }

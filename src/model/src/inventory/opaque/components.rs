@@ -9,8 +9,8 @@ use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
 /// arrays, groups or unassigned devices.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
 
-/// Signature types of further devices that may contain block devices or filesystems. libblkid reports their usage neither as `raid` nor as
-/// `crypto`.
+/// Signature types of further devices that may contain block devices or filesystems. The usage that libblkid reports
+/// for these types is neither `raid` nor `crypto`.
 const OTHER_COMPONENTS: [&str; 6] = ["bcache", "DM_snapshot_cow", "DM_verity_hash", "drbd", "stratis", "zfs_member"];
 
 const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
@@ -19,8 +19,8 @@ const ENCRYPTED: [&str; 2] = ["BitLocker", "crypto_LUKS"];
 const RAID_SUFFIX: &str = "_raid_member";
 
 impl DeviceIndex<'_> {
-    /// Returns the opaque components on a device. There are none on a member of a running array, because the contents of the array are
-    /// listed under the array.
+    /// Returns the opaque components on a device. For a member of a running array, returns no components, because the
+    /// contents of the array are listed under the array.
     pub(super) fn check_components(&self, device: &IndexedDevice) -> Vec<OpaqueObject> {
         if self.is_held_by(device.path, StackedDeviceKind::Array) {
             return Vec::new();

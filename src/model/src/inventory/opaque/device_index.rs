@@ -37,9 +37,11 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Type of each stacked device of nonzero size, by its name. For an overlay of the agent, the types of the devices on top of it.
+    /// Types by the names of stacked devices. A device with a nonzero size has its own type. An overlay of the agent
+    /// has the types of the devices on top of it.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
-    /// Types of all devices that list the device with this name as underlying.
+    /// Types by the names of devices: the types of all stacked devices that list the named device as an underlying
+    /// device.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
 }
 

@@ -8,8 +8,8 @@ use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeG
 const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
 
 impl DeviceIndex<'_> {
-    /// Returns the inactive volumes of a group, each as one opaque object. If LVM does not activate the group here, its inactive volumes
-    /// together are one object.
+    /// Returns the inactive volumes of a group, each as one opaque object. If LVM does not activate the group on this
+    /// machine, all its inactive volumes are one object.
     pub(super) fn check_volumes(&self, group: &LvmVolumeGroup) -> Vec<OpaqueObject> {
         let idle = || group.volumes.iter().filter(|volume| volume.running.is_none());
         match &group.closed {

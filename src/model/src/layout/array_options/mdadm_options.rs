@@ -15,9 +15,9 @@ pub(super) struct MdadmOption {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionPolicy {
     Metadata,
-    /// Allowed for these levels, with these values.
+    /// Allowed for the listed RAID levels, with the described values.
     Free(LevelFilter, ValueSyntax),
-    /// Not allowed, for this reason.
+    /// Not allowed. Contains the reason.
     Reserved(&'static str),
 }
 
@@ -41,7 +41,7 @@ pub(super) enum ValueSyntax {
 
 /// Parsed option with its value.
 pub(super) struct MdadmArgument<'a> {
-    /// Index of the option's first word in the list; `words` is the number of its words.
+    /// Index of the option's first word in the list of words. `words` is the number of words of the option.
     pub at: usize,
     pub words: usize,
     pub known: &'static MdadmOption,
@@ -141,8 +141,8 @@ impl ValueSyntax {
     }
 }
 
-/// Returns whether `value` is a valid layout for this array, and a description of the valid ones (md(4); tables of layouts in mdadm's
-/// maps.c).
+/// Returns whether `value` is a valid layout for this array, and a description of the valid layouts (md(4); tables of
+/// layouts in mdadm's maps.c).
 fn check_layout_value(raid: &ArraySpec, value: &str) -> (bool, &'static str) {
     const PARITY: [&str; 10] = [
         "left-symmetric",
@@ -208,7 +208,7 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
     Ok(MdadmArgument { at, words, known, value })
 }
 
-/// Returns the option that has this name, or whose name has this unambiguous abbreviation.
+/// Returns the option with the given name. An unambiguous abbreviation of the name is accepted too.
 fn find_option(name: &str) -> Option<&'static MdadmOption> {
     let mut abbreviated = OPTIONS.iter().filter(|option| !name.is_empty() && option.long.starts_with(name));
     let exact = OPTIONS.iter().find(|option| option.long == name);

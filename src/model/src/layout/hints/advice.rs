@@ -8,13 +8,14 @@ use crate::layout::advice::{is_kernel_disk, suggest_disk};
 /// Names of transports in inventories.
 const TRANSPORTS: [&str; 9] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "fc", "iscsi", MMC];
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
-/// Hints that exclude NVMe disks if they are combined with `tran: nvme`.
+/// Hints that no disk matches if they are combined with `tran: nvme`, each with the reason.
 const NOT_OF_NVME: [(&str, &str); 3] = [
     ("vendor", "no disk matches this hint and tran: nvme, because NVMe disks have no vendor"),
     ("hctl", "no disk matches this hint and tran: nvme, because NVMe disks have no SCSI address"),
     ("rotational", "no disk matches this hint and tran: nvme, because NVMe disks do not rotate"),
 ];
-/// Size in GiB that no disk has so far: 100 TiB. A size that was written in MiB usually exceeds it.
+/// Size in GiB (100 TiB) that exceeds every existing disk. A size that was written in MiB by mistake usually exceeds
+/// this number.
 const HUGE_GIB: u64 = 100 << 10;
 
 /// Returns advice about hints, each with the name of the hint. Invalid hints are ignored.
@@ -47,7 +48,7 @@ fn requires_other_than_nvme(hints: &DiskHints, hint: &str) -> bool {
     }
 }
 
-/// Returns a note on `*` and `?`, which hints do not expand.
+/// Returns advice for a value with `*` or `?`, which hints do not expand as patterns.
 fn check_pattern(word: &TextCondition) -> Option<String> {
     let mut values = match word {
         TextCondition::Contains(words) => words.iter().map(String::as_str).collect(),

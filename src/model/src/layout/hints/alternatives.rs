@@ -1,4 +1,5 @@
-//! Other spellings of the identifiers of a disk. The inventory contains one of them, while udev, lsblk and other kernels report others.
+//! Other spellings of the identifiers of a disk. The inventory contains one spelling, while udev, lsblk and other
+//! kernels report other spellings.
 
 use crate::device::by_path::is_same_by_path;
 use crate::device::identifiers::{is_placeholder_wwn, is_same_serial, names_placeholder};
@@ -8,10 +9,11 @@ use common::encoding::decode_hex;
 const LINKS: &str = "/dev/disk/by-id/";
 /// Prefixes of links that continue with udev's `ID_SERIAL`.
 const SERIAL_LINKS: [&str; 5] = ["ata-", "scsi-", "nvme-", "virtio-", "mmc-"];
-/// Prefixes of the identifiers of an NVMe namespace. A namespace may have several, and kernels report one of them.
+/// Prefixes of the identifiers of an NVMe namespace. A namespace may have several identifiers, and a kernel reports
+/// only one of them.
 const NVME_IDENTIFIERS: [&str; 3] = ["eui.", "uuid.", "nvme."];
 
-/// Returns whether this is another spelling of the attribute that the hint compares. `wanted` is in lower case.
+/// Returns whether `wanted`, a value in lower case, is another spelling of the attribute that the hint compares.
 pub(super) fn is_alternative(hint: &str, disk: &InventoryDisk, wanted: &str) -> bool {
     match hint {
         "serial" => is_wwn_digits(disk, wanted) || has_link(disk, &SERIAL_LINKS, wanted),
@@ -21,7 +23,7 @@ pub(super) fn is_alternative(hint: &str, disk: &InventoryDisk, wanted: &str) -> 
     }
 }
 
-/// Returns whether the text consists of the digits of the WWN, as udev's `ID_SERIAL_SHORT` does for SCSI disks.
+/// Returns whether the text consists of the digits of the WWN, like udev's `ID_SERIAL_SHORT` for SCSI disks.
 fn is_wwn_digits(disk: &InventoryDisk, wanted: &str) -> bool {
     let digits = disk.wwn.strip_prefix("0x").filter(|_| disk.transport != "nvme");
     digits.is_some_and(|digits| digits.eq_ignore_ascii_case(wanted)) && !is_placeholder_wwn(&disk.wwn)

@@ -92,7 +92,8 @@ impl TextCondition {
         }
     }
 
-    /// Returns whether the condition requires a text to be equal to one or several values, and `found` is one of them.
+    /// Returns whether the condition requires a text to be equal to one of several values (or to a single value), and
+    /// `found` is such a value.
     pub(crate) fn equals_text(&self, found: &str) -> bool {
         match self {
             TextCondition::Compared(ComparisonOperator::Equal, wanted) => found == wanted,
@@ -129,8 +130,8 @@ impl HintCondition {
     }
 }
 
-/// Restores the original case of the text that a message quotes at its start. Expressions are converted to lower case before they are
-/// parsed.
+/// Restores the original case of the text that is quoted at the start of a message. Expressions are converted to lower
+/// case before they are parsed, so messages quote them in lower case.
 fn restore_case(why: &str, written: &str, lower: &str) -> String {
     let quoted =
         why.strip_prefix('"').and_then(|rest| Some(rest.split_once('"')?.0)).filter(|quoted| !quoted.is_empty());

@@ -5,7 +5,7 @@ use super::expression::{ComparisonOperator, HintCondition, TextCondition};
 use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use std::fmt;
 
-/// A hint whose value is a placeholder, so it selects no disk.
+/// A hint whose value is a placeholder. Such a hint selects no disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderHint {
     pub hint: String,
@@ -22,7 +22,7 @@ impl fmt::Display for PlaceholderHint {
     }
 }
 
-/// Returns the first hint whose values are all placeholders, so that no disk can match it; `None` if there is no such
+/// Returns the first hint whose values are all placeholders; `None` if there is no such hint. No disk can match such a
 /// hint.
 pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
@@ -34,7 +34,7 @@ pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     })
 }
 
-/// Returns the reason why a value of a hint selects no disk; `None` if it is not a placeholder.
+/// Returns the reason why a value of a hint selects no disk; `None` if the value is not a placeholder.
 pub(super) fn describe_if_placeholder(hint: &str, value: &str) -> Option<String> {
     let found = || PlaceholderHint { hint: hint.to_owned(), value: value.to_owned() };
     is_placeholder(hint, value).then(|| found().to_string())

@@ -28,11 +28,11 @@ pub(crate) enum OptionArity {
 #[derive(Clone, Copy)]
 pub(crate) enum OptionRule {
     Free,
-    /// Not allowed, for this reason.
+    /// Not allowed. Contains the reason.
     Refused(&'static str),
-    /// Allowed only if the value is the format that the layout specifies.
+    /// Allowed only if the value of the option is the format that the layout specifies.
     Format,
-    /// Allowed, except for these parts of the value. Each has a reason why it is not allowed.
+    /// Allowed if the value does not contain any of these parts. Each part has the reason why it is not allowed.
     Parts(&'static [(&'static str, &'static str)]),
 }
 

@@ -97,7 +97,7 @@ pub enum FilesystemFormat {
 }
 
 impl FilesystemFormat {
-    /// All formats. Those of metal-api come first, in its order.
+    /// All formats. The formats of metal-api come first, in the order of metal-api.
     pub const ALL: [FilesystemFormat; 8] = [
         FilesystemFormat::Ext3,
         FilesystemFormat::Ext4,
@@ -122,7 +122,7 @@ impl FilesystemFormat {
         }
     }
 
-    /// Returns whether a mounted filesystem of this type can be enlarged.
+    /// Returns whether a filesystem of this type can be enlarged while it is mounted.
     pub fn can_grow(self) -> bool {
         match self {
             FilesystemFormat::Ext3 | FilesystemFormat::Ext4 | FilesystemFormat::Xfs | FilesystemFormat::Btrfs => true,

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const MAX_NAME_UNITS: usize = 36;
 const MIB: u64 = 1 << 20;
 
-/// Checks the disks, and records the devices that they provide.
+/// Checks the disks, and records the block devices that they define: disks and partitions.
 pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
     for (index, disk) in disks.iter().enumerate() {
         let place = format!("disks[{index}]");
@@ -47,7 +47,8 @@ pub(super) fn check_disks(check: &mut LayoutCheck, disks: &[DiskSpec]) {
     }
 }
 
-/// Returns the reason why the name of a disk is invalid; `None` if it is valid. If the disk is selected by hints, any plain name is valid.
+/// Returns the reason why the name of a disk is invalid; `None` if the name is valid. If the disk is selected by hints,
+/// any plain name is valid.
 fn find_name_error(device: &str, found_by_hints: bool) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let is_name = device.starts_with(|c: char| c.is_ascii_alphanumeric()) && device.chars().all(plain);

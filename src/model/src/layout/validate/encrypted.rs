@@ -4,7 +4,7 @@ use super::layout_check::{DeviceSource, LayoutCheck};
 use crate::device::LayoutPath;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout};
 
-/// Directories that the system needs before it can unlock filesystems. Their subdirectories are included.
+/// Directories that the system needs before it can unlock filesystems. The same applies to all their subdirectories.
 const NEEDED_FIRST: [&str; 7] = ["/boot", "/efi", "/etc", "/usr", "/bin", "/sbin", "/lib"];
 
 pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {

@@ -7,7 +7,7 @@ use crate::layout::{FilesystemFormat, FilesystemSpec};
 const MAX_PATH_BYTES: usize = 4095;
 /// NAME_MAX of the kernel.
 const MAX_NAME_BYTES: usize = 255;
-/// Label that a vfat without a label contains.
+/// Label that mkfs.fat writes to a vfat without a label.
 const VFAT_WITHOUT_LABEL: &str = "NO NAME";
 /// Characters that mkfs.fat refuses in a label, in addition to control characters.
 const NOT_IN_VFAT_LABELS: &str = "*?.,;:/\\|+=<>[]\"";
@@ -37,7 +37,7 @@ pub(super) fn check_filesystems(check: &mut LayoutCheck, filesystems: &[Filesyst
     }
 }
 
-/// Returns the mount point of a filesystem. `none` means that it is not mounted, as in fstab.
+/// Returns the mount point of a filesystem. As in fstab, `none` means that the filesystem is not mounted.
 fn mount_point(filesystem: &FilesystemSpec) -> Option<&str> {
     let mounted = !matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None);
     filesystem.path.as_deref().filter(|path| mounted || *path != "none")

@@ -10,13 +10,14 @@ pub(super) struct LayoutCheck<'a> {
     pub(super) problems: Vec<Diagnostic>,
     /// Block devices that will exist after the installation.
     pub(super) provided: BTreeMap<LayoutPath, DeviceSource>,
-    /// Correct names of partitions, by the names that they would have on other types of disks.
+    /// Correct names of partitions, by likely incorrect names: those that the partitions would have on another type of
+    /// disk.
     pub(super) misnamed: BTreeMap<LayoutPath, LayoutPath>,
     /// Block devices that are in use, each with the path in the layout that uses it.
     pub(super) used: BTreeMap<LayoutPath, String>,
 }
 
-/// Object of the layout that provides a block device.
+/// Type of the object in the layout that defines a block device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceSource {
     Disk,
@@ -41,7 +42,8 @@ impl LayoutCheck<'_> {
         !self.unread.iter().any(|unread| is_within(place, unread))
     }
 
-    /// Returns whether all items of the list at the path `place` could be read, and also all fields below it with the name `field`.
+    /// Returns whether all items of the list at the path `place` could be read, and also all fields with the name
+    /// `field` below this path.
     pub(super) fn is_list_readable(&self, place: &str, field: &str) -> bool {
         !self.unread.iter().any(|unread| {
             // `[]` marks a list in which an item is missing.
@@ -58,7 +60,7 @@ impl LayoutCheck<'_> {
             .any(|unread| unread.is_empty() || is_within(unread.strip_suffix("[]").unwrap_or(unread), place))
     }
 
-    /// Returns whether the names of all devices that the layout provides are known.
+    /// Returns whether the names of all devices that the layout defines could be read.
     pub(super) fn are_devices_known(&self) -> bool {
         self.is_list_readable("disks", "device")
             && self.is_list_readable("disks", "number")
@@ -80,7 +82,8 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Records that an array or group uses `devices`. For a device that does not exist, reports the message that `not_provided` returns.
+    /// Records that an array or group uses `devices`. For each device that the layout does not define, reports the
+    /// message that `not_provided` returns.
     pub(super) fn use_devices(
         &mut self,
         place: &str,
@@ -127,7 +130,8 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Returns the end of a message about a nonexistent partition, which suggests the correct name. Empty if there is no suggestion.
+    /// Returns the last part of a message about a nonexistent partition: the suggestion of the correct name. Returns an
+    /// empty string if there is no suggestion.
     pub(super) fn suggest_partition_name(&self, device: &LayoutPath) -> String {
         self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
     }

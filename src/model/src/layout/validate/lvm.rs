@@ -16,13 +16,14 @@ const RESERVED_PARTS: [&str; 19] = [
     "_cdata", "_cmeta", "_corig", "_cpool", "_cvol", "_imeta", "_iorig", "_mimage", "_mlog", "_pmspare", "_rimage",
     "_rmeta", "_tdata", "_tmeta", "_vdata", "_vorigin", "_vpool", "_wcorig", "_dcow",
 ];
-/// Names of files and directories that already exist below /dev, so no group can have such a name.
+/// Names of files and directories that already exist below /dev. No group can have one of these names, because LVM
+/// creates a directory with the name of the group.
 const TAKEN: [&str; 17] = [
     "block", "bsg", "bus", "char", "cpu", "disk", "dri", "fd", "input", "mapper", "md", "mqueue", "net", "pts", "shm",
     "snd", "vfio",
 ];
 
-/// Checks groups and volumes, and records the devices that they provide.
+/// Checks groups and volumes, and records the volumes as block devices.
 pub(super) fn check_lvm(check: &mut LayoutCheck, layout: &Layout) {
     for (index, group) in layout.volumegroups.iter().enumerate() {
         let place = format!("volumegroups[{index}]");

@@ -15,7 +15,7 @@ const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
 /// Metadata versions whose superblock is at the end of the member.
 const METADATA_AT_END: [&str; 2] = ["0.90", "1.0"];
 
-/// Checks the arrays, and records the devices that they provide.
+/// Checks the arrays, and records them as block devices.
 pub(super) fn check_arrays(check: &mut LayoutCheck, layout: &Layout) {
     let mut names = BTreeSet::new();
     for (index, raid) in layout.raid.iter().enumerate() {
@@ -102,8 +102,8 @@ fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier:
     }
 }
 
-/// Returns the minimum number of members. According to mdadm(8), arrays with fewer than two members require --force, if they are possible
-/// at all. Levels 5 and 6 with fewer members than this would be mirrors.
+/// Returns the minimum number of members. According to mdadm(8), an array with fewer than two members requires --force,
+/// if the array is possible at all. With fewer members than the minimum, an array of level 5 or 6 would be a mirror.
 fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,
@@ -169,7 +169,7 @@ fn check_options(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
     }
 }
 
-/// Checks that no array has a number that mdadm assigns to a named array. mdadm assigns numbers from 127 downwards.
+/// Checks that no array has a number that mdadm assigns to a named array. mdadm assigns the numbers from 127 downwards.
 fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
     let named = arrays.iter().filter(|raid| matches!(parse_array_name(raid.arrayname.as_str()), Ok(None))).count();
     for (index, raid) in arrays.iter().enumerate() {

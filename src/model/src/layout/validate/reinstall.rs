@@ -19,7 +19,8 @@ pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout)
 /// Returns the mount point of a filesystem with `reinstall: merge`.
 ///
 /// # Errors
-/// Returns the reason if the filesystem does not support a merge. Other objects of the layout are not considered.
+/// Fails if the filesystem does not support a merge. The error is the reason. Other objects of the layout are not
+/// considered.
 fn find_merge_path(filesystem: &FilesystemSpec) -> Result<&str, String> {
     let path = match (filesystem.format, filesystem.path.as_deref()) {
         (format @ (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs), _) => {

@@ -1,6 +1,7 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because the deduction for the metadata of arrays is smaller than the actual metadata.
+//! Computed sizes are upper bounds, because the size that is deducted for the metadata of arrays is smaller than that
+//! of the actual metadata.
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
@@ -13,15 +14,17 @@ use std::collections::BTreeMap;
 const METADATA_MIB: u64 = 1;
 /// LVM's default size of an extent, in MiB.
 const EXTENT_MIB: u64 = 4;
-/// Size of the headers and key slots of a LUKS container in MiB, as the plan creates it.
+/// Size of the headers and key slots of a LUKS container that the plan creates, in MiB.
 const LUKS_MIB: u64 = 16;
-/// Bytes of a MiB.
+/// Number of bytes in a MiB.
 const MIB: u64 = 1 << 20;
-/// Minimum size of a filesystem that mkfs.xfs of xfsprogs 5.19 and later creates, in MiB.
+/// Minimum size of an xfs in MiB: mkfs.xfs of xfsprogs 5.19 and later refuses to create a smaller filesystem.
 pub const MIN_XFS_MIB: u64 = 300;
-/// Minimum size of an ext3 in MiB. mkfs.ext3 creates smaller ones without a journal, and the kernel does not mount these as ext3.
+/// Minimum size of an ext3 in MiB. mkfs.ext3 creates a smaller filesystem without a journal, and the kernel does not
+/// mount a filesystem without a journal as ext3.
 pub const MIN_EXT3_MIB: u64 = 2;
-/// Largest sector size in bytes. The sector size of the disk is unknown without an inventory.
+/// Largest supported sector size, in bytes. Limits are computed with this size, because the sector size of the disk is
+/// unknown without an inventory.
 const MAX_SECTOR_BYTES: u32 = 4096;
 /// Minimum size of a filesystem that mkfs.btrfs creates without options, in MiB. This is the space for the first chunks, with two copies of
 /// the metadata.
@@ -100,7 +103,7 @@ fn check_group(check: &mut LayoutCheck, group: &VolumeGroupSpec, volumes: &[Logi
     }
 }
 
-/// Returns the number of extents of a volume. It is at least one for each physical volume that the volume uses.
+/// Returns the number of extents of a volume. A volume uses at least one extent of each of its physical volumes.
 fn count_extents(volume: &LogicalVolumeSpec, devices: u64) -> u64 {
     let extents = volume.size.as_mib().map_or(1, |mib| mib.div_ceil(EXTENT_MIB));
     match volume.lvmtype {

@@ -1,7 +1,7 @@
 //! Reachable ends of each node of a graph, computed once for all nodes.
 //!
-//! [`super::traversal`] computes the same for a single node, and visits everything below this node each time. All nodes of a cycle reach
-//! the same ends, so these are computed once for each strongly connected component (Tarjan).
+//! [`super::traversal`] computes the ends for a single node, and visits all nodes below this node each time. All nodes
+//! of a cycle reach the same ends, so the ends are computed once for each strongly connected component (Tarjan).
 
 use std::rc::Rc;
 
@@ -211,7 +211,7 @@ impl Reachability {
         terminal.is_some_and(|terminal| self.terminals_of(node).contains(terminal))
     }
 
-    /// Returns whether there is a node that both nodes reach.
+    /// Returns whether there is a node that can be reached from both nodes.
     pub(crate) fn lead_to_common(&self, one: usize, other: usize) -> bool {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }

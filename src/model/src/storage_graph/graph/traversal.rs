@@ -21,13 +21,14 @@ pub fn find_ends<N: Ord + Clone>(from: impl IntoIterator<Item = N>, next: impl F
     reached
 }
 
-/// Returns all nodes that can be reached from `from`, including `from` itself, in the order in which a stack is stopped: each node follows
-/// all nodes that can be reached from it.
+/// Returns all nodes that can be reached from `from`, including `from` itself, in the order in which stacked devices
+/// are stopped: each node follows all nodes that can be reached from it.
 pub fn order_farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>) -> Vec<N> {
     order_farthest_first_except(&BTreeSet::new(), from, next)
 }
 
-/// Returns the same as [`order_farthest_first`], but without the nodes in `known` and the nodes that are reached only through them.
+/// Returns the same as [`order_farthest_first`], but without the nodes in `known`, and without nodes that can be
+/// reached only through nodes in `known`.
 pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
     known: &BTreeSet<N>,
     from: N,
