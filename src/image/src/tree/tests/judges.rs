@@ -7,7 +7,7 @@ use crate::tree::tar_parser::TarParser;
 use common::encoding::decode_hex;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use testing::judge_process::JudgeProcess;
 
 /// Member: name without `./` and trailing slash, type as in `ls -l` (`h` for a hard link), length, and link target.
@@ -22,6 +22,9 @@ pub(crate) struct Reading {
 
 /// Reading, or the reason why the archive was rejected.
 pub(crate) type Verdict = Result<Reading, String>;
+
+/// Maximum size of the output of a program, in bytes; the program is then ended by SIGPIPE.
+const MOST_OUTPUT: u64 = 32 << 20;
 
 pub(crate) struct Judges {
     python: JudgeProcess,
@@ -69,16 +72,26 @@ impl Judges {
 
     fn output(&mut self, program: &[&str], action: &str) -> Result<Vec<u8>, String> {
         self.archive.seek(SeekFrom::Start(0)).unwrap();
-        let output = Command::new(program[0])
+        let mut errors = tempfile::tempfile().unwrap();
+        let mut process = Command::new(program[0])
             .args(&program[1..])
             .args([action, "-"])
             .env("LC_ALL", "C")
             .stdin(self.archive.try_clone().unwrap())
-            .output()
+            .stdout(Stdio::piped())
+            .stderr(errors.try_clone().unwrap())
+            .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", program[0]));
-        match output.status.success() {
-            true => Ok(output.stdout),
-            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        let mut output = Vec::new();
+        // bsdtar prints the declared size of members whose content is missing, which may be 16 GiB.
+        process.stdout.take().unwrap().take(MOST_OUTPUT).read_to_end(&mut output).unwrap();
+        let status = process.wait().unwrap();
+        let mut reason = String::new();
+        errors.seek(SeekFrom::Start(0)).unwrap();
+        errors.read_to_string(&mut reason).unwrap_or_default();
+        match status.success() {
+            true => Ok(output),
+            false => Err(reason.trim().to_owned()),
         }
     }
 }
