@@ -5,7 +5,8 @@ use plan::{ApprovalSummary, approval};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Maximum size of an approval file, in bytes. It suffices for a machine with a thousand disks.
+/// Maximum size of an approval file, in bytes. The plan of a machine with a thousand disks fits into a file of this
+/// size.
 const MAX_BYTES: usize = 4 << 20;
 
 const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
@@ -43,7 +44,7 @@ impl Approval {
     }
 }
 
-/// Returns the text of an approval file.
+/// Formats the approval as the text of an approval file.
 ///
 /// # Errors
 /// Returns an error if the text would be longer than [`parse_approval`] accepts.

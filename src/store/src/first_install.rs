@@ -1,5 +1,5 @@
-//! Start of a first installation at its point of no return. The installation may start if nothing has changed since the
-//! allocation was served. Once started, it continues only with the same disks.
+//! Start of a first installation at its point of no return. The installation may start if nothing relevant has changed
+//! since the allocation was served. Once the installation has started, it continues only on the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -22,8 +22,8 @@ pub enum FirstStartOutcome {
 }
 
 impl ServerState {
-    /// Records that the boot with this token passes the point of no return of a first installation, unless the start is
-    /// refused.
+    /// Records that this boot passes the point of no return of a first installation. If the start of the installation
+    /// must be refused, records nothing, and returns the reason.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -87,8 +87,8 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
-/// Records the failure of an installation that has started. The installation is reset if the boot reports that it has
-/// written nothing, and no earlier boot has passed the point of no return.
+/// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and
+/// no earlier boot has passed the point of no return, the installation is recorded as not started.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,
@@ -106,13 +106,13 @@ pub(crate) fn record_failure(
     transaction.execute(update, params![machine, allocation, begun]).map(drop)
 }
 
-/// Returns the id of the image with which the allocation was served last.
+/// Returns the id of the image that was specified when the allocation was last served to the machine.
 fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }
 
-/// Describes the first disk that differs from the disk with which the installation started.
+/// Compares the machine's disks with those on which the installation started. Describes the first different disk.
 fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;

@@ -8,8 +8,9 @@
 //! other:
 //!
 //! * **Database.** `server_state` is the handle on the database, and contains machines and digests. `database_file` opens the file,
-//!   `database_id` distinguishes it from others, `schema` defines its tables, and `lost_database` records that the database replaced a lost
-//!   one. `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token` and `boot_token` contain tokens.
+//! `database_id` distinguishes the file from others, `schema` defines its tables, and `lost_database` records that the
+//! database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON,
+//! and `token` and `boot_token` contain tokens.
 //! * **Records.** `history` and `console_log` store events and logs of machines, `registrations` their hardware,
 //!   `machine_identities` their UUIDs and MACs, `image_digest_cache` digests. `boots` stores registered boots,
 //!   `unknown_machines` machines without a file, `freed_machines` machines that may still run the system of a previous
@@ -19,11 +20,11 @@
 //!   after a migration, and `approval` approved plans. `confirmation` withholds the installations and migrations of a
 //!   restored database until its records are confirmed, and `install_state` combines all records of an allocation.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid, `first_install` handles the start of a
-//!   first installation, `orders` reinstalls, `out_of_band` the steps that run through management controllers before an
-//!   installation, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides
-//!   which `boot_target` a machine boots, `migration_boot` how migrations affect this decision, and `boot_registration`
-//!   which boot of the machine is the current one. `machine_rename` transfers records to a new id. `backup` and
-//!   `restore_review` copy and restore the database.
+//! first installation, `orders` reinstalls, `out_of_band` the steps that run through management controllers before an
+//! installation, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides
+//! which `boot_target` a machine boots, `migration_boot` determines how migrations affect this decision, and
+//! `boot_registration` decides which boot of the machine is the current one. `machine_rename` transfers records to a
+//! new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
 pub mod approval;

@@ -1,4 +1,4 @@
-//! Stored migrations, one row each. `migrations` decides about their changes.
+//! Stored migrations, one database row each. The module `migrations` decides how they change.
 
 use super::ServerState;
 use super::boots::current_boot;
@@ -79,7 +79,7 @@ impl ServerState {
     }
 }
 
-/// Explains that nothing else can be ordered for a machine while it is part of this migration.
+/// Returns the message that nothing else can be ordered for the machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {

@@ -53,12 +53,12 @@ const TABLES: &str = "
 /// operator with the marker that was shown, the marker that waits for confirmation, the fencing token, and the fields
 /// of the installed allocation and of the attempt that started last. `layouts`: the layout, image and fields that were
 /// served last, and for which order. `orders`: the disks of the last attempt that has started, its boot and secret
-/// digest, the operator's options, the time of an attempt that was counted and whose boot has not registered, and the
+/// digest, the operator's options, the time at which an attempt was counted if its boot has not registered yet, and the
 /// fencing token. `machines`: the absence of a file, the time of the registration, whether the machine has started to
-/// erase since then, the last usable UUID that its firmware reported, and the time at which the operator freed it.
-/// `moves`: the whole record; without this column, the database is older than migrations. `identity`: the time at which
-/// this database replaced a lost one. `out_of_band`: the run; without this column, the database is older than these
-/// runs.
+/// erase disks since then, the last usable UUID that its firmware reported, and the time at which the operator freed
+/// it. `moves`: the whole record; a database without this column was created by a version that did not support
+/// migrations. `identity`: the time at which this database replaced a lost one. `out_of_band`: the run; a database
+/// without this column was created by a version that did not support these runs.
 const LATER: [(&str, &str); 29] = [
     ("allocations", "image"),
     ("allocations", "layout"),
@@ -107,7 +107,7 @@ pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Returns whether the database has all columns, so [`upgrade_schema`] would add none.
+/// Returns whether the database has all columns, so that [`upgrade_schema`] would not add any.
 pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {

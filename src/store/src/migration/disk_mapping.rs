@@ -1,6 +1,7 @@
-//! Assignment of the target machine's disks to the disk names of the layout. The order's assignments take precedence.
-//! The other disks are assigned by equal names or hints or, if there are as many disks as names, in the order of their
-//! names. The module performs no I/O.
+//! Assignment of the target machine's disks to the disk names of the layout. If the migration order assigns disks, it
+//! must assign one to every disk name. Otherwise the disks are assigned by equal names or hints. If that is not
+//! possible for all disk names, and the target machine has as many non-removable disks as the layout has disk names,
+//! these disks are assigned in the order of their names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -9,8 +10,8 @@ use model::layout::hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by
-/// disk name of the layout.
+/// Returns the disk of the target machine for each disk name in the layout. `said` contains the assignments in the
+/// migration order, by disk name in the layout.
 ///
 /// # Errors
 /// Returns all problems of the assignment.
@@ -62,7 +63,8 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks by equal names or hints or, if that is incomplete, in the order of their names if there are as many as in the layout.
+/// Assigns disks by equal names or hints. If that does not assign all disks of the layout, and the machine has as many
+/// non-removable disks as the layout, assigns these disks in the order of their names.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
@@ -132,7 +134,7 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     )
 }
 
-/// Describes the first disk that differs from the expected one.
+/// Describes the first disk that is not the recorded disk.
 pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;

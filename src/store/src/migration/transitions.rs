@@ -6,10 +6,10 @@ use crate::token::TokenHash;
 use model::migration::{self, MigratedMachine, MigrationSide};
 
 impl Migration {
-    /// Returns the migration after an event. It is unchanged if the event has no effect.
+    /// Returns the migration after an event. The returned migration is unchanged if the event has no effect.
     ///
     /// # Errors
-    /// Returns the reason why the event is rejected. The machine that sent it must not continue.
+    /// Returns the reason why the event is rejected. The machine that sent the event must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
             MigrationEvent::Waiting(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
@@ -153,8 +153,8 @@ impl Migration {
         }
     }
 
-    /// Returns whether the source is still in the boot in which it sent all data. A later boot is detected only once it
-    /// has registered.
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot of the source is
+    /// detected only once that boot has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == migration::certificate_digest(&sender.certificate));

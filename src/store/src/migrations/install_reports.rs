@@ -1,4 +1,4 @@
-//! Handling of install reports of machines whose migration is live or has ended.
+//! Handling of install reports from machines whose migration is in progress or has ended.
 
 use super::{MigrationUpdate, apply_event};
 use crate::barred_allocations::bar_allocations;
@@ -27,7 +27,7 @@ impl ServerState {
     }
 }
 
-/// Handles a report as [`ServerState::handle_migration_report`]. `text` is the report as JSON.
+/// Handles a report, as [`ServerState::handle_migration_report`] does. `text` is the report as JSON.
 pub fn handle_report(
     transaction: &Transaction,
     machine: &str,
