@@ -55,7 +55,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
     let text = format!("{HEAD}{json}\n");
     match text.len() <= MAX_BYTES {
         true => Ok(text),
-        false => Err(format!("the approval would have {} bytes; the limit is {MAX_BYTES}", text.len())),
+        false => Err(format!("the approval file would be {} bytes long; the limit is {MAX_BYTES} bytes", text.len())),
     }
 }
 
@@ -65,7 +65,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
 /// Describes why the file cannot be used.
 pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("the file has {} bytes; the limit is {MAX_BYTES}", text.len()));
+        return Err(format!("the file is {} bytes long; the limit is {MAX_BYTES} bytes", text.len()));
     }
     // Below its first line, the file is written and parsed as JSON: unlike JSON, YAML would break lines at U+2028.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();

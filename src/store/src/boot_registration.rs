@@ -23,7 +23,7 @@ pub struct Enrollment {
 
 /// Result of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one value for each registration")]
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each registration")]
 pub enum EnrollOutcome {
     /// The boot is now the machine's current one. Contains the boot target if the target could not be decided when the
     /// boot was requested, because another boot was active then.

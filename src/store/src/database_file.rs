@@ -82,7 +82,10 @@ impl DatabaseFile {
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
-            let message = format!("{} is of an earlier version: start its server once to upgrade it", path.display());
+            let message = format!(
+                "{} was written by an earlier version: start its server once to upgrade the database",
+                path.display()
+            );
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = read_inode(path).context(Phase::Serve, what)?;
@@ -181,7 +184,7 @@ impl DatabaseFile {
     pub fn check_file(&self) -> Result<()> {
         match read_inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(self.stop_server(format!("{} is not the file that was opened", self.path.display()))),
+            Ok(_) => Err(self.stop_server(format!("{} is no longer the file that was opened", self.path.display()))),
             Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
         }
     }

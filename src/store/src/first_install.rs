@@ -74,11 +74,11 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
         return Some(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
     }
     if standing.succeeded {
-        return Some(format!("allocation {allocation} is installed: a reinstall must be ordered"));
+        return Some(format!("allocation {allocation} is already installed: order a reinstall to install it again"));
     }
     if standing.adopted {
         return Some(format!(
-            "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
+            "allocation {allocation} was reported as installed by the operator (`drophammer machine adopt`)"
         ));
     }
     if let Some(other) = &standing.elsewhere {

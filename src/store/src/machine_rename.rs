@@ -32,7 +32,7 @@ impl ServerState {
                 return Ok(RenameOutcome::Refused(format!("machine {old} is not on record")));
             }
             if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
-                let message = format!("machine {new} already has an installation, of allocation {own}");
+                let message = format!("machine {new} already has an installation of its own: allocation {own}");
                 return Ok(RenameOutcome::Refused(message));
             }
             rename_rows(transaction, &old, &new)?;

@@ -41,7 +41,7 @@ pub enum CancelOutcome {
 
 /// Response to an attempt that requests permission to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each attempt")]
 pub enum OrderStart {
     /// The attempt may pass the point of no return. Contains true if this is the first attempt of the order that does
     /// so.

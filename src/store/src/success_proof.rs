@@ -75,7 +75,7 @@ impl UnprovenReason {
     pub fn explain(&self, machine: &str, allocation: &str) -> String {
         let remedy = match self {
             UnprovenReason::NotAdopted => format!(
-                "compare the markers with `drophammer machine adopt --waiting`; then run `drophammer machine adopt {machine}`, or erase the disk"
+                "run `drophammer machine adopt --waiting` to compare the markers; then run `drophammer machine adopt {machine}`, or erase the disk"
             ),
             UnprovenReason::OrderNotOpen(_) => format!(
                 "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
@@ -95,7 +95,7 @@ impl fmt::Display for UnprovenReason {
             UnprovenReason::OrderNotOpen(order) => write!(f, "order {order} is not open"),
             UnprovenReason::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
             UnprovenReason::OtherBoot => {
-                f.write_str("the attempt was started by another boot, whose agent sent no digest")
+                f.write_str("another boot started the attempt, and its agent sent no digest of the attempt's secret")
             }
             UnprovenReason::OtherMarker => {
                 f.write_str("the report contains no install marker of this allocation and order")

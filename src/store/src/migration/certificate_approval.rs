@@ -32,7 +32,7 @@ impl CertificateTrust {
         match self {
             CertificateTrust::Unapproved => "not approved",
             CertificateTrust::Operator => "approved",
-            CertificateTrust::Secret => "verified by the other machine, whose ramdisk has the secret",
+            CertificateTrust::Secret => "verified by the other machine, whose ramdisk contains the shared secret",
             CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
         }
     }
@@ -138,7 +138,7 @@ impl Migration {
             return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }
         if fingerprints.is_empty() {
-            return Err("no fingerprint is given: use `--approve FINGERPRINT`".to_owned());
+            return Err("no fingerprint is specified: use `--approve FINGERPRINT`".to_owned());
         }
         let mut next = self.clone();
         for given in fingerprints {
@@ -167,7 +167,7 @@ impl Migration {
         };
         let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
         format!(
-            "{given} is not the fingerprint of a current certificate: {}, {}. A machine has another certificate after each boot: compare it with the console again",
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
             shown(MigrationSide::Send, &self.a),
             shown(MigrationSide::Receive, &self.b)
         )
@@ -187,7 +187,7 @@ fn parse_fingerprint(given: &str) -> Result<String, String> {
     let is_one =
         (FEWEST_DIGITS..=DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_one.then_some(digits).ok_or_else(|| {
-        format!("a fingerprint is the SHA-256 of a certificate, of which at least the first {FEWEST_DIGITS} hexadecimal digits are required")
+        format!("a fingerprint is the SHA-256 digest of a certificate: specify at least the first {FEWEST_DIGITS} hexadecimal digits of the digest")
     })
 }
 

@@ -34,7 +34,7 @@ pub fn map_disks(
         match disk {
             Some(disk) => pairs.push((name, disk)),
             None if said.contains_key(name) => {}
-            None => problems.push(format!("none of its disks is assigned to {name}")),
+            None => problems.push(format!("no disk of the machine is assigned to {name}")),
         }
     }
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
@@ -98,10 +98,10 @@ fn find_disk<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> 
     match all[..] {
         [one] => Ok(one),
         [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => {
-            Err(format!("the serial number {wanted:?} is a placeholder, which identifies no disk: use its device name"))
+            Err(format!("the serial number {wanted:?} is a placeholder: specify the device name of the disk instead"))
         }
         [] => Err(format!("disk {wanted:?} not found")),
-        _ => Err(format!("{wanted:?} matches several of its disks: use a device name")),
+        _ => Err(format!("{wanted:?} matches several disks of the machine: use a device name")),
     }
 }
 
@@ -128,7 +128,7 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let has = has.collect::<Vec<_>>().join(", ");
     let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
     format!(
-        "its disks: {}. Select them with: {}",
+        "the machine has these disks: {}. Assign them with: {}",
         if has.is_empty() { "none" } else { &has },
         flags.collect::<Vec<_>>().join(" ")
     )
@@ -212,13 +212,13 @@ filesystems:
         let layout = read_yaml(TWO).unwrap().layout;
         let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
         for (words, wrong) in [
-            (vec![], vec!["none of its disks is assigned to /dev/sda", "assigned to /dev/sdb"]),
+            (vec![], vec!["no disk of the machine is assigned to /dev/sda", "assigned to /dev/sdb"]),
             (vec![("/dev/sda", "C")], vec!["assigned to /dev/sdb"]),
             (
                 vec![("/dev/sda", "C"), ("/dev/sdb", "C")],
                 vec!["/dev/nvme2n1 cannot be assigned to both /dev/sda and /dev/sdb"],
             ),
-            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several of its disks"]),
+            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several disks of the machine"]),
             (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
             (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),
         ] {
@@ -227,7 +227,7 @@ filesystems:
             assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{words:?}: {text}");
             let last = problems.last().unwrap();
             assert!(last.contains("/dev/nvme2n1 (1.00 GB serial C)"), "{last}");
-            assert!(last.ends_with("Select them with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
+            assert!(last.ends_with("Assign them with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
         }
     }
 }

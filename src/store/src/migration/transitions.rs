@@ -32,7 +32,7 @@ impl Migration {
             MigrationEvent::Finished => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
-                state => Err(format!("the migration is {state}: only a migration that is booting can be finished")),
+                state => Err(format!("the migration is {state}: only a migration in state booting can be finished")),
             },
             MigrationEvent::Cancelled { off } => self.cancel(*off),
             MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
@@ -53,12 +53,14 @@ impl Migration {
             return Err(format!("the migration is {}", self.state));
         }
         if part == MigrationSide::Send && self.left == Some(end.boot) {
-            return Err("this boot has reported its success, and has booted the installed system".to_owned());
+            return Err("this boot has already reported its success: the machine must boot its ramdisk again to wait for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
             MigrationSide::Send => {
-                let carried = carried.ok_or("the source machine must describe its contents: carried is missing")?;
+                let carried = carried.ok_or(
+                    "the source machine must describe the system on its disks: the field `carried` is missing",
+                )?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
                         "the install marker on the source machine's disks is of allocation {:?}, but {:?} is migrated",
