@@ -12,7 +12,8 @@ use site::boot_values;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Base URLs, without a trailing slash. The two differ if the agent must use TLS, while firmware uses plain HTTP.
+/// Base URLs for the agent and for firmware, without a trailing slash. The two URLs differ if the agent must use TLS,
+/// because firmware uses plain HTTP.
 pub(crate) struct BaseUrls {
     /// Base URL of API calls and images.
     pub calls: String,
@@ -54,7 +55,7 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
 /// addresses without announcing a DNS server.
 ///
 /// # Errors
-/// Describes why machines cannot reach the host.
+/// Returns the reason why machines cannot reach the host.
 pub(crate) fn check_url_host(url: &str, without_dns: bool) -> Result<(), String> {
     let host = extract_host(url);
     let name = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Deserialize)]
 pub(crate) struct DigestQuery {
-    /// URL at which the machine reaches this server [default: that of `--url`].
+    /// URL at which the machine reaches this server [default: the URL in `--url`].
     server: Option<String>,
 }
 

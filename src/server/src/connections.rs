@@ -1,5 +1,5 @@
 //! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the request
-//! that caused it.
+//! that caused the panic.
 
 use super::api_error::ApiError;
 use super::body_drain::DrainedBody;
@@ -129,7 +129,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// Client of a connection, and the router that answers it.
+/// Client of a connection, and the router that handles the client's requests.
 struct ConnectionClient {
     address: IpAddr,
     port: u16,

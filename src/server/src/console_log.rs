@@ -1,4 +1,4 @@
-//! Console logs of machines: received from agents, and shown to the operator as text.
+//! Console logs of machines. The logs are received from agents, and shown to the operator as text.
 
 use super::AppState;
 use super::api::request_body::read_body;

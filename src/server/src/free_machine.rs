@@ -1,11 +1,11 @@
-//! Consequences of freeing a machine: the system of its previous tenant must be stopped.
+//! Actions after a machine was freed: the system of the previous tenant must be stopped.
 
 use super::api_error::ApiError;
 use super::{AppState, power};
 use crate::bmc::PowerAction;
 
-/// Revokes the tokens of all boots so far, and powers the machine off if the previous tenant's system may still run. If the machine cannot
-/// be powered off, a problem is logged.
+/// Revokes the tokens of all boots that the machine has requested so far. Powers the machine off if the previous
+/// tenant's system may still run. If the machine cannot be powered off, a problem is logged.
 ///
 /// # Errors
 /// Returns an error if the database fails.

@@ -99,8 +99,8 @@ use systemd_notify::ServiceManager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
-/// Note for a server that runs as root, which is acceptable on a test bench. In a rack, the systemd unit should run the
-/// server as a separate user.
+/// Note for an operator who runs the server as root. Running as root is acceptable on a test bench. In a rack, the
+/// server should run as a separate user, from the systemd unit.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
 
@@ -139,7 +139,7 @@ pub(crate) struct AppState {
     looks: migrations::cert_seen::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     runs: tokio::sync::Notify,
-    /// Interval at which that task continues unfinished runs.
+    /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
     run_interval: Duration,
 }
 
@@ -149,7 +149,8 @@ impl AppState {
         self.directory.borrow().clone()
     }
 
-    /// Logs a problem for the operator with a rate limit, because any client on the network can cause it.
+    /// Logs a problem for the operator. The log line is subject to a rate limit, because any client on the network can
+    /// cause it.
     fn log_rate_limited(&self, text: String) {
         self.alarms.log_problem(text);
     }

@@ -84,8 +84,8 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns the reason if the MACs show that the registration is from another machine. A MAC that several machines have
-/// is ignored.
+/// Returns the reason why the MACs show that the registration comes from another machine, or `None` if they do not. A
+/// MAC that several machines have is ignored.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -133,7 +133,8 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a warning for the operator if the id was registered before with entirely different MACs: two machines may share the id.
+/// Returns a warning for the operator if none of the MACs occurred in the previous registration of this id: two
+/// machines may share the id.
 pub(crate) async fn warn_of_two_machines(
     app: &AppState,
     id: &str,
@@ -151,8 +152,8 @@ pub(crate) async fn warn_of_two_machines(
     )))
 }
 
-/// Returns the reason if the machine may be installed only on blank disks, because the UUID in its last registration
-/// does not prove that it is the machine in the file.
+/// Returns the reason why the machine may be installed only on blank disks: the UUID in its last registration does not
+/// prove that it is the machine in the machine file. Otherwise returns `None`.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

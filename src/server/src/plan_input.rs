@@ -40,7 +40,7 @@ pub struct PlanInput {
     /// file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
-    /// Inventory of the last registration. A machine registers when it has booted the ramdisk.
+    /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
 }
@@ -58,7 +58,8 @@ impl PlanInput {
 pub struct RegisteredInventory {
     #[schemars(with = "serde_json::Value")]
     pub inventory: Inventory,
-    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
+    /// Time of the registration according to this server's clock, RFC 3339 in UTC; empty if an earlier version of the
+    /// server did not record the time.
     pub time: String,
     pub seconds_ago: u64,
     /// True if the contents of the disks have changed, because the machine has passed a point of no return since the

@@ -1,5 +1,5 @@
-//! Thread pool for planning. All computations with the inventory of a machine run here, not on the threads that serve
-//! requests. If planning one machine takes long, only that machine is delayed.
+//! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads that
+//! serve requests. If planning one machine takes long, only that machine is delayed.
 //!
 //! | | |
 //! |---|---|
@@ -31,7 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Stack size of each thread. The planner bounds its recursion; only debug builds, whose stack frames are larger, need this much.
+/// Stack size of each thread. The planner limits the depth of its recursion. Only debug builds, whose stack frames are
+/// larger, need a stack of this size.
 const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
@@ -57,7 +58,7 @@ struct PoolState {
 struct PlannerQueue {
     /// Jobs by machine.
     waiting: BTreeMap<String, VecDeque<PlannerJob>>,
-    /// Machines with jobs, in the order of their turns.
+    /// Machines with waiting jobs, in the order in which their jobs are run.
     turns: VecDeque<String>,
     /// Machines with a running job.
     running: BTreeSet<String>,
@@ -148,8 +149,8 @@ impl PlannerPool {
         }
     }
 
-    /// Returns whether at least one thread is idle, or has started its job recently. Otherwise, systemd's watchdog
-    /// restarts the server.
+    /// Returns whether at least one thread is idle, or has started its job recently. If this returns false, systemd's
+    /// watchdog restarts the server.
     pub(crate) fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.elapsed_millis())
     }
@@ -227,7 +228,8 @@ impl PoolState {
 }
 
 impl PlannerQueue {
-    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after all others.
+    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after
+    /// all other machines.
     fn take_next(&mut self) -> Option<(String, PlannerJob)> {
         let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
         let machine = self.turns.remove(at)?;

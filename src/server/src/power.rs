@@ -1,4 +1,4 @@
-//! Power control of a machine through the management controller in its file.
+//! Power control of a machine through the management controller that its machine file specifies.
 
 use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -21,7 +21,7 @@ pub struct PowerRequest {
     pub action: PowerAction,
 }
 
-/// `POST /v1/machine/{id}/power`: switches the machine, or sets its next boot device.
+/// `POST /v1/machine/{id}/power`: switches the machine on or off, restarts it, or sets its next boot device.
 pub(crate) async fn post_power(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -66,7 +66,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     Ok(())
 }
 
-/// Returns the error response for a controller that fails, or does not carry out a request.
+/// Returns the error response for a management controller that fails, or does not carry out a request.
 pub(crate) fn controller_failure(error: &Error) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
 }

@@ -91,7 +91,7 @@ fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
 /// Checks everything that can be checked before dnsmasq is started.
 ///
 /// # Errors
-/// Returns all problems, with one sentence for each.
+/// Returns all problems, each as one sentence.
 pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
     let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
     let ipxe = ipxe_directory(asked);

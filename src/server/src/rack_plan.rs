@@ -1,5 +1,5 @@
 //! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a
-//! change. Files and database are read directly, whether a server is running or not.
+//! change. The files and the database are read directly, whether or not a server is running.
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
@@ -29,14 +29,14 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
-/// field is set, the prediction is for the present files and open orders.
+/// field is set, the prediction applies to the present files and open orders.
 #[derive(Debug, Clone, Default)]
 pub struct RackChange {
     /// Id of an image for all machines.
     pub image: Option<String>,
     /// Id of a layout for all machines.
     pub layout: Option<String>,
-    /// True if installed machines are reinstalled with the image in their files.
+    /// True if installed machines would be reinstalled with the images in their machine files.
     pub reinstall: bool,
 }
 
@@ -48,13 +48,13 @@ impl RackChange {
 
 /// Current content of a server's directory.
 pub struct RackSnapshot {
-    /// Server's directory, to which approvals are written.
+    /// Directory of the server, to which approvals are written.
     dir: PathBuf,
     directory: SiteSnapshot,
     state: ServerState,
     /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
     pub problems: Vec<String>,
-    /// Remarks for the operator that are not problems.
+    /// Remarks for the operator that do not describe problems.
     pub notes: Vec<String>,
     /// Duration of each machine's last installation, in seconds.
     took: HashMap<String, f64>,
@@ -69,12 +69,12 @@ pub enum MachineForecast {
     NoAction(String),
     /// The installation would be refused, for this reason.
     Refused(String),
-    /// The response is not predictable yet, for this reason.
+    /// The response cannot be predicted yet, for this reason.
     Unknown(String),
     Assigned(Box<allocation::AssignedMachine>),
 }
 
-/// Machine with its prediction.
+/// Machine with the predicted response to it.
 #[derive(Debug, Clone)]
 pub struct PredictedMachine {
     pub id: String,
@@ -153,7 +153,7 @@ impl RackSnapshot {
         Ok(())
     }
 
-    /// Returns ids and names of all machines with a file, sorted by name.
+    /// Returns the ids and names of all machines that have a machine file, sorted by name.
     pub fn list_machines(&self) -> Vec<(String, String)> {
         let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
         let mut all: Vec<_> = all.collect();
@@ -184,7 +184,7 @@ impl RackSnapshot {
         }
     }
 
-    /// Returns the machine with its prediction after the change.
+    /// Returns the machine with the response that is predicted for it after the change.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -213,8 +213,8 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// If the machine is part of a migration that determines its response, sets the prediction and returns true. The
-    /// [`RackChange`] then does not affect the machine.
+    /// Sets the prediction and returns true if a migration determines the response to the machine. In this case, the
+    /// [`RackChange`] does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);
@@ -292,8 +292,8 @@ impl RackSnapshot {
         }
     }
 
-    /// Adds an order to the state of an installed machine, if the change requires a reinstall. If the machine would not
-    /// be reinstalled, returns the forecast instead.
+    /// Adds a reinstall order to the state of an installed machine if the change requires a reinstall. If the machine
+    /// would not be reinstalled, returns the forecast for it instead.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,
@@ -362,7 +362,7 @@ impl RackSnapshot {
     }
 }
 
-/// Returns an order like the one that the server would store.
+/// Returns a reinstall order like the one that the server would store.
 pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     ReinstallOrder {

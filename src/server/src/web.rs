@@ -32,7 +32,7 @@ use axum::routing::{get, post};
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
-/// State of the pages.
+/// State that all web pages share.
 #[derive(Default)]
 pub(crate) struct PageState {
     pub sessions: LoginSessions,
@@ -58,7 +58,7 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/page.svg", get(assets::get_icon))
 }
 
-/// Handles `GET /`: returns the page to browsers, and the API versions to OpenStack clients.
+/// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.
 async fn get_root(
     app: State<Arc<AppState>>,
     base: BaseUrls,

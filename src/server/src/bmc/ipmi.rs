@@ -1,5 +1,5 @@
-//! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
-//! argument.
+//! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read.
+//! It is never passed as a command line argument.
 
 mod boot_flags;
 
@@ -23,12 +23,12 @@ struct IpmiController<'a> {
     bmc: &'a Bmc,
     host: &'a str,
     port: String,
-    /// Whether the user has only IPMI's privilege level Operator.
+    /// True if the user has only IPMI's privilege level Operator.
     is_operator: Cell<bool>,
 }
 
-/// Performs the action, and reads the result back. Returns a warning if the controller reports the UUID of another machine, or the result
-/// cannot be read completely.
+/// Performs the action, and reads the resulting state from the controller. Returns a warning if the controller reports
+/// the UUID of another machine, or if a part of the resulting state cannot be read.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
@@ -50,7 +50,7 @@ pub(crate) fn perform_action(
 
 impl IpmiController<'_> {
     /// Runs ipmitool with these arguments. By default, ipmitool requests the privilege level Administrator. If the user
-    /// lacks it, the level Operator is requested.
+    /// lacks this level, the level Operator is requested.
     fn run(&self, words: &[&str]) -> Result<String> {
         let level: &[&str] = if self.is_operator.get() { &OPERATOR } else { &[] };
         let done = match self.run_at_level(level, words) {
@@ -71,7 +71,7 @@ impl IpmiController<'_> {
         command.env("IPMI_PASSWORD", password.reveal()).deadline(ANSWER).run().map(|output| output.stdout)
     }
 
-    /// Returns `on` or `off`.
+    /// Returns the power state: `on` or `off`.
     fn read_power(&self) -> Result<String> {
         let output = self.run(&["chassis", "power", "status"])?;
         Ok(output.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
@@ -85,7 +85,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
+    /// the machine reaches the state anyway.
     fn await_state(&self, state: &str, requested: Result<String>) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let actual = read_until(reads, || self.read_power(), |actual| actual == state)?;
@@ -99,8 +100,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is off. If the controller
-    /// cannot cycle it, it is switched off and on.
+    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is
+    /// off. If the controller cannot cycle the machine, the machine is switched off and on.
     fn cycle_power(&self) -> Result<()> {
         if self.read_power()? == "off" {
             return self.reach_state("on");

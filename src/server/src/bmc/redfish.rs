@@ -23,8 +23,8 @@ pub(crate) struct RedfishMachine<'a> {
     path: String,
 }
 
-/// Performs the action, and reads the result back. Returns a warning if the result differs from the request in a
-/// harmless way.
+/// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
+/// differs from the requested state in a harmless way.
 pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
     let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
     match action {
@@ -55,7 +55,7 @@ impl<'a> RedfishMachine<'a> {
 
 impl RedfishClient<'_> {
     /// Finds the path of the machine's system. If the service has one system, it must not report the UUID of another
-    /// machine. If the service has several systems, exactly one must report the machine's UUID.
+    /// machine. If the service has several systems, exactly one system must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let systems = self.fetch("/redfish/v1/Systems")?.document;
         let members = systems["Members"].as_array().into_iter().flatten();
@@ -109,7 +109,7 @@ impl RedfishClient<'_> {
     }
 }
 
-/// Returns the path of the settings resource, which contains the pending values of this resource.
+/// Returns the path of the settings resource that contains the pending values of `resource`.
 fn find_settings(resource: &Value) -> Option<&str> {
     resource["@Redfish.Settings"]["SettingsObject"]["@odata.id"].as_str()
 }

@@ -1,4 +1,4 @@
-//! Files of templates: written atomically, one at a time.
+//! Files of templates. The files are written atomically, and one at a time.
 
 use crate::metal_api::edited_files::atomic_file::{sync_folder, write_temporary};
 use model::deploy_steps::template::DeployTemplate;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Role of a machine in a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MachineMigration {
-    /// Id of the order.
+    /// Id of the migration order.
     pub id: String,
     pub part: MigrationSide,
     /// Id of the other machine.

@@ -10,9 +10,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Number of requests, since packets may be lost.
+/// Number of requests that are sent. More than one request is needed, since packets may be lost.
 const REQUESTS: u32 = 2;
-/// Time during which offers are collected after each request. Many servers ping an address before they offer it, which
+/// Duration for which offers are collected after each request. Many servers ping an address before they offer it, which
 /// takes up to 3 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -31,8 +31,8 @@ struct DhcpOffer {
     boot_file: String,
 }
 
-/// Returns a problem with the other DHCP servers of the network, if any. `assigns` is true if this server assigns
-/// addresses.
+/// Returns the problem that other DHCP servers of the network cause, or `None` if they cause none. `assigns` is true if
+/// this server assigns addresses.
 ///
 /// # Errors
 /// No request can be sent, for example because the DHCP client of this host occupies the port.

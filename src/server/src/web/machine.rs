@@ -88,7 +88,7 @@ async fn build_page(
     Ok((directory.display_name(id).to_owned(), main))
 }
 
-/// Renders the page of a machine that has registered, but does not have a file.
+/// Renders the page of a machine that has registered, but does not have a machine file.
 fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
@@ -129,8 +129,8 @@ async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Optio
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, its
-/// report contains the printed plan.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, the
+/// report of the installation contains the plan.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const ON: &str = "On";
 const OFF: &str = "Off";
-/// Reset types for each purpose, the preferred ones first. `ForcePowerCycle` is specific to Huawei's controllers.
+/// Reset types for each purpose, in order of preference. `ForcePowerCycle` is specific to Huawei's controllers.
 const SWITCH_ON: [&str; 2] = ["On", "ForceOn"];
 const SWITCH_OFF: [&str; 1] = ["ForceOff"];
 const RESTART: [&str; 3] = ["ForceRestart", "PowerCycle", "ForcePowerCycle"];
@@ -34,7 +34,8 @@ impl RedfishMachine<'_> {
         self.reach_state(&self.client.fetch(&self.path)?, OFF, &SWITCH_OFF)
     }
 
-    /// Restarts the machine, or switches it on if it is off. If the controller cannot restart it, it is switched off and on.
+    /// Restarts the machine, or switches it on if it is off. If the controller cannot restart the machine, the machine
+    /// is switched off and on.
     ///
     /// # Errors
     /// As with [`RedfishMachine::switch_on`].
@@ -63,7 +64,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
+    /// the machine reaches the state anyway.
     fn await_state(&self, state: &str, requested: ResetResult) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let system = read_until(reads, || self.client.fetch(&self.path), |system| is_in_state(system, state))?;
@@ -102,7 +104,8 @@ impl RedfishMachine<'_> {
         Ok(Err(rejection))
     }
 
-    /// Returns the reset types that the controller supports, from the action or its `@Redfish.ActionInfo`; `None` if it does not list them.
+    /// Returns the reset types that the controller supports, as listed by the action or its `@Redfish.ActionInfo`;
+    /// `None` if neither lists them.
     fn list_reset_types(&self, reset: &Value) -> Option<Vec<String>> {
         read_strings(&reset["ResetType@Redfish.AllowableValues"]).or_else(|| {
             let info = self.client.fetch(reset["@Redfish.ActionInfo"].as_str()?).ok()?.document;
@@ -113,7 +116,7 @@ impl RedfishMachine<'_> {
     }
 }
 
-/// Returns the strings of a list; `None` if it is missing or empty.
+/// Returns the strings of a list; `None` if the list is missing or empty.
 fn read_strings(list: &Value) -> Option<Vec<String>> {
     let strings: Vec<String> = list.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     (!strings.is_empty()).then_some(strings)
