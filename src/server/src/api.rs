@@ -181,7 +181,7 @@ pub(crate) async fn get_machine(
                 let record = app.state.record_served(&id, &assigned.allocation.id, what).await?;
                 standing = InstallState { created: record.created, fencing: record.fencing, ..standing };
             } else {
-                let text = "is installed and no reinstall is ordered: it boots its disks";
+                let text = "is installed and no reinstall is ordered: the machine boots from its disks";
                 app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
             }
             // Parameters are sent only until the installation has started. Afterwards, the agent already has them.

@@ -61,14 +61,14 @@ pub(crate) fn check_url_host(url: &str, without_dns: bool) -> Result<(), String>
     let name = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
     let why = match name.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() || address.is_unspecified() => {
-            "is an address of this host only: give the address at which machines reach it"
+            "is an address of this host only: specify the address at which machines reach this host"
         }
         Ok(_) => return Ok(()),
         Err(_) if name == "localhost" || name.ends_with(".localhost") => {
-            "is a name of this host only: give the address at which machines reach it"
+            "is a name of this host only: specify the address at which machines reach this host"
         }
         Err(_) if name.ends_with(".local") => {
-            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: give an address, or a name in DNS"
+            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: specify an address, or a name in DNS"
         }
         Err(_) if without_dns => {
             "cannot be resolved by machines, because --range assigns addresses without a DNS server: give an address, or announce a DNS \

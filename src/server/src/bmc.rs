@@ -32,7 +32,7 @@ impl fmt::Display for PowerAction {
             PowerAction::On => "switched on",
             PowerAction::Off => "switched off",
             PowerAction::Cycle => "switched off and on",
-            PowerAction::Pxe => "boots over PXE next time",
+            PowerAction::Pxe => "boots over PXE at the next boot",
         })
     }
 }

@@ -122,7 +122,7 @@ impl ConnectionLimiter {
                 tokio::spawn(handle_connection(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
-                "{address} has reached the limit of connections per address: further connections are closed (if it is a proxy, name it with --proxy)"
+                "{address} has reached the limit of connections per address: further connections are closed (if this is the address of a proxy, specify it with --proxy)"
             )),
             None => {}
         }

@@ -117,7 +117,7 @@ fn validate_new_machine(
     let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
         return Err(format!(
-            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write its file by hand, with its MACs",
+            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write the machine file by hand, and list the machine's MACs in it",
             first.mac, first.reason
         ));
     }

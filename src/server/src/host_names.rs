@@ -68,7 +68,9 @@ fn find_local_name(table: &str, url: &str) -> Option<String> {
     let name = canonicalize_name(extract_host(url));
     let is_listed = !find_aliases(table, &name).is_empty();
     is_listed.then(|| {
-        format!("--url {url}: {HOSTS} contains {name}, but machines resolve it by DNS: check that DNS has the name")
+        format!(
+            "--url {url}: {HOSTS} contains {name}, but machines resolve names by DNS: check that DNS contains this name"
+        )
     })
 }
 

@@ -131,7 +131,7 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
         match host {
-            None => return refuse("must begin with https://, since machines use TLS because of --tls-cert"),
+            None => return refuse("must begin with https://, because --tls-cert makes machines connect over TLS"),
             Some(host) if !tls.covers_host(host) => {
                 let names = format!("{} does not cover this host", asked.certificates.display());
                 return refuse(&names);

@@ -128,7 +128,7 @@ pub(crate) async fn boot_json(
         }
         BootTarget::Released => format!("machine {id} {RELEASED}"),
         BootTarget::Unconfirmed(_) => confirmation::explain_confirmation(id),
-        BootTarget::Install => format!("machine {id}: this server lacks a record that its allocation is installed"),
+        BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
         BootTarget::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
         ),
@@ -171,7 +171,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
         return WITH_LUKS;
     }
     app.log_rate_limited(format!(
-        "{id}: its layout has encrypted filesystems, but {} is missing: its agent will refuse to install; create the file with scripts/build-ramdisk",
+        "{id}: the machine's layout has encrypted filesystems, but {} is missing: the agent will refuse the installation; create the file with scripts/build-ramdisk",
         file.display()
     ));
     PLAIN

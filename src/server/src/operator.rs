@@ -142,7 +142,7 @@ pub(crate) async fn adopt_machine(
         AdoptOutcome::Adopted => {
             let name = app.directory().display_name(&id).to_owned();
             app.watch.log_note(format!(
-                "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
+                "{name}: {peer} recorded allocation {allocation} as installed: the server trusts the install marker on the machine's disks, and does not install the machine again"
             ));
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))

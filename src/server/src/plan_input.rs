@@ -101,11 +101,11 @@ pub(crate) async fn get_preview(
                 }
             }
             (MigrationForecast::Unaffected, None) => {
-                preview.withheld = Some("its file does not contain an allocation".to_owned());
+                preview.withheld = Some("the machine file does not contain an allocation".to_owned());
             }
         }
     } else {
-        preview.withheld = Some("it does not have a file in machines/".to_owned());
+        preview.withheld = Some("the machine does not have a file in machines/".to_owned());
     }
     if let Some(allocation) = &mut preview.machine.allocation {
         allocation.blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
@@ -147,7 +147,7 @@ pub(crate) fn parse_registration(
     let Some(inventory) = register.inventory else { return Ok(None) };
     if let Some(why) = inventory.find_exceeded_limit() {
         return Err(format!(
-            "the registration of machine {id} is not supported: {why}, and boot it into the ramdisk again"
+            "the registration of machine {id} is not supported: {why}, and boot the machine into the ramdisk again"
         ));
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());

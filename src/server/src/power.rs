@@ -45,7 +45,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     let machine =
         directory.find_machine(id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
     let none = || {
-        let how = "add `bmc:` with url, username and password to it, or use --bmc";
+        let how = "add `bmc:` with url, username and password to the file, or use --bmc";
         ApiError::new(
             StatusCode::CONFLICT,
             format!("the file of machine {id} does not name a management controller: {how}"),

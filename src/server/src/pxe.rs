@@ -99,7 +99,7 @@ pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()
     if !missing.is_empty() {
         let what = missing.join(" and ");
         wrong.push(format!(
-            "{} lacks {what}: run `apt-get install ipxe`, or give its directory with --ipxe",
+            "{} lacks {what}: run `apt-get install ipxe`, or specify the directory of iPXE's binaries with --ipxe",
             ipxe.display()
         ));
     }
@@ -129,7 +129,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
     let listen = options.listen.ip();
     if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && options.url.is_none() {
         return Err(format!(
-            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on it, or give another URL with --url",
+            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
             card.name, card.address
         ));
     }

@@ -196,7 +196,7 @@ impl RackSnapshot {
             id: id.to_owned(),
             name: machine.name.clone(),
             size: machine.size.clone(),
-            outlook: MachineForecast::NoAction("its file contains no allocation".to_owned()),
+            outlook: MachineForecast::NoAction("the machine file does not contain an allocation".to_owned()),
             registered: None,
             installed: String::new(),
             seconds: self.estimate_seconds(id, machine.size.as_deref()),

@@ -95,7 +95,7 @@ fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'
         return Some("boot scripts are served to firmware and agents, not to browsers; use `curl` to view them");
     }
     let is_navigation = text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-dest") == Some("document");
-    (is_foreign && !is_navigation).then_some("the browser sent this request for another site")
+    (is_foreign && !is_navigation).then_some("another site has caused the browser to send this request")
 }
 
 fn add_headers(headers: &mut HeaderMap, is_file: bool) {

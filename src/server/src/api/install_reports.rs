@@ -106,6 +106,6 @@ fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<S
     } else if order.given_up {
         format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
     } else {
-        format!("abandoned: no disk was changed, the machine boots its old system; image {image} was not installed")
+        format!("abandoned: no disk was changed, so the machine boots its old system; image {image} was not installed")
     })
 }

@@ -55,7 +55,7 @@ pub(crate) async fn release_secrets(
 /// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if it may.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
-        _ if boot.over.is_some() => Some("this boot has reported its end"),
+        _ if boot.over.is_some() => Some("this boot has already reported the end of its installation"),
         (SecretPurpose::System, false) => Some("the installation has not passed its point of no return"),
         (SecretPurpose::DiskKey | SecretPurpose::Image, true) => {
             Some("the installation has passed its point of no return")

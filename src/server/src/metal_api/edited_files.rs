@@ -165,7 +165,7 @@ pub(crate) fn change_text(
     }
     let what = match (edit::has_comments(text), is_right(&anew)) {
         (false, true) => return Ok(edit::EditedYaml { text: anew, gone: Vec::new() }),
-        (true, true) => "the change cannot be made without misplacing its comments: edit the file manually",
+        (true, true) => "the change cannot be made without misplacing comments in the file: edit the file manually",
         (_, false) => "the document cannot be represented in YAML without loss",
     };
     Err(ApiRefusal::unprocessable(format!("{}: {what}", path.display())))

@@ -262,7 +262,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
         (Failed, _) if !seen.valid => {
             "was prepared with a different mode (Filesystem or Block) than the volume has now".to_owned()
         }
-        (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
+        (Failed, _) => "the reinstall that would have prepared it was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),
         (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
@@ -295,7 +295,7 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     match strangers.is_empty() {
         true => Ok(()),
         false => Err(ApiRefusal::unprocessable(format!(
-            "these volumes belong to other nodes than {hostname}: {}. Nothing was added; give only volumes of this node",
+            "these volumes belong to nodes other than {hostname}: {}. Nothing was added; specify only volumes of this node",
             strangers.join(", ")
         ))),
     }

@@ -60,7 +60,7 @@ impl CurrentMachineFile {
         let wrong = |why: String| format!("{}: {why}", path.display());
         let machine = operator_files::parse_machine(&text).map_err(wrong)?;
         if machine.id != id {
-            return Err(wrong(format!("it now describes machine {}, not {id}", machine.id)));
+            return Err(wrong(format!("the file now describes machine {}, not {id}", machine.id)));
         }
         Ok(Some(CurrentMachineFile { path, text, machine }))
     }

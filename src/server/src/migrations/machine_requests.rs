@@ -64,7 +64,7 @@ pub(crate) async fn register_endpoint(
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
-            "the certificate has {} bytes and carried has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES}",
+            "the certificate has {} bytes, and the field `carried` has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES} bytes",
             certificate.len()
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));

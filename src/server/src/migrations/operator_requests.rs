@@ -188,7 +188,9 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
 fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !standing.succeeded {
-        problems.push(format!("allocation {allocation} of machine {id} is not installed according to this server"));
+        problems.push(format!(
+            "allocation {allocation} of machine {id} is not installed according to this server's records"
+        ));
     }
     if standing.order.is_some() {
         problems.push(format!("a reinstall of machine {id} is ordered"));

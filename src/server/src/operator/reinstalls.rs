@@ -192,7 +192,7 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
     }
     if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
         return Err(ApiError::bad_request(format!(
-            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
+            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; specify the disk's WWN or its path in /dev/disk/by-path"
         )));
     }
     Ok(words)

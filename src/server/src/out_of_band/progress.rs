@@ -86,7 +86,9 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
         }
         (Some(OutOfBandStep::ResetBios), Some(bios)) => {
             let (known, differing) = count_differing(bios);
-            format!("reset and restarted; {differing} of {known} attributes with a known default have another value")
+            format!(
+                "reset and restarted; {differing} of {known} attributes with a known default do not have their default value"
+            )
         }
         _ if was_unchanged => "already done".to_owned(),
         _ => "done".to_owned(),

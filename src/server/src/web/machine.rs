@@ -262,7 +262,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
             @if let Some(image) = &listed.image {
                 dt { "Image" }
-                dd { (image) @if listed.claimed { " (claimed by its install marker, which was adopted)" } }
+                dd { (image) @if listed.claimed { " (according to the adopted install marker)" } }
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }

@@ -158,7 +158,7 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
                 @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
                     @match thing.fate {
                         ObjectFate::Kept => li { (thing.name) },
-                        ObjectFate::Added => li { (thing.name) ": files of the image are added to its preserved data" },
+                        ObjectFate::Added => li { (thing.name) ": files of the image are added to the preserved data" },
                         ObjectFate::Made => {}
                     }
                 }

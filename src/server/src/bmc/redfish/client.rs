@@ -110,7 +110,7 @@ impl<'a> RedfishClient<'a> {
                 self.open_session().map_err(|why| {
                     let rejected = self.explain_rejection(&response);
                     bmc_refusal(format!(
-                        "{rejected}; it does not offer Basic authentication, and no session could be opened: {why}"
+                        "{rejected}; the controller does not offer Basic authentication, and no session could be opened: {why}"
                     ))
                 })?;
                 continue;
