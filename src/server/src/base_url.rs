@@ -71,8 +71,7 @@ pub(crate) fn check_url_host(url: &str, without_dns: bool) -> Result<(), String>
             "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: specify an address, or a name in DNS"
         }
         Err(_) if without_dns => {
-            "cannot be resolved by machines, because --range assigns addresses without a DNS server: give an address, or announce a DNS \
-             server with --dhcp-option dns-server,ADDRESS"
+            "cannot be resolved by machines, because --range assigns addresses without a DNS server: specify an address, or announce a DNS server with --dhcp-option dns-server,ADDRESS"
         }
         Err(_) => return Ok(()),
     };

@@ -323,7 +323,7 @@ fn describe_abandoned(order: &ReinstallOrder) -> String {
 fn describe_other_id(id: &str, other: &str) -> String {
     format!(
         "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
-         `drophammer machine rename {other} {id}`; otherwise give it an allocation with another id"
+         `drophammer machine rename {other} {id}`; otherwise give this machine an allocation with another id"
     )
 }
 

@@ -23,8 +23,7 @@ use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub(crate) const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
-    not registered yet";
+pub(crate) const WAITS: &str = "the image has no digest yet, the OS definition is not verified yet, or a template generates the layout from an inventory that is not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanInput {

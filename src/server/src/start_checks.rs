@@ -56,9 +56,8 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} is missing or empty, although {} shows that it existed. Without it, a machine in the middle of a reinstall is taken for a \
-         new one, and its preserved disks are wiped. Restore a backup with `drophammer serve restore`. If no \
-         machine is in the middle of a reinstall, remove {1} and start the server again: it recreates both files",
+        "{} is missing or empty, although {} shows that it existed. Without this file, the server would treat a machine in the middle of a reinstall as a new machine, and its preserved disks would be wiped. Restore a backup with `drophammer serve restore`. If no \
+         machine is in the middle of a reinstall, remove {1} and start the server again: the server recreates both files",
         database.display(),
         store::token::OPERATOR_FILE
     );

@@ -186,7 +186,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     if let Some(other) = &standing.elsewhere {
         let message = format!(
             "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
-            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
+            use `drophammer machine rename {other} {}`; otherwise give this machine its own allocation id",
             *allocation.id, machine.id
         );
         return Some(format_at(&allocation.id, &message));

@@ -115,8 +115,7 @@ pub(crate) fn explain_first_unconfirmed<'a>(
 /// Returns the message that refuses a request because the machine needs confirmation. The message contains the remedy.
 pub fn explain_confirmation(machine: &str) -> String {
     format!(
-        "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. \
-         Compare the record with the machine's disks, then `drophammer machine confirm {machine}`"
+        "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. Compare the record with the machine's disks, then run `drophammer machine confirm {machine}`"
     )
 }
 

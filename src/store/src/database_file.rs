@@ -300,8 +300,7 @@ fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) 
         }
     };
     let message = format!(
-        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, \
-        and lose the data that they preserve. Restore the correct database with `drophammer serve restore`, which rejects a wrong one",
+        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database",
         database.display()
     );
     Err(Error::new(Phase::Serve, message))

@@ -54,7 +54,7 @@ pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
             Phase::Serve,
             format!(
                 "{} does not contain an id and a number: restore it from a backup of the directory, or restore the database \
-                with `drophammer serve restore`, which recreates it",
+                with `drophammer serve restore`, which recreates this file",
                 path.display()
             ),
         )),

@@ -81,7 +81,7 @@ impl UnprovenReason {
                 "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
             ),
             _ => format!(
-                "to carry out the order, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
+                "to carry out the order, boot the machine over PXE; if the machine's system was replaced or restored by hand, boot the machine from its disk, and \
                 cancel the order with `drophammer machine reinstall {machine} --cancel`"
             ),
         };

@@ -122,8 +122,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
     let boots: Vec<&DhcpOffer> = others.iter().copied().filter(|offer| !offer.boot_file.is_empty()).collect();
     match assigns {
         true if !others.is_empty() => Some(format!(
-            "another DHCP server answers on {name}: {}. Machines may accept its answer, and then not boot from this server: stop it on \
-             this network, or start this server without --range",
+            "another DHCP server answers on {name}: {}. Machines may accept the answer of that server, and then not boot from this server: stop that server on this network, or start this server without --range",
             list(&others)
         )),
         false if others.iter().all(|offer| offer.address.is_unspecified()) => Some(format!(
@@ -131,8 +130,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
              assign addresses with --range"
         )),
         false if !boots.is_empty() => Some(format!(
-            "another server on {name} sends boot files: {}. Firmware may load that file instead of this server's: remove it from the \
-             configuration of that server",
+            "another server on {name} sends boot files: {}. Firmware may load that file instead of the boot file of this server: remove that file from the configuration of the other server",
             list(&boots)
         )),
         _ => None,

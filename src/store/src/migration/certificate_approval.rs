@@ -109,8 +109,7 @@ impl Migration {
     /// Returns the reason why the target must not start to copy, with the remedy.
     pub fn explain_missing_approval(&self) -> String {
         format!(
-            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with the consoles of the \
-             machines, and approve them with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
+            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with those on the consoles of the machines, and approve the certificates with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
             a = self.a,
             b = self.b
         )
