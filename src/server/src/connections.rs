@@ -39,7 +39,7 @@ compile_error!("the server must survive a request that panics: build it with a p
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Listening socket with its router.
+/// Listening socket, with the router that handles its requests.
 pub(crate) struct RoutedListener {
     pub listener: TcpListener,
     pub router: Router,
@@ -139,7 +139,8 @@ struct ConnectionClient {
     running: Watcher,
 }
 
-/// Performs the TLS handshake, if any, and serves the connection. A slow handshake occupies only the permits of its own connection.
+/// Performs the TLS handshake if the listener uses TLS, and serves the connection. A slow handshake occupies only the
+/// permits of its own connection.
 async fn handle_connection(
     stream: TcpStream,
     client: ConnectionClient,

@@ -115,7 +115,8 @@ async fn explain_mac_contradiction(
     }))
 }
 
-/// Returns whether another machine with a file has this MAC, according to its file or its registration.
+/// Returns whether another machine has this MAC, according to that machine's file or registration. Machines that have
+/// no machine file are ignored.
 async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own: &str) -> Result<bool, ApiError> {
     if directory.find_machines_by_mac(mac).any(|machine| machine.id != own) {
         return Ok(true);
@@ -124,7 +125,7 @@ async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own:
     Ok(registered.iter().any(|id| id != own && directory.find_machine(id).is_some()))
 }
 
-/// Returns the usable MACs of a registration.
+/// Returns the MACs of a registration that can identify a machine.
 pub(crate) fn registered_macs(register: &RegisterRequest) -> Vec<String> {
     register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
 }

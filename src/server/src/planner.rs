@@ -3,10 +3,10 @@
 //!
 //! | | |
 //! |---|---|
-//! | one machine, or one address that registers machines | has one thread at most, and a few jobs in the queue |
-//! | the queue | is bounded; machines take turns |
-//! | a job that has waited too long | is not run, and answered with 503 and `Retry-After` |
-//! | a job that runs | ends by itself: inventories and the planner's steps are bounded |
+//! | one machine, or one address that registers machines | occupies at most one thread, and has only a few jobs in the queue |
+//! | the queue | has a maximum length; machines take turns |
+//! | a job that has waited too long | is not run; the request is answered with 503 and `Retry-After` |
+//! | a job that runs | ends without a timeout, because the sizes of inventories and the steps of the planner are limited |
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -71,7 +71,7 @@ struct PlannerJob {
     work: PlannerWork,
 }
 
-/// Stops the threads when it is dropped.
+/// Owner of the pool. When this value is dropped, the threads stop.
 struct PoolOwner(Arc<PoolState>);
 
 impl Drop for PoolOwner {
@@ -108,8 +108,8 @@ impl PlannerPool {
         Ok(planner)
     }
 
-    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which is the id of a
-    /// machine with a file, or the address of an unknown client.
+    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which
+    /// is the id of a machine that has a machine file, or the address of an unknown client.
     ///
     /// # Errors
     /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.

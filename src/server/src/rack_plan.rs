@@ -85,8 +85,8 @@ pub struct PredictedMachine {
     /// Identifier of the last completed installation, which an approval records; see
     /// [`InstallState::last_installation`].
     pub installed: String,
-    /// Expected duration in seconds: the duration of the machine's last installation or, if it is unknown, the median
-    /// for its size.
+    /// Expected duration in seconds: the duration of the machine's last installation or, if that duration is unknown,
+    /// the median of all machines of its size.
     pub seconds: Option<f64>,
 }
 
@@ -99,7 +99,7 @@ struct InstallTimings {
 }
 
 impl RackSnapshot {
-    /// Opens the state of `dir`. If `new` is given, the operator's files are read from that directory instead.
+    /// Opens the state of `dir`. If `new` is specified, the operator's files are read from the directory `new` instead.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or no server has run in it.

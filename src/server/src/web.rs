@@ -1,10 +1,11 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
 //! token.
 //!
-//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines` renders the list of
-//! machines, and `machine` the page of one machine, with its `disks`, its `history`, and `plan_preview` for its plan; `reinstall` orders
-//! reinstalls. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events,
-//! `assets` contains style sheet, script and icon.
+//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines`
+//! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
+//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls. `overviews` renders
+//! layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events, and `assets`
+//! contains the style sheet, the script and the icon.
 
 mod assets;
 mod differences;

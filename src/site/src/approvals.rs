@@ -20,8 +20,8 @@ pub(crate) const FOLDER: &str = "approved";
 pub struct Approvals {
     /// Approvals by machine id; an error is the reason why the approval file of this machine cannot be used.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
-    /// Reason why the folder cannot be read; `None` if it was read. An unreadable folder may contain an approval for
-    /// any machine.
+    /// Reason why the folder cannot be read; `None` if the folder was read. An unreadable folder may contain an
+    /// approval for any machine.
     unread: Option<String>,
     /// True if installations are served only to machines with an approval (`--approved-only`).
     pub only: bool,

@@ -4,11 +4,11 @@
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
-//! | any field but those below | the installed value |
+//! | any field except the fields below | the installed value |
 //! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`) that were not set | not set |
-//! | `disk_key`, if it was not set | that of the file: without the key, preserved filesystems stay locked |
-//! | secrets that were set, and `os` if it was set | must be the same in the file, otherwise the reinstall is refused |
-//! | `volumes` | those of the file: they are resources of Kubernetes, and existing ones are preserved |
+//! | `disk_key`, if it was not set | the key in the machine file: without this key, preserved filesystems stay locked |
+//! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value, otherwise the reinstall is refused |
+//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
 
 use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};

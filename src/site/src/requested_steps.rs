@@ -38,7 +38,7 @@ pub(crate) struct AllocationSteps {
 pub struct RequestedArrays {
     config: RaidConfig,
     asked: RequestedTemplate,
-    /// Path of the step's arguments in its template.
+    /// Path of the step's arguments within the template.
     place: String,
 }
 

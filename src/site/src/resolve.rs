@@ -67,8 +67,9 @@ pub struct ResolvedAllocation {
 }
 
 /// Resolves the machine's allocation. Templates that the machine's traits enable are checked even if the machine has no
-/// allocation. Returns `None` if the machine has no allocation or must wait: the digest of its image is not known yet,
-/// its OS definition is not verified yet, or its layout depends on an inventory that is not registered yet.
+/// allocation. Returns `None` if the machine has no allocation or must wait. A machine waits if the digest of its image
+/// is not known yet, if its OS definition is not verified yet, or if its layout depends on an inventory that is not
+/// registered yet.
 ///
 /// # Errors
 /// Returns everything that prevents the resolution, one line each, with its position in the machine file.

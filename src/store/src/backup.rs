@@ -29,7 +29,8 @@ impl Drop for DirectoryLock {
     }
 }
 
-/// Locks the directory against other servers and restores. Returns `None` if the filesystem does not support locks.
+/// Locks the directory, so that no other server or restore can use it at the same time. Returns `None` if the
+/// filesystem does not support locks.
 ///
 /// # Errors
 /// Returns an error if another process holds the lock.

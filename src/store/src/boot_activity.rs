@@ -27,7 +27,7 @@ pub struct MachineBoot {
     pub(crate) created: String,
     /// True if another boot of the machine was active when this boot was requested.
     pub(crate) while_active: bool,
-    /// Address from which the boot has registered; `None` if it was only requested.
+    /// Address from which the boot has registered; `None` if the boot was requested, but has not registered.
     pub address: Option<String>,
     /// True if the machine has passed the point of no return during this boot.
     pub begun: bool,

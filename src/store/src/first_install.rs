@@ -65,7 +65,8 @@ impl ServerState {
     }
 }
 
-/// Returns the reason why the record of the allocation does not permit a first installation, or `None` if it does.
+/// Returns the reason why the record of the allocation forbids a first installation, or `None` if the record permits
+/// it.
 fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
     if standing.unconfirmed {
         return Some(confirmation::explain_confirmation(machine));

@@ -1,4 +1,4 @@
-//! Machines that the operator has freed. The system of the previous tenant may still run on them.
+//! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
 use super::{ServerState, now, out_of_band};
 use common::error::Result;

@@ -146,7 +146,7 @@ pub struct FirstInstall {
     pub only: bool,
     /// True if the agent has reported a failure during the boot that was the last to pass the point of no return.
     pub heard: bool,
-    /// Record of the secret of the boot that was the last to pass the point of no return; `None` if the agent did not
+    /// Record of the secret of the boot that was the last to pass the point of no return. `None` if the agent did not
     /// send a digest of the secret, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,

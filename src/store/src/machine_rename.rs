@@ -1,4 +1,5 @@
-//! Renaming of machines whose id changes because of a new mainboard or new firmware. All records are transferred to the new id.
+//! Renaming of machines whose id changes because of a new mainboard or new firmware. All records of the machine are
+//! transferred to its new id.
 
 use super::{ServerState, confirmation, migration_records, out_of_band};
 use common::error::Result;

@@ -8,7 +8,7 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 impl ServerState {
-    /// Returns the migration that currently affects this machine, if any.
+    /// Returns the migration that currently affects this machine, or `None`.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -88,7 +88,8 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     }
 }
 
-/// Returns the reason why nothing can be ordered for the machine now, or `None` if it is not part of a migration.
+/// Returns the reason why nothing can be ordered for the machine now, or `None` if the machine is not part of a
+/// migration.
 pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }

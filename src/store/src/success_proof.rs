@@ -3,14 +3,14 @@
 //!
 //! | the report names | state of the allocation | result |
 //! |---|---|---|
-//! | the open order | its attempt has started on this server | recorded if the marker is of that attempt |
+//! | the open order | an attempt of the order has started on this server | recorded if the marker is of that attempt |
 //! | the open order | no attempt has started on this server | refused |
-//! | the order that was completed last, with the recorded marker | | a repetition: acknowledged, nothing is recorded |
-//! | any other order | | refused |
+//! | the order that was completed last, with the recorded marker | any | a repetition: acknowledged, nothing is recorded |
+//! | any other order | any | refused |
 //! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
-//! | no order | adopted by the operator | recorded, if the marker is the one that the operator was shown |
+//! | no order | adopted by the operator | recorded if the marker is the one that the operator was shown |
 //! | no order | the first installation has started on this server | recorded if the marker is of that attempt |
-//! | no order | anything else | refused |
+//! | no order | any other state | refused |
 //!
 //! A machine that needs confirmation after a restore boots its installed system. A report of success that would
 //! otherwise be refused is acknowledged, and the reported marker is stored as unverified.

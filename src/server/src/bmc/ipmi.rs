@@ -77,7 +77,7 @@ impl IpmiController<'_> {
         Ok(output.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// Switches the machine to the state `on` or `off`, if it is not in this state.
+    /// Switches the machine to the power state `on` or `off`, unless it is in this state already.
     fn reach_state(&self, state: &str) -> Result<()> {
         match self.read_power()? == state {
             true => Ok(()),
@@ -134,14 +134,14 @@ fn is_privilege_error(error: &CommandError) -> bool {
     text.contains("privilege") || text.contains("invalid role")
 }
 
-/// Returns the GUID in the output of `ipmitool mc guid`; `None` if it is missing or a placeholder.
+/// Returns the GUID in the output of `ipmitool mc guid`; `None` if the GUID is missing or a placeholder.
 fn reported_guid(text: &str) -> Option<Uuid> {
     let line = text.lines().find(|line| line.trim_start().starts_with("System GUID"))?;
     parse_usable_uuid(line.split_once(':')?.1)
 }
 
-/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use: RFC 4122, SMBIOS, and the reversed
-/// order of either (IPMI 2.0, 20.8).
+/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use. These are the
+/// orders of RFC 4122 and SMBIOS, and both orders reversed (IPMI 2.0, 20.8).
 fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     let mut bytes = *reported.as_bytes();
     bytes.reverse();

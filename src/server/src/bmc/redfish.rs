@@ -54,8 +54,8 @@ impl<'a> RedfishMachine<'a> {
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system. If the service has one system, it must not report the UUID of another
-    /// machine. If the service has several systems, exactly one system must report the machine's UUID.
+    /// Finds the path of the machine's system. If the service has only one system, that system must not report the UUID
+    /// of another machine. If the service has several systems, exactly one system must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let systems = self.fetch("/redfish/v1/Systems")?.document;
         let members = systems["Members"].as_array().into_iter().flatten();
@@ -90,7 +90,7 @@ impl RedfishClient<'_> {
         )))
     }
 
-    /// Returns the UUID of a system; `None` if it is missing or a placeholder.
+    /// Returns the UUID of a system; `None` if the UUID is missing or a placeholder.
     fn read_uuid(&self, path: &str) -> Result<Option<Uuid>> {
         Ok(self.fetch(path)?.document["UUID"].as_str().and_then(parse_usable_uuid))
     }

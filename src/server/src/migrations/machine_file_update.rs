@@ -44,7 +44,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     }
 }
 
-/// Current file of a machine.
+/// Machine file as it currently is on disk.
 struct CurrentMachineFile {
     path: PathBuf,
     text: String,

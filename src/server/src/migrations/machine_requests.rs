@@ -222,7 +222,8 @@ async fn read_source_allocation(
     Ok(offer::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
-/// Returns the state of the allocation on the source machine, or `None` if that machine's file cannot be read or lacks the allocation.
+/// Returns the state of the allocation on the source machine, or `None` if the file of that machine cannot be read, or
+/// does not contain the allocation.
 async fn read_source_state(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -364,8 +365,8 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs a warning if the source machine is silent when the target has received all data. In that case, the source is
-/// switched off, or runs its own system.
+/// Logs a warning if the source machine has not contacted the server recently when the target has received all data. In
+/// that case, the source is switched off, or runs its own system.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {

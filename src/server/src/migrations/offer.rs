@@ -18,13 +18,14 @@ pub(crate) struct Assignment {
     pub moving: Option<MigrationOffer>,
 }
 
-/// Returns the source machine, or `None` if its file cannot be read or lacks the migrated allocation.
+/// Returns the source machine, or `None` if the file of the source machine cannot be read, or does not contain the
+/// migrated allocation.
 pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
     let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
     directory.find_machine(&is.a).filter(has_it)
 }
 
-/// Returns the allocation of the source machine, or `None` if it cannot be migrated. The allocation must be installed,
+/// Returns the allocation of the source machine, or `None` if the allocation cannot be migrated: it must be installed,
 /// and no reinstall may be pending.
 pub(crate) fn resolve_installed(
     directory: &SiteSnapshot,
@@ -87,8 +88,8 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 }
 
 impl Assignment {
-    /// Converts the allocation for an agent. Secrets are omitted if the agent does not need them (source), or already
-    /// has them (target past its point of no return).
+    /// Converts the allocation for an agent. Secrets are omitted for the source, which does not need them, and for a
+    /// target past its point of no return, which already has them.
     pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);

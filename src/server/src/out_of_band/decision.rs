@@ -82,7 +82,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
     }
 }
 
-/// Decides about a step that has not changed anything yet.
+/// Returns the next action for a step that has not changed anything yet.
 fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
     let is_off = system.power.as_deref() == Some("Off");
     match (step, &system.bios) {
@@ -106,7 +106,7 @@ fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
     })
 }
 
-/// Decides about a step whose change does not need a restart.
+/// Returns the next action for a step whose change does not need a restart.
 fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let system = seen.system;
     match step {
@@ -123,7 +123,7 @@ fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     }
 }
 
-/// Decides about a step after the restart that applies it.
+/// Returns the next action for a step after the restart that applies its change.
 fn verify_step(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let Some(booted) = seen.booted else { return RunAction::Wait };
     let differences = match (step, &seen.system.bios) {

@@ -202,7 +202,8 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
     }
 }
 
-/// `POST /machines/{id}/reinstall`: orders the reinstall with the same checks as the API, if its plan is still the one that was shown.
+/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan is still the plan that was shown. The checks of
+/// the order are the same as in the API.
 pub(crate) async fn post_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,

@@ -1,5 +1,5 @@
-//! Parameters of OS definitions: the parameters in an allocation, and the ones in `os/*.yaml`, which apply to all
-//! machines with a definition.
+//! Parameters of OS definitions: the parameters in an allocation, and the parameters in `os/*.yaml`, which apply to all
+//! machines that use a definition.
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};

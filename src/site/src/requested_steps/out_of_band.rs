@@ -62,7 +62,7 @@ pub(super) fn convert_steps(
     converted
 }
 
-/// Returns the reason why no step can run through this controller, or `None` if it supports Redfish.
+/// Returns the reason why no step can run through this controller, or `None` if the controller supports Redfish.
 fn explain_unsupported_controller(bmc: Option<&Bmc>) -> Option<&'static str> {
     match bmc.map(|bmc| &bmc.at) {
         Some(BmcAddress::Redfish { .. }) => None,

@@ -181,7 +181,7 @@ fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     })
 }
 
-/// Returns the values of a list, joined by commas, if the list is not empty and does not contain this value.
+/// Returns the values of a list, joined by commas. Returns `None` if the list is empty or contains this value.
 fn list_excluding(list: &Value, value: &str) -> Option<String> {
     let known: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     (!known.is_empty() && !known.contains(&value)).then(|| known.join(", "))
