@@ -128,7 +128,7 @@ pub(crate) async fn enroll_boot(
         }
         EnrollOutcome::Moved(before) => {
             app.state.heard.record_call(&boot.hash);
-            app.log_rate_limited(format!("{name}: the address of its boot changed from {before} to {peer}"));
+            app.log_rate_limited(format!("{name}: the address of the machine's boot changed from {before} to {peer}"));
             Ok(())
         }
         EnrollOutcome::Waits(active) => {

@@ -194,5 +194,5 @@ async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress
             "{peer} sent a token unencrypted over plain http: its URL must begin with https://, with port {port}"
         ));
     }
-    ApiError::new(StatusCode::FORBIDDEN, format!("this server only accepts this request over https, on port {port}"))
+    ApiError::new(StatusCode::FORBIDDEN, format!("this server accepts this request only over https, on port {port}"))
 }

@@ -65,7 +65,7 @@ pub(crate) async fn admit(
     let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
     if admission == BootAdmission::Waits(true) {
         app.watch.log_note(format!(
-            "{}: waits for BIOS settings: {} over Redfish before the installation",
+            "{}: waits for BIOS settings: {} must run over Redfish before the installation",
             app.directory().display_name(&boot.machine),
             common::format::format_count(assigned.out_of_band.len(), "step", "steps"),
         ));
@@ -177,7 +177,7 @@ async fn continue_run(app: &AppState, id: &str) {
             Err(error) => {
                 let name = app.directory().display_name(id).to_owned();
                 return app
-                    .log_rate_limited(format!("{name}: cannot continue its steps over Redfish: {}", error.parts().1));
+                    .log_rate_limited(format!("{name}: cannot continue the steps over Redfish: {}", error.parts().1));
             }
         }
     }
@@ -191,7 +191,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
             let name = directory.display_name(&run.machine);
             if app.state.replace_run(&run, None).await? {
                 app.watch.log_note(format!(
-                    "{name}: its steps over Redfish end, because its installation is no longer ordered"
+                    "{name}: the steps over Redfish end, because the installation is no longer ordered"
                 ));
                 app.request_reload();
             }

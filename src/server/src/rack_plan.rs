@@ -120,7 +120,9 @@ impl RackSnapshot {
         let (mut directory, mut notes) = (seen.directory, Vec::new());
         for (id, image) in &mut directory.known.images {
             if image.is_none() {
-                notes.push(format!("the digest of image {id} is not known yet: its manifest is not checked"));
+                notes.push(format!(
+                    "the digest of image {id} is not known yet, so the manifest of the image is not checked"
+                ));
                 *image = Some(image_without_location(id.clone()));
             }
         }

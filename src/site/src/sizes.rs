@@ -152,7 +152,7 @@ pub fn choose_size(
         _ if sizes.is_empty() => Ok(None),
         [size] => Ok(Some(size.to_owned())),
         [] => Err(format!(
-            "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of its size"
+            "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of the machine's size"
         )),
         _ => Err(format!(
             "{} sizes match this machine, which has {has}: {}. Select one with --size",

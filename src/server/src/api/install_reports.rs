@@ -80,7 +80,7 @@ fn ignore_foreign_report(
     let end = if report.success { "success" } else { "failure" };
     let why = match has_registered {
         true => format!("this machine never had allocation {allocation:?}"),
-        false => "the sending boot has not registered".to_owned(),
+        false => "the boot that sent the report has not registered".to_owned(),
     };
     app.alarms.log_note(format!(
         "{who}  reports {end}; ignored: {why}: {}",

@@ -260,9 +260,9 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => {
-            "was prepared with a different mode (Filesystem or Block) than the volume has now".to_owned()
+            "was prepared with a mode (Filesystem or Block) other than the present mode of the volume".to_owned()
         }
-        (Failed, _) => "the reinstall that would have prepared it was abandoned".to_owned(),
+        (Failed, _) => "the reinstall that would have prepared the volume was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),
         (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),

@@ -275,7 +275,7 @@ fn new_migration(
 fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
     Some(format!(
-        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or it was moved. Put it back, or choose another disk",
+        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or the disk was moved. Put the disk back, or choose another disk",
         disk.device, there.device
     ))
 }

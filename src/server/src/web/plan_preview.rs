@@ -150,7 +150,7 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
             ul {
                 @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, find_details(planned, disk))) } }
                 @for disk in of(DiskVerdict::Make) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank, and is recreated" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank, and will be recreated" }
                 }
                 @for disk in of(DiskVerdict::Volumes) {
                     li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes, written only while it is blank" }

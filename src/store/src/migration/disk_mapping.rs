@@ -141,7 +141,7 @@ pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) ->
         then.is_different_disk(now).then(|| {
             let words = |disk: &RecordedDisk| format!("serial {:?}, {}", disk.serial, format_bytes(disk.size_bytes));
             format!(
-                "{} must be the disk with {}, but is now the one with {}: put the disk back, or cancel the migration and order it again",
+                "{} must be the disk with {}, but is now the disk with {}: put the disk back, or cancel the migration and order it again",
                 now.device,
                 words(then),
                 words(now)

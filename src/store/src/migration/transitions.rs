@@ -128,7 +128,7 @@ impl Migration {
         match (part, self.state) {
             (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
-                    "source machine {} has booted again since all data was received, and its own system may have written data in between: the data must be received again",
+                    "source machine {} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
                     self.a
                 ))
             }

@@ -47,7 +47,10 @@ pub(crate) enum StorageJob {
     Failed,
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "in the table of MetalK8s; here, a job is part of an installation")
+        expect(
+            dead_code,
+            reason = "the table of MetalK8s contains this state; here, a job is part of an installation"
+        )
     )]
     NotFound,
     Succeeded,
