@@ -99,7 +99,7 @@ impl ConnectionLimiter {
         (front, place, accepted)
     }
 
-    /// Serves the connection, unless its address has reached its limit.
+    /// Serves the connection, unless the client's address has reached its limit of connections.
     pub(crate) fn admit(
         &self,
         stream: TcpStream,

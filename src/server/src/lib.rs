@@ -163,7 +163,7 @@ impl AppState {
     }
 }
 
-/// Runs `drophammer serve`: serves, checks the directory, or backs up or restores the database.
+/// Runs `drophammer serve`: runs the server, checks the directory, or backs up or restores the database.
 ///
 /// # Errors
 /// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.

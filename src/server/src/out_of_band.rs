@@ -1,4 +1,4 @@
-//! Steps that run over Redfish before a machine installs: BIOS attributes, power and boot device.
+//! Steps that run over Redfish before a machine is installed: BIOS attributes, power and boot device.
 //!
 //! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
 //! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted

@@ -171,7 +171,7 @@ fn binary_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
     format!("{}/ipxe/{}", boot_base_url(options, card, port), dnsmasq_config::UEFI)
 }
 
-/// Finds dnsmasq, even if the user's PATH lacks the administrator's directories.
+/// Finds dnsmasq, even if the user's PATH does not contain `/usr/sbin` and `/sbin`.
 fn find_dnsmasq() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find_program(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))

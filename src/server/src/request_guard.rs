@@ -81,8 +81,8 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
 }
 
 /// Returns the reason why a GET from a browser is rejected, or `None` if the GET is accepted. Requests with other
-/// methods are authorized by tokens: forms contain the form token of the session, and API requests the operator's
-/// token.
+/// methods are authorized by tokens: forms contain the form token of the session, and API requests contain the
+/// operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;

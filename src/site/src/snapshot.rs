@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 pub(crate) const MANIFEST: &str = ".manifest";
 
-/// Suffixes of the files that an agent looks for next to an image.
+/// Suffixes of the files that an agent requests together with an image, such as its manifest.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// Consistent snapshot of all files in force.

@@ -11,7 +11,7 @@ pub enum FileAllocation {
     Allocated(String),
     /// The machine file contains no allocation.
     Free,
-    /// The machine has no usable machine file.
+    /// The machine does not have a usable machine file.
     Nothing,
 }
 

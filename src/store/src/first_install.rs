@@ -1,5 +1,6 @@
-//! Start of a first installation at its point of no return. The installation may start if nothing relevant has changed
-//! since the allocation was served. Once the installation has started, it continues only on the same disks.
+//! Start of a first installation at its point of no return. The installation may start if the record of the allocation
+//! still permits a first installation, and the boot is still the machine's current boot. Once the installation has
+//! started, it continues only on the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};

@@ -64,7 +64,7 @@ pub struct InstallState {
     /// Fencing token of the first installation; `None` until the allocation is served, and in databases of earlier
     /// versions.
     pub fencing: Option<FencingToken>,
-    /// Former ids of the machine.
+    /// Ids that the machine had before it was renamed.
     pub former: Vec<String>,
     /// True if the record of an installation on the machine may have been lost with an earlier database.
     pub unremembered: bool,

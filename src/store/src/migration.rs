@@ -203,7 +203,7 @@ pub enum MigrationEvent {
         fingerprints: Vec<String>,
         now: CurrentBoots,
     },
-    /// The operator cancels the migration. `off`: the operator confirms that the target is switched off.
+    /// The operator cancels the migration. `off` is true if the operator confirms that the target is switched off.
     Cancelled {
         off: bool,
     },

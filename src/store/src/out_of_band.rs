@@ -60,7 +60,8 @@ pub struct OutOfBandRun {
     pub phase: RunPhase,
     /// Time at which the phase began, in RFC 3339.
     pub since: String,
-    /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested later.
+    /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested
+    /// after this restart.
     pub restarted: String,
     /// Number of restarts that were requested for the current step.
     pub restarts: u32,

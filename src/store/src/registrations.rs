@@ -73,7 +73,8 @@ impl ServerState {
         })
     }
 
-    /// Returns the inventory in the machine's last registration, if this version supports it.
+    /// Returns the inventory in the machine's last registration, or `None` if this version does not support the
+    /// inventory.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -84,8 +85,8 @@ impl ServerState {
 }
 
 impl StoredRegistration {
-    /// Parses the inventory. Returns `None` if this version does not support it. Parsing may take a long time, and must
-    /// not run on a thread that serves requests.
+    /// Parses the inventory. Returns `None` if this version does not support the inventory. Parsing may take a long
+    /// time, and must not run on a thread that serves requests.
     pub fn parse_inventory(&self) -> Option<Inventory> {
         let register = serde_json::from_str::<RegisterRequest>(&self.document).ok()?;
         register.inventory.filter(|inventory| inventory.find_exceeded_limit().is_none())

@@ -20,7 +20,7 @@ use store::token::{self, TokenHash};
 
 const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions. A further login ends the session that was unused longest.
+/// Maximum number of sessions. A further login ends the session that has not been used for the longest time.
 const MOST: usize = 64;
 /// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
 /// guessing, since the token is long and random.

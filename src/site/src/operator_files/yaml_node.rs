@@ -33,8 +33,8 @@ fn read_without_nulls(text: &str, options: LoaderOptions) -> Result<Node, String
     Ok(node)
 }
 
-/// Removes null fields, so that `name:` and `name: null` leave `name` unset. Without this, serde would deserialize null
-/// as a string.
+/// Removes null fields, so that `name:` and `name: null` leave `name` unset. If null fields were not removed, serde
+/// would deserialize null as a string.
 fn remove_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {

@@ -71,7 +71,7 @@ fn success_event(
 }
 
 /// Handles a report of a machine whose migration has ended. If the boot that received the system repeats its report of
-/// success, the report is acknowledged. Other reports are handled as for a machine without a migration.
+/// success, the report is acknowledged. Other reports are handled as if the machine were not part of a migration.
 fn handle_repeated_report(
     transaction: &Transaction,
     machine: &str,
