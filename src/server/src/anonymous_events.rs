@@ -8,12 +8,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of events per address and minute. A rack that boots behind one address may exceed it, but losing an event is harmless.
+/// Maximum number of events per address and minute. A rack whose machines share one address (NAT) may exceed this
+/// number when it boots, but the loss of an event is harmless.
 pub(crate) const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of further addresses are dropped.
 const ADDRESSES: usize = 16 << 10;
 
-/// Number of events in the current minute by address.
+/// Number of events that each address has sent in the current minute.
 pub(crate) struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
 
 impl Default for AnonymousEvents {
@@ -23,7 +24,7 @@ impl Default for AnonymousEvents {
 }
 
 impl AnonymousEvents {
-    /// Counts an event of the address, and returns whether it is within the quota.
+    /// Counts an event of the address. Returns whether the event is within the quota.
     pub(crate) fn count_event(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
         let (began, counts) = &mut *minute;

@@ -40,8 +40,8 @@ use store::{InstallState, InstalledAllocation, MachineBoot, ServedInstall};
 use wire_allocation::to_wire_allocation;
 
 const MAX_WAIT_SECONDS: u64 = 300;
-/// Maximum size of inventories, and of reports with plans, in bytes. Even the largest servers send only some ten
-/// thousand bytes.
+/// Maximum size in bytes of an inventory, or of a report that contains a plan. Even the largest servers send only a few
+/// tens of kilobytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
 /// Maximum size of a registration of an unknown machine, in bytes. Any client can send hundreds of registrations of
 /// unknown machines, and the server stores all of them.
@@ -87,7 +87,7 @@ pub(crate) async fn register_boot(
     Ok(Json(json!({})))
 }
 
-/// Refuses a registration that exceeds the limits of the planner.
+/// Refuses a registration whose inventory exceeds the limits of the planner.
 async fn check_limits(
     app: &AppState,
     peer: ClientAddress,
@@ -102,8 +102,8 @@ async fn check_limits(
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses a machine if the kernel's neighbour table has a MAC for the client's address that the machine file does not
-/// list.
+/// Refuses the request if, according to the kernel's neighbour table, the client has a MAC that the machine file does
+/// not list.
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| auth::foreign_nic_message(app, machine, peer));
     let Some(message) = message else { return Ok(()) };
@@ -117,8 +117,8 @@ pub(crate) struct WaitQuery {
     seconds: u64,
 }
 
-/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. A waiting machine occupies only a socket
-/// and an entry in the list of the directory's watchers.
+/// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. Each waiting machine occupies only a
+/// socket and an entry in the list of tasks that wait for a new snapshot of the directory.
 pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
     MachineCaller { boot, .. }: MachineCaller,
@@ -139,8 +139,8 @@ pub(crate) async fn wait_for_allocation(
     .await
 }
 
-/// Returns as soon as the machine has an allocation that can be carried out. Every change of files or database publishes a new snapshot,
-/// which wakes this function.
+/// Waits until the machine has an allocation that can be carried out. Every change of the operator's files or of the
+/// database publishes a new snapshot, which wakes this function.
 async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
     loop {
@@ -181,7 +181,7 @@ pub(crate) async fn get_machine(
                 let record = app.state.record_served(&id, &assigned.allocation.id, what).await?;
                 standing = InstallState { created: record.created, fencing: record.fencing, ..standing };
             } else {
-                let text = "is installed and no reinstall is ordered: it boots its disks";
+                let text = "is installed and no reinstall is ordered: the machine boots from its disks";
                 app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
             }
             // Parameters are sent only until the installation has started. Afterwards, the agent already has them.

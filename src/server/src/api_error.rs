@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use common::error::Error;
 use control::api_types::ErrorBody;
 
-/// Error response with its status.
+/// Error response with its HTTP status.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -19,7 +19,7 @@ impl ApiError {
         ApiError { status, message: message.into(), code: None }
     }
 
-    /// Adds the stable code of a refusal.
+    /// Adds the stable error code of a refusal.
     pub(crate) fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code: Some(code), ..self }
     }

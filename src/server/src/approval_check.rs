@@ -4,8 +4,8 @@ use super::api_error::ApiError;
 use super::{AppState, full_install_state};
 use site::snapshot::SiteSnapshot;
 
-/// Checks that the agent's request names the approval in force as the one with which it has compared its plan. Agents
-/// of earlier versions do not compare.
+/// Checks that the agent has compared its plan with the approval that is in force: the agent's request contains the
+/// digest of the approval. Agents of earlier versions do not compare their plans with approvals.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read. The inner error is the reason why the agent must not pass the point of no return.

@@ -1,4 +1,5 @@
-//! MAC addresses of clients on the same segment, from the kernel's neighbour table, which is more reliable than the client's own claim.
+//! MAC addresses of clients on the same segment, from the kernel's neighbour table, which is more reliable than the MAC
+//! that the client itself reports.
 //!
 //! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
 //! MAC.
@@ -12,8 +13,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Lookup of the MACs of a neighbour by its IP address. Returns no MAC if the address is unknown or behind a router, and several if it is
-/// in use on two segments.
+/// Lookup of the MACs of a neighbour by its IP address. Returns no MAC if the address is unknown or behind a router,
+/// and several MACs if the address is in use on two segments.
 pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -26,11 +27,11 @@ const ALIGNED: usize = 4;
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
-/// Timeout of a lookup, during which a request of a machine waits. The kernel responds within a millisecond.
+/// Timeout of a lookup. The machine's request waits for the lookup. The kernel usually responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// Looks up MACs in the kernel's neighbour table. If the kernel does not respond in time, logs a warning and returns no MAC. No client is
-/// refused for a missing MAC, since the MAC is checked only in addition to the token.
+/// Looks up MACs in the kernel's neighbour table. If the kernel does not respond in time, logs a warning and returns no
+/// MAC. A client whose MAC is unknown is not refused, since the MAC is checked only in addition to the token.
 pub(crate) fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {
         tracing::warn!("cannot read the kernel's neighbour table: {error}");
@@ -72,7 +73,7 @@ fn build_request(family: u8) -> Vec<u8> {
     [&head[..], &[family], &[0; NEIGHBOUR - 1]].concat()
 }
 
-/// Adds the MACs that messages contain for the address. Returns whether more messages follow.
+/// Adds the MACs that the messages contain for the address. Returns whether the kernel sends more messages.
 fn parse_messages(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
     while let (Some(length), Some(kind)) = (read_integer(bytes, 0, 4), read_integer(bytes, 4, 2)) {
         let Some(body) = bytes.get(HEAD..length) else { return false };
@@ -101,7 +102,8 @@ fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
     parse_mac(&join_hex(card, ":")).ok().filter(|_| is_it && card != [0; 6])
 }
 
-/// Finds an attribute among `struct nlattr`, each of which consists of a length (including the header), a type, and the content.
+/// Finds an attribute in a sequence of `struct nlattr`. Each attribute consists of its length (including the header),
+/// its type, and its content.
 fn find_attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let (length, kind) = (read_integer(bytes, 0, 2)?, read_integer(bytes, 2, 2)?);

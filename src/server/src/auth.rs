@@ -1,5 +1,5 @@
-//! Authentication of machines by the token of their boot, and by the address from which that boot registered. Only the
-//! head of a request is needed, so the body of an unauthenticated request is never read.
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. The check
+//! needs only the head of a request, so the body of an unauthenticated request is never read.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -22,7 +22,8 @@ pub(crate) struct MachineCaller {
     pub peer: ClientAddress,
 }
 
-/// Authenticated machine for events and reports: its boot may not have registered yet, or may have ended.
+/// Authenticated machine that sends an event or a report. The boot of the machine may not have registered yet, or may
+/// have ended.
 pub(crate) struct EventCaller(pub MachineCaller);
 
 impl FromRequestParts<Arc<AppState>> for MachineCaller {
@@ -70,7 +71,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
     Ok(MachineCaller { id, boot, peer })
 }
 
-/// Returns the boot to which the request's token belongs: a registered one, or one that was requested recently.
+/// Returns the boot to which the request's token belongs: a registered boot, or a boot that was requested recently.
 pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
     let Some(token) = bearer_token(headers) else { return Ok(None) };
     let hash = token::hash_token(token);
@@ -99,11 +100,12 @@ fn unauthorized(message: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, message)
 }
 
-/// Registers the boot of a machine. The caller has verified that the request comes from a privileged process.
-/// `two_machines` describes why two machines may share the id, or is `None` if there is no such suspicion.
+/// Registers the boot of a machine. The caller must have verified that the request comes from a privileged process.
+/// `two_machines` is the reason why two machines may share the id, or `None` if nothing indicates a shared id.
 ///
 /// # Errors
-/// Returns an error if another boot of the machine is active. The client retries until that boot is silent.
+/// Returns an error if another boot of the machine is active. The client then repeats the request until the other boot
+/// is silent.
 pub(crate) async fn enroll_boot(
     app: &AppState,
     boot: &MachineBoot,
@@ -126,7 +128,7 @@ pub(crate) async fn enroll_boot(
         }
         EnrollOutcome::Moved(before) => {
             app.state.heard.record_call(&boot.hash);
-            app.log_rate_limited(format!("{name}: the address of its boot changed from {before} to {peer}"));
+            app.log_rate_limited(format!("{name}: the address of the machine's boot changed from {before} to {peer}"));
             Ok(())
         }
         EnrollOutcome::Waits(active) => {
@@ -143,8 +145,8 @@ pub(crate) async fn enroll_boot(
     }
 }
 
-/// Returns a refusal if the client at this address is not the machine, because the neighbour table has a MAC for the address that the
-/// machine file does not list.
+/// Returns a refusal if the client at this address is not the machine. That is the case if the neighbour table contains
+/// a MAC for the address, and the machine file does not list this MAC.
 pub(crate) fn foreign_nic_message(
     app: &AppState,
     machine: &MachineSpec,
@@ -158,7 +160,7 @@ pub(crate) fn foreign_nic_message(
     Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
 }
 
-/// Describes an unknown machine, so that the operator can write its file.
+/// Describes an unknown machine, so that the operator can write its machine file.
 pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     format!(

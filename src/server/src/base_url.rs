@@ -12,7 +12,8 @@ use site::boot_values;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Base URLs, without a trailing slash. The two differ if the agent must use TLS, while firmware uses plain HTTP.
+/// Base URLs for the agent and for firmware, without a trailing slash. The two URLs differ if the agent must use TLS,
+/// because firmware uses plain HTTP.
 pub(crate) struct BaseUrls {
     /// Base URL of API calls and images.
     pub calls: String,
@@ -54,24 +55,23 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
 /// addresses without announcing a DNS server.
 ///
 /// # Errors
-/// Describes why machines cannot reach the host.
+/// Returns the reason why machines cannot reach the host.
 pub(crate) fn check_url_host(url: &str, without_dns: bool) -> Result<(), String> {
     let host = extract_host(url);
     let name = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
     let why = match name.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() || address.is_unspecified() => {
-            "is an address of this host only: give the address at which machines reach it"
+            "is an address of this host only: specify the address at which machines reach this host"
         }
         Ok(_) => return Ok(()),
         Err(_) if name == "localhost" || name.ends_with(".localhost") => {
-            "is a name of this host only: give the address at which machines reach it"
+            "is a name of this host only: specify the address at which machines reach this host"
         }
         Err(_) if name.ends_with(".local") => {
-            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: give an address, or a name in DNS"
+            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: specify an address, or a name in DNS"
         }
         Err(_) if without_dns => {
-            "cannot be resolved by machines, because --range assigns addresses without a DNS server: give an address, or announce a DNS \
-             server with --dhcp-option dns-server,ADDRESS"
+            "cannot be resolved by machines, because --range assigns addresses without a DNS server: specify an address, or announce a DNS server with --dhcp-option dns-server,ADDRESS"
         }
         Err(_) => return Ok(()),
     };

@@ -32,7 +32,7 @@ impl fmt::Display for PowerAction {
             PowerAction::On => "switched on",
             PowerAction::Off => "switched off",
             PowerAction::Cycle => "switched off and on",
-            PowerAction::Pxe => "boots over PXE next time",
+            PowerAction::Pxe => "boots over PXE at the next boot",
         })
     }
 }
@@ -40,18 +40,19 @@ impl fmt::Display for PowerAction {
 /// Machine on which an action is performed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetMachine {
-    /// UUID of the firmware, which is compared with the UUID that the controller reports.
+    /// UUID that the machine's firmware reports. It is compared with the UUID that the controller reports.
     pub uuid: Option<String>,
-    /// Firmware type of the last registration. It determines the boot mode.
+    /// Firmware type in the machine's last registration. This type determines the boot mode.
     pub firmware: Option<FirmwareType>,
 }
 
-/// Performs the action on the machine, and reads the result back. Returns a warning if the controller may belong to
-/// another machine, or if the result differs from the request in a harmless way.
+/// Performs the action on the machine, and reads the resulting state from the controller. Returns a warning if the
+/// controller may belong to another machine, or if the resulting state differs from the requested state in a harmless
+/// way.
 ///
 /// # Errors
-/// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action, or reports another
-/// state than the requested one.
+/// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action,
+/// or reports a state other than the requested one.
 pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
     match &bmc.at {
         BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine),
@@ -59,17 +60,18 @@ pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> 
     }
 }
 
-/// Maximum number of reads until a controller reports the requested state. Many controllers report the former state for some seconds.
+/// Maximum number of times that the state is read until the controller reports the requested state. Many controllers
+/// report the former state for some seconds.
 const READS: u32 = 60;
-/// Maximum number of reads after a rejected request. The rejection may mean that the machine is already in the
-/// requested state.
+/// Maximum number of times that the state is read after the controller has rejected the request. The rejection may mean
+/// that the machine is already in the requested state.
 const READS_AFTER_REJECTION: u32 = 5;
 const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
-/// Maximum time of the reads if the controller responds slowly or not at all.
+/// Maximum duration of all reads together if the controller responds slowly or not at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Reads a state until it is the requested one. Returns the last state. Failed reads are repeated, because some controllers do not respond
-/// while the power changes.
+/// Reads the state repeatedly until it is the requested one, or a limit is reached. Returns the last state. Failed
+/// reads are repeated, because some controllers do not respond while the power changes.
 ///
 /// # Errors
 /// The last read has failed.

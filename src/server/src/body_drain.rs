@@ -1,6 +1,6 @@
-//! Request bodies that a handler does not read to the end, for example because the path is unknown or the token is
-//! wrong. Hyper would close the connection while the client still sends, and the kernel would answer with a TCP reset.
-//! The client could then lose the response before it has read it.
+//! Handling of request bodies that a handler does not read to the end, for example because the path is unknown or the
+//! token is wrong. Hyper would close the connection while the client is still sending, and the kernel would answer with
+//! a TCP reset. The reset can discard the response before the client has read it.
 
 use axum::body::Body;
 use futures_util::StreamExt;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// Maximum number of bytes that are read and discarded. If more bytes remain, the connection is closed.
 const DRAINED_BYTES: usize = 64 << 10;
-/// Timeout for reading the rest.
+/// Timeout for reading the rest of a body.
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Request body. When it is dropped, its unread rest is read and discarded, within limits.
+/// Request body. When this value is dropped, the unread rest of the body is read and discarded, within limits.
 pub(crate) struct DrainedBody(Option<Incoming>);
 
 impl DrainedBody {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Deserialize)]
 pub(crate) struct DigestQuery {
-    /// URL at which the machine reaches this server [default: that of `--url`].
+    /// URL at which the machine reaches this server [default: the URL in `--url`].
     server: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn get_boot_digest(
         .find_machine(&id)
         .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
     let server = query.server.or_else(|| app.url.clone()).ok_or_else(|| {
-        let why = "the digest covers the server's URL: give the URL at which the machine reaches this server, or start the server with --url";
+        let why = "the digest covers the server's URL: specify the URL at which the machine reaches this server, or start the server with --url";
         ApiError::new(StatusCode::CONFLICT, why)
     })?;
     let url = api_url(&app, &server)?;

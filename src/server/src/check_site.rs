@@ -1,5 +1,5 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. The check uses the same code as the
-//! server, and a copy of the database. It does not write to the directory, and a server may be running in it.
+//! server, and a copy of the database. The check does not write to the directory, and a server may be running in it.
 
 use super::host_names::note_local_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
@@ -23,7 +23,7 @@ use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
-/// Timeout for the result of a `verify`. It is longer than the time limit of `verify` itself.
+/// Timeout for the result of a `verify` program. This timeout is longer than the time limit of the program itself.
 const VERIFY: Duration = Duration::from_secs(60);
 
 /// Maximum number of management controllers that are checked at the same time.
@@ -38,13 +38,13 @@ pub(crate) struct SiteCheckReport {
     pub layouts: usize,
     pub images: usize,
     pub problems: Vec<SiteProblem>,
-    /// Remarks for the operator that are not problems.
+    /// Remarks for the operator that do not describe problems.
     pub notes: Vec<SiteProblem>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct SiteProblem {
-    /// Path relative to the directory.
+    /// Path of the file, relative to the directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,8 +113,8 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Returns a note for each pair of size and image that no layout or several layouts match. Allocations with this size
-/// and image must name their layout.
+/// Returns a note for each pair of size and image that no layout or several layouts match. Allocations with such a size
+/// and image must specify a layout.
 fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     let known = &directory.known;
     let of_machines = directory.machines().filter_map(|machine| machine.size.as_deref());
@@ -140,8 +140,8 @@ fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     Ok(seen)
 }
 
-/// Checks the Redfish services of the machines whose templates have steps over Redfish. A service that cannot be reached is only noted,
-/// since the check may run on another host than the server.
+/// Checks the Redfish services of the machines whose templates have steps over Redfish. A service that cannot be
+/// reached causes only a note, since the check may run on a host other than the server's.
 fn check_controllers(scan: &mut SiteScan) {
     let SiteScan { directory, problems, notes } = scan;
     let machines: Vec<&MachineSpec> = directory.machines().collect();
@@ -170,8 +170,8 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. The
-    /// caller then uses [`DatabaseCopy::open_empty`].
+    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. If the
+    /// database cannot be copied, the caller uses [`DatabaseCopy::open_empty`].
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {
@@ -210,7 +210,7 @@ fn parse_problems(all: Vec<String>, dir: &Path) -> Vec<SiteProblem> {
     problems.into_iter().collect()
 }
 
-/// Parses `DIR/machines/a.yaml:9:3: why`. Position and file may be absent.
+/// Parses `DIR/machines/a.yaml:9:3: why`. The position and the file may be absent.
 fn parse_problem(line: &str, dir: &Path) -> SiteProblem {
     let nowhere =
         |message: &str| SiteProblem { file: None, line: None, column: None, message: replace_hidden(message) };

@@ -1,5 +1,5 @@
 //! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the request
-//! that caused it.
+//! that caused the panic.
 
 use super::api_error::ApiError;
 use super::body_drain::DrainedBody;
@@ -39,7 +39,7 @@ compile_error!("the server must survive a request that panics: build it with a p
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Listening socket with its router.
+/// Listening socket, with the router that handles its requests.
 pub(crate) struct RoutedListener {
     pub listener: TcpListener,
     pub router: Router,
@@ -99,7 +99,7 @@ impl ConnectionLimiter {
         (front, place, accepted)
     }
 
-    /// Serves the connection, unless its address has reached its limit.
+    /// Serves the connection, unless the client's address has reached its limit of connections.
     pub(crate) fn admit(
         &self,
         stream: TcpStream,
@@ -122,14 +122,14 @@ impl ConnectionLimiter {
                 tokio::spawn(handle_connection(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
-                "{address} has reached the limit of connections per address: further connections are closed (if it is a proxy, name it with --proxy)"
+                "{address} has reached the limit of connections per address: further connections are closed (if this is the address of a proxy, specify it with --proxy)"
             )),
             None => {}
         }
     }
 }
 
-/// Client of a connection, and the router that answers it.
+/// Client of a connection, and the router that handles the client's requests.
 struct ConnectionClient {
     address: IpAddr,
     port: u16,
@@ -139,7 +139,8 @@ struct ConnectionClient {
     running: Watcher,
 }
 
-/// Performs the TLS handshake, if any, and serves the connection. A slow handshake occupies only the permits of its own connection.
+/// Performs the TLS handshake if the listener uses TLS, and serves the connection. A slow handshake occupies only the
+/// permits of its own connection.
 async fn handle_connection(
     stream: TcpStream,
     client: ConnectionClient,

@@ -1,4 +1,4 @@
-//! Console logs of machines: received from agents, and shown to the operator as text.
+//! Console logs of machines. The logs are received from agents, and shown to the operator as text.
 
 use super::AppState;
 use super::api::request_body::read_body;
@@ -44,7 +44,7 @@ pub(crate) async fn receive_log(
     Ok(Json(json!({})))
 }
 
-/// `GET /machines/{id}/log`: the whole stored log.
+/// `GET /machines/{id}/log`: returns the whole stored log of a machine.
 pub(crate) async fn show_log(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

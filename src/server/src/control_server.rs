@@ -56,7 +56,7 @@ pub(super) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Binds the sockets and starts the threads. `places` is the maximum number of connections.
+    /// Binds the sockets, and starts the threads. `places` is the maximum number of connections.
     pub(crate) async fn bind_server(
         options: &ServerConfig,
         watch: StatusLog,
@@ -171,7 +171,7 @@ fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
     check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
 }
 
-/// Services that are started before the first request is served, and the hashes of the operator's tokens.
+/// Services that are started before the first request is handled, and the hashes of the operator's tokens.
 struct StartedServices {
     /// Directory of iPXE's binaries, with `--pxe`.
     ipxe: Option<PathBuf>,
@@ -227,7 +227,7 @@ fn build_app_state(
     })
 }
 
-/// Opens the database. A boot is considered active until it has been silent for the duration `quiet`.
+/// Opens the database. A boot is considered active until the duration `quiet` has passed since its last request.
 fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
     let observed = counters.clone();
     let hooks = StoreHooks {
@@ -238,8 +238,8 @@ fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::M
     Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
 }
 
-/// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes them, and a channel on
-/// which they publish snapshots.
+/// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes
+/// these threads, and a channel on which they publish snapshots.
 async fn start_reloader(
     options: &ServerConfig,
     state: &ServerState,

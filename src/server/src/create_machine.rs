@@ -39,10 +39,10 @@ pub struct CreatedMachineFile {
     pub name: String,
     pub size: Option<String>,
     pub macs: Vec<String>,
-    /// MACs of the machine that were not written to its file, because they do not identify the machine.
+    /// MACs of the machine that were not written to the machine file, because they do not identify the machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<OmittedMac>,
-    /// Path relative to the server's directory.
+    /// Path of the machine file, relative to the server's directory.
     pub file: String,
 }
 
@@ -92,7 +92,8 @@ fn conflict_error(why: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, why)
 }
 
-/// Returns the machine to add. The error is the reason why it cannot be added, such as a name that is taken.
+/// Returns the machine to add. The error is the reason why the machine cannot be added, such as a name that another
+/// machine has.
 fn validate_new_machine(
     directory: &SiteSnapshot,
     id: String,
@@ -116,14 +117,14 @@ fn validate_new_machine(
     let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
         return Err(format!(
-            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write its file by hand, with its MACs",
+            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write the machine file by hand, and list the machine's MACs in it",
             first.mac, first.reason
         ));
     }
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }
 
-/// Start of the reason for omitting a MAC that the file of another machine lists.
+/// Beginning of the message why a MAC is omitted that the file of another machine lists.
 const OF_A_FILE: &str = "belongs to machine";
 
 /// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between
@@ -158,7 +159,7 @@ async fn find_identifying_macs(
     Ok((macs, omitted))
 }
 
-/// Renders the machine file. Its strings are written as JSON strings, which are valid YAML.
+/// Formats the machine file. Strings are written as JSON strings, which are valid YAML.
 fn render_machine_file(added: &CreatedMachineFile) -> String {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
@@ -171,7 +172,7 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
     text
 }
 
-/// Writes the file atomically. Fails if it exists.
+/// Writes the file atomically. Fails if the file already exists.
 fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
     // Each request uses a temporary file with a unique name. With a common name, one request could write to a file that
     // another request has published.

@@ -1,7 +1,7 @@
 //! Kernel, ramdisk and images over HTTP, with support for Range, If-Range and ETag.
 //!
-//! Clients can request only the files that the operator lists, which prevents path traversal. Symbolic links are followed within the
-//! directory.
+//! Clients can request only files that the operator lists, so that path traversal is impossible. Symbolic links are
+//! followed within the directory.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -62,7 +62,8 @@ async fn serve_from_folder(
     send_file(&resolve_within(app, folder, &folder.join(name)).await?, method, headers).await
 }
 
-/// Resolves symbolic links. Refuses a file outside of the directory, so that a link cannot expose other files.
+/// Resolves symbolic links. Refuses a file outside of the directory, so that a link cannot expose files that are not
+/// meant to be served.
 async fn resolve_within(app: &AppState, directory: &FilePath, file: &FilePath) -> Result<PathBuf, ApiError> {
     let name = file.file_name().unwrap_or_default().display().to_string();
     let gone = |_| ApiError::not_found(format!("{name} does not exist"));

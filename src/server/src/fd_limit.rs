@@ -4,11 +4,11 @@
 use super::status_log::StatusLog;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors reserved for the database, the operator's files and the runtime.
+/// File descriptors reserved for the database, the operator's files and the runtime.
 const RESERVE: u64 = 128;
-/// Descriptors per connection: its socket, and a file that it may send.
+/// File descriptors per connection: one for the socket, and one for a file that is sent over the connection.
 const BY_CONNECTION: u64 = 2;
-/// Minimum number of connections.
+/// Minimum number of connections that the server must be able to accept.
 const AT_LEAST: u64 = 16;
 
 /// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the

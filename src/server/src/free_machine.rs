@@ -1,11 +1,11 @@
-//! Consequences of freeing a machine: the system of its previous tenant must be stopped.
+//! Actions after a machine was freed: the system of the previous tenant must be stopped.
 
 use super::api_error::ApiError;
 use super::{AppState, power};
 use crate::bmc::PowerAction;
 
-/// Revokes the tokens of all boots so far, and powers the machine off if the previous tenant's system may still run. If the machine cannot
-/// be powered off, a problem is logged.
+/// Revokes the tokens of all boots that the machine has requested so far. Powers the machine off if the previous
+/// tenant's system may still run. If the machine cannot be powered off, a problem is logged.
 ///
 /// # Errors
 /// Returns an error if the database fails.
@@ -18,8 +18,7 @@ pub(crate) async fn end_previous_system(app: &AppState, id: &str) -> Result<(), 
     match power::switch_machine(app, id, PowerAction::Off).await {
         Ok(()) => app.watch.log_note(format!("{name}: powered off, because it was freed")),
         Err(error) => app.watch.log_problem(format!(
-            "{name}: cannot power off the freed machine: {}; the system of its previous tenant may still be running, and its root user can \
-             register as the machine: power it off before it gets another allocation",
+            "{name}: cannot power off the freed machine: {}; the system of its previous tenant may still be running, and the root user of that system can register as the machine: power the machine off before it gets another allocation",
             error.parts().1
         )),
     }

@@ -25,9 +25,8 @@ pub(crate) async fn read_full_state(
     add_approval(app, &machine.id, &allocation.id, standing, known).await
 }
 
-/// Computes the results of the machine's templates for its registered hardware, and stores them in the state: the
-/// generated layout, and the templates that the hardware does not support. Without a registration, there are no
-/// results.
+/// Computes the results of the machine's templates for its registered hardware: the generated layout, and the templates
+/// that the hardware does not support. Adds the results to the state. If the machine has not registered, adds nothing.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read, or the planner fails.
@@ -49,7 +48,7 @@ pub(crate) async fn add_template_results(
     app.planner.run_job(&machine.id, add_results).await
 }
 
-/// Adds the machine's approval in force to the state.
+/// Adds the approval that is in force for the machine to the state.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.

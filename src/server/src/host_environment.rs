@@ -1,4 +1,4 @@
-//! Properties of the host and its network. Tests replace them.
+//! Properties of the server's host and of its network. Tests replace these properties.
 
 use super::arp::{self, MacLookup};
 use super::source_port_check::FIRST_UNPRIVILEGED_PORT;

@@ -32,8 +32,9 @@ impl HostNames {
 
     /// Returns whether a request may address the server as `host`: `NAME`, `ADDRESS`, `[ADDRESS]`, each with or without a port.
     ///
-    /// Any IP address is accepted, since the addresses of this host may change. This is safe: a browser sends an address only if the page
-    /// was opened at that address, which another site cannot cause.
+    /// Any IP address is accepted, since the addresses of this host may change. This is safe: a browser sends an IP
+    /// address as `Host` only if the URL of the page contains this address. The page then comes from this server, and
+    /// not from another site.
     pub(crate) fn accepts_host(&self, host: &str) -> bool {
         let name = strip_port(host);
         if is_address(name) {
@@ -48,7 +49,7 @@ impl HostNames {
 /// Parses the value of `--host`: a name without scheme, port or path.
 ///
 /// # Errors
-/// Describes what is wrong with the value.
+/// Returns the reason why the value is invalid.
 pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
     match boot_values::validate_host(&name) {
@@ -57,7 +58,8 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a note if the host of `--url` is a name in this server's hosts(5), which machines do not read.
+/// Returns a note if the host of `--url` is a name that this server resolves with its file hosts(5). Machines do not
+/// read this file.
 pub(crate) fn note_local_name(url: &str) -> Option<String> {
     find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url)
 }
@@ -66,7 +68,9 @@ fn find_local_name(table: &str, url: &str) -> Option<String> {
     let name = canonicalize_name(extract_host(url));
     let is_listed = !find_aliases(table, &name).is_empty();
     is_listed.then(|| {
-        format!("--url {url}: {HOSTS} contains {name}, but machines resolve it by DNS: check that DNS has the name")
+        format!(
+            "--url {url}: {HOSTS} contains {name}, but machines resolve names by DNS: check that DNS contains this name"
+        )
     })
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct RamdiskBoot<'a> {
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// Network configuration for networks without DHCP, as the value of `drophammer.network=`.
+    /// Network configuration for networks without DHCP, in the form in which it is passed in `drophammer.network=`.
     pub network: Option<&'a str>,
     /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,
@@ -47,12 +47,12 @@ impl RamdiskBoot<'_> {
     }
 }
 
-/// Number of times that a script requests a file before it gives up.
+/// Maximum number of times that a script requests a file.
 const DOWNLOADS: u32 = 4;
 
-/// Returns the end of a script for the case that a download has failed: the script is repeated from the label `again`,
-/// up to [`DOWNLOADS`] times in total, and then continues after the label `stop`. A failing command aborts the script,
-/// unless `||` follows it.
+/// Returns the part of a script that runs after a failed download. The script is repeated from the label `again`, up to
+/// [`DOWNLOADS`] times in total. It then continues after the label `stop`. A command that fails aborts the script,
+/// unless `||` follows the command.
 fn retry_download(what: &str) -> String {
     format!(
         "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
@@ -62,9 +62,9 @@ fn retry_download(what: &str) -> String {
 
 /// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
 ///
-/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. With `keep_from_disk`, the
-/// system on the disk is incomplete or belongs to another machine. The script then does not return to the firmware, but
-/// restarts the machine after half an hour, as the ramdisk does after a failure.
+/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. If `keep_from_disk` is
+/// true, the system on the disk is incomplete or belongs to another machine. The script then does not return to the
+/// firmware, but restarts the machine after half an hour, as the ramdisk does after a failure.
 pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
     // The time is not part of the arguments for kexec, because their digest must be the same in each boot.
@@ -87,7 +87,7 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String
 
 /// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
 /// firmware continues with its next boot entry. After a success, the firmware would show its menu (UEFI 2.10, 3.1.1). A
-/// BIOS may stop in both cases, so the script boots the first disk explicitly.
+/// BIOS may stop after an error and after a success, so on BIOS firmware the script boots the first disk explicitly.
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -107,10 +107,11 @@ pub(crate) fn hold_script(url: &str, machine: &str) -> String {
 }
 
 /// Returns the script for the TFTP server. `netX` is the NIC that iPXE opened last, and therefore the NIC that has
-/// loaded the script. `dhcp` without a name would open other NICs, and continue on the first NIC with a response.
+/// loaded the script. `dhcp` without a NIC name would open other NICs, and continue on the first NIC that receives a
+/// response.
 ///
-/// `--replace` replaces this script by the boot script, so that a failed download is repeated, but not a boot script
-/// that exits. The server does not count a repeated request as another attempt.
+/// With `--replace`, the boot script replaces this script. A failed download is therefore repeated, but a boot script
+/// that exits is not. The server does not count a repeated request as another attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");
     format!(

@@ -3,21 +3,22 @@
 //! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start with `routes`.
 //! `control_server` starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
-//! * Operator's directory: the crate `site` reads it. `site_reload` watches it and publishes snapshots,
-//!   `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates` changes
-//!   templates, and `check_site` checks everything.
-//! * State: the crate `store`.
-//! * Machines: `netboot` and `ipxe` boot them, `auth` and `source_port_check` authenticate them,
-//!   `machine_identification` and `arp` identify them, and `migrations` migrates them. `api` is their API, `console_log`
-//!   stores their console logs, `downloads` serves their files, `out_of_band` runs the steps over Redfish that precede an
-//!   installation, and `pxe` runs DHCP and TFTP.
-//! * Operators: `operator` is their API, `metal_api` is metal-api's, and `web` is the web page. `routes` is the table of
-//!   all endpoints, and `openapi` describes it. `create_machine` creates machine files, `power` and `free_machine` switch
-//!   machines, `plan_input` and `boot_digest` serve commands, and `status_log` prints the log.
-//! * Connections: `listeners` binds sockets, `tls` encrypts, `connections` accepts, `host_names` and `request_guard` check
-//!   requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`, `request_turns`,
-//!   `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts, and `systemd_notify` reports
-//!   to systemd.
+//! * Operator's directory: the crate `site` reads the directory. `site_reload` watches the directory and publishes
+//!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates`
+//!   changes templates, and `check_site` checks all files.
+//! * State: the crate `store` contains the database.
+//! * Machines: `netboot` and `ipxe` boot machines, `auth` and `source_port_check` authenticate them,
+//!   `machine_identification` and `arp` identify them, and `migrations` migrates them. `api` is the API of the agents,
+//!   `console_log` stores console logs, `downloads` serves files, `out_of_band` runs the steps over Redfish that
+//!   precede an installation, and `pxe` runs DHCP and TFTP.
+//! * Operators: `operator` is the operator's API, `metal_api` is compatible with metal-api, and `web` is the web page.
+//!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `create_machine` creates machine
+//!   files, `power` and `free_machine` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
+//!   `status_log` prints the log.
+//! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `host_names` and
+//!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
+//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts events, and
+//!   `systemd_notify` reports to systemd.
 
 mod anonymous_events;
 mod api;
@@ -99,8 +100,8 @@ use systemd_notify::ServiceManager;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as published;
 
-/// Note for a server that runs as root, which is acceptable on a test bench. In a rack, the systemd unit should run the
-/// server as a separate user.
+/// Note for an operator who runs the server as root. Running as root is acceptable on a test bench. In a rack, the
+/// server should run as a separate user, from the systemd unit.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
      docs/serve.md";
 
@@ -139,7 +140,7 @@ pub(crate) struct AppState {
     looks: migrations::cert_seen::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     runs: tokio::sync::Notify,
-    /// Interval at which that task continues unfinished runs.
+    /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
     run_interval: Duration,
 }
 
@@ -149,7 +150,8 @@ impl AppState {
         self.directory.borrow().clone()
     }
 
-    /// Logs a problem for the operator with a rate limit, because any client on the network can cause it.
+    /// Logs a problem for the operator. The log line is subject to a rate limit, because any client on the network can
+    /// cause it.
     fn log_rate_limited(&self, text: String) {
         self.alarms.log_problem(text);
     }
@@ -161,7 +163,7 @@ impl AppState {
     }
 }
 
-/// Runs `drophammer serve`: serves, checks the directory, or backs up or restores the database.
+/// Runs `drophammer serve`: runs the server, checks the directory, or backs up or restores the database.
 ///
 /// # Errors
 /// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.

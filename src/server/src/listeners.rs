@@ -25,7 +25,7 @@ pub(crate) struct HttpsPort {
     pub port: u16,
 }
 
-/// Bound sockets on which no connection is accepted yet.
+/// Bound sockets. No connection has been accepted on them yet.
 pub(crate) struct BoundListeners {
     machines: TcpListener,
     tls: Option<(TcpListener, ServerTls)>,
@@ -119,7 +119,8 @@ impl BoundListeners {
     }
 }
 
-/// Loads the certificate. Returns it with the address to listen on, and with a warning if the key is readable by all users.
+/// Loads the certificate. Returns the certificate and the address to listen on. Also returns a warning if all users can
+/// read the private key.
 ///
 /// # Errors
 /// Returns an error if the files are invalid, or contradict other options.
@@ -130,7 +131,7 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
         match host {
-            None => return refuse("must begin with https://, since machines use TLS because of --tls-cert"),
+            None => return refuse("must begin with https://, because --tls-cert makes machines connect over TLS"),
             Some(host) if !tls.covers_host(host) => {
                 let names = format!("{} does not cover this host", asked.certificates.display());
                 return refuse(&names);
@@ -179,12 +180,13 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     guard_router(router, app)
 }
 
-/// Adds the check of request heads. Since the check is a layer, it also applies to unknown paths.
+/// Adds the check of request heads as a layer, so that it also applies to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     router.layer(from_fn_with_state(app.clone(), request_guard::guard_request)).with_state(app.clone())
 }
 
-/// Refuses a request that must use TLS, without reading it. A token in it was sent unencrypted and may be compromised.
+/// Refuses a request that must use TLS, without reading the request. A token in the request was sent unencrypted, and
+/// may be compromised.
 async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress, headers: HeaderMap) -> ApiError {
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {
@@ -192,5 +194,5 @@ async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress
             "{peer} sent a token unencrypted over plain http: its URL must begin with https://, with port {port}"
         ));
     }
-    ApiError::new(StatusCode::FORBIDDEN, format!("this server only accepts this request over https, on port {port}"))
+    ApiError::new(StatusCode::FORBIDDEN, format!("this server accepts this request only over https, on port {port}"))
 }

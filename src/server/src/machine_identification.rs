@@ -84,8 +84,8 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns the reason if the MACs show that the registration is from another machine. A MAC that several machines have
-/// is ignored.
+/// Returns the reason why the MACs show that the registration comes from another machine, or `None` if they do not. A
+/// MAC that several machines have is ignored.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -107,7 +107,7 @@ async fn explain_mac_contradiction(
         false => describe_other_macs(known, &seen),
         true => format!(
             "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so this \
-            registration is refused. If it is the same machine, list its MACs in its file; if there are two, give each its own id and list its macs",
+            registration is refused. If this is the same machine, list its MACs in its machine file; if these are two machines, give each machine its own id, and list its macs",
             known.id,
             known.name,
             expected.join(" ")
@@ -115,7 +115,8 @@ async fn explain_mac_contradiction(
     }))
 }
 
-/// Returns whether another machine with a file has this MAC, according to its file or its registration.
+/// Returns whether another machine has this MAC, according to that machine's file or registration. Machines that have
+/// no machine file are ignored.
 async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own: &str) -> Result<bool, ApiError> {
     if directory.find_machines_by_mac(mac).any(|machine| machine.id != own) {
         return Ok(true);
@@ -124,7 +125,7 @@ async fn is_shared_mac(app: &AppState, directory: &SiteSnapshot, mac: &str, own:
     Ok(registered.iter().any(|id| id != own && directory.find_machine(id).is_some()))
 }
 
-/// Returns the usable MACs of a registration.
+/// Returns the MACs of a registration that can identify a machine.
 pub(crate) fn registered_macs(register: &RegisterRequest) -> Vec<String> {
     register.hardware.nics.iter().filter_map(|nic| usable_mac(&nic.mac)).collect()
 }
@@ -133,7 +134,8 @@ fn reported_uuid(register: &RegisterRequest) -> Option<Uuid> {
     register.inventory.as_ref()?.system.uuid.as_deref().and_then(parse_usable_uuid)
 }
 
-/// Returns a warning for the operator if the id was registered before with entirely different MACs: two machines may share the id.
+/// Returns a warning for the operator if none of the MACs occurred in the previous registration of this id: two
+/// machines may share the id.
 pub(crate) async fn warn_of_two_machines(
     app: &AppState,
     id: &str,
@@ -144,15 +146,14 @@ pub(crate) async fn warn_of_two_machines(
         return Ok(None);
     }
     Ok(Some(format!(
-        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, give each its own id \
-        and list its macs",
+        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, give each machine its own id, and list its macs",
         macs.join(" "),
         before.join(" ")
     )))
 }
 
-/// Returns the reason if the machine may be installed only on blank disks, because the UUID in its last registration
-/// does not prove that it is the machine in the file.
+/// Returns the reason why the machine may be installed only on blank disks: the UUID in its last registration does not
+/// prove that it is the machine in the machine file. Otherwise returns `None`.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -1,5 +1,6 @@
-//! metal-api's REST API for the object types that both servers have: `/v1/filesystemlayout`, `/v1/image`, `/v1/size` and `/v1/machine`. The
-//! requests for Kubernetes volumes of machines, which metal-api lacks, have the same style.
+//! metal-api's REST API for the object types that metal-api and this server have in common: `/v1/filesystemlayout`,
+//! `/v1/image`, `/v1/size` and `/v1/machine`. The endpoints for the Kubernetes volumes of machines have the same style,
+//! although metal-api has no such endpoints.
 //!
 //! Requests change the files of the directory, and responses show the versions in effect.
 

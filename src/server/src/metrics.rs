@@ -14,8 +14,8 @@ use std::time::Duration;
 use store::InstallState;
 use time::OffsetDateTime;
 
-/// Maximum number of different step names. Machines send the names, so they must be limited; actual plans have fewer
-/// steps.
+/// Maximum number of different step names. Machines send these names, so their number must be limited. Actual plans
+/// have fewer steps.
 const MOST_STEPS: usize = 100;
 const LONGEST_STEP: usize = 60;
 const OTHER_STEP: &str = "other";
@@ -82,7 +82,7 @@ impl OrderEvent {
 #[derive(Clone)]
 struct DurationHistogram {
     bounds: &'static [f64],
-    /// Number of values in each bucket. The last element is the number of values above all bounds.
+    /// Number of values in each bucket of the histogram. The last element is the number of values above all bounds.
     within: Vec<u64>,
     sum: f64,
 }
@@ -116,7 +116,8 @@ impl Metrics {
         WaitingGuard(self.clone())
     }
 
-    /// Sets the end of the validity of the server's certificates. The certificates are read only at the start.
+    /// Sets the end of the validity of the server's certificates. Called once, since the certificates are read only at
+    /// the start of the server.
     pub(crate) fn set_certificates(&self, expiry: Vec<OffsetDateTime>) {
         self.certificates.get_or_init(|| expiry.into_iter().map(OffsetDateTime::unix_timestamp).collect());
     }
@@ -130,7 +131,7 @@ impl Metrics {
         lock_mutex(&self.counts).store.observe(took.as_secs_f64());
     }
 
-    /// Counts a report. The caller must not pass a repeated report.
+    /// Counts the report of an installation. The caller must not pass a repeated report.
     pub(crate) fn count_report(&self, report: &InstallReport) {
         let kind = if report.order.is_some() { "reinstall" } else { "first" };
         let result = if report.success { "success" } else { "failure" };
@@ -156,7 +157,7 @@ fn step_label(known: &BTreeMap<String, DurationHistogram>, name: &str) -> String
     }
 }
 
-/// Phases of machines with a file.
+/// Phases of machines that have a machine file.
 const PHASES: [&str; 8] =
     ["unallocated", "waiting", "installing", "installed", "ordered", "reinstalling", "given_up", "elsewhere"];
 

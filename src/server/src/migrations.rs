@@ -1,6 +1,7 @@
-//! Requests about migrations. `operator_requests` handles requests of the operator, and `machine_requests` those of the two machines, for
-//! which `offer` builds the responses. `machine_migration` describes the role of a machine, and `machine_file_update` applies the result
-//! to the operator's files. `store::migration` contains the states of a migration and their transitions.
+//! Requests about migrations. `operator_requests` handles the requests of the operator, and `machine_requests` handles
+//! the requests of the two machines. `offer` builds the responses to the machines. `machine_migration` describes the
+//! role of a machine, and `machine_file_update` applies the result to the operator's files. `store::migration` contains
+//! the states of a migration and their transitions.
 
 pub(crate) mod machine_file_update;
 pub mod machine_migration;

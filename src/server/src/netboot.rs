@@ -1,5 +1,5 @@
 //! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
-//! for an order is counted as an attempt before the ramdisk is served.
+//! that carries out a reinstall order is counted as an attempt before the ramdisk is served.
 
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
@@ -88,8 +88,8 @@ pub(crate) async fn boot_script(
     })
 }
 
-/// `/boot.json`: boot information for a running machine that carries out its reinstall. The request is refused if neither a reinstall nor a
-/// migration is ordered, or if an unprivileged process may have sent it.
+/// `/boot.json`: boot information for a running machine that is about to carry out its reinstall. The request is
+/// refused if neither a reinstall nor a migration is ordered, or if an unprivileged process may have sent it.
 pub(crate) async fn boot_json(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -128,7 +128,7 @@ pub(crate) async fn boot_json(
         }
         BootTarget::Released => format!("machine {id} {RELEASED}"),
         BootTarget::Unconfirmed(_) => confirmation::explain_confirmation(id),
-        BootTarget::Install => format!("machine {id}: this server lacks a record that its allocation is installed"),
+        BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
         BootTarget::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
         ),
@@ -171,7 +171,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
         return WITH_LUKS;
     }
     app.log_rate_limited(format!(
-        "{id}: its layout has encrypted filesystems, but {} is missing: its agent will refuse to install; create the file with scripts/build-ramdisk",
+        "{id}: the machine's layout has encrypted filesystems, but {} is missing: the agent will refuse the installation; create the file with scripts/build-ramdisk",
         file.display()
     ));
     PLAIN
@@ -187,7 +187,7 @@ struct BootRequest {
     files: FileAllocation,
     /// Reason why the request is refused; `None` if it is accepted.
     withheld: Option<String>,
-    /// Reason why the request may come from another machine; `None` if its identity is proven.
+    /// Reason why the request may come from another machine; `None` if the identity of the sending machine is proven.
     unproven: Option<String>,
 }
 
@@ -290,8 +290,8 @@ fn describe_attempt(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Describes the boot of a machine that needs confirmation. Its agent boots the installed system and reports the
-/// install marker.
+/// Describes the boot of a machine whose record needs confirmation. The machine's agent boots the installed system, and
+/// reports the install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(
         "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",
@@ -323,7 +323,7 @@ fn describe_abandoned(order: &ReinstallOrder) -> String {
 fn describe_other_id(id: &str, other: &str) -> String {
     format!(
         "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
-         `drophammer machine rename {other} {id}`; otherwise give it an allocation with another id"
+         `drophammer machine rename {other} {id}`; otherwise give this machine an allocation with another id"
     )
 }
 
@@ -342,7 +342,7 @@ fn describe_stopped(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Logs that an order has ended. Returns the reason why the machine waits, if it is only partially installed.
+/// Logs that a reinstall order was abandoned. Returns the reason why the machine waits, if it is partially installed.
 pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
     if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
         let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);

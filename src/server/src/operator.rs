@@ -62,7 +62,7 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     }
 }
 
-/// `GET /v1/machines`: lists the machines with a file, sorted by name.
+/// `GET /v1/machines`: lists the machines that have a machine file, sorted by name.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
@@ -70,7 +70,7 @@ pub(crate) async fn get_machines(
     list_machines(&app).await.map(Json)
 }
 
-/// Returns the machines with a file, sorted by name.
+/// Returns the machines that have a machine file, sorted by name.
 pub(crate) async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     let directory = app.directory();
     let mut all = Vec::new();
@@ -142,7 +142,7 @@ pub(crate) async fn adopt_machine(
         AdoptOutcome::Adopted => {
             let name = app.directory().display_name(&id).to_owned();
             app.watch.log_note(format!(
-                "{name}: {peer} recorded allocation {allocation} as installed: the install marker on its disks is trusted, and nothing is installed"
+                "{name}: {peer} recorded allocation {allocation} as installed: the server trusts the install marker on the machine's disks, and does not install the machine again"
             ));
             app.request_reload();
             Ok(Json(summarize_machine(&app, &machine).await?))
@@ -201,8 +201,8 @@ pub(crate) async fn rename_machine(
     }
 }
 
-/// Parses the old id of a machine. Default UUIDs of vendors are accepted here, although they are rejected as new ids:
-/// earlier versions accepted them, and a machine with such an id must be renamed.
+/// Parses the old id of a machine. Default UUIDs of vendors are accepted as old ids, although they are rejected as new
+/// ids. Earlier versions accepted such ids, and a machine with such an id must be renamed.
 fn parse_old_id(text: &str) -> Result<String, ApiError> {
     match Uuid::try_parse(text) {
         Ok(uuid) if text.len() == 36 => Ok(uuid.to_string()),
@@ -215,7 +215,7 @@ fn parse_new_id(text: &str) -> Result<String, ApiError> {
     boot_values::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
 }
 
-/// Returns metal-api's error message for a reinstall that cannot be ordered, with the exact reason.
+/// Returns metal-api's error for a reinstall that cannot be ordered. The error message contains the exact reason.
 pub(crate) fn invalid_reinstall(what: String) -> ApiError {
     ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
 }

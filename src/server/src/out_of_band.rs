@@ -1,4 +1,4 @@
-//! Steps that run over Redfish before a machine installs: BIOS attributes, power and boot device.
+//! Steps that run over Redfish before a machine is installed: BIOS attributes, power and boot device.
 //!
 //! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
 //! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted
@@ -45,7 +45,7 @@ const ACTIONS: usize = 16;
 const UNSUPPORTED: &str = "redfish-unsupported";
 
 /// Returns whether the boot may receive this installation. If not, starts the run of the installation's steps, unless
-/// it has started already.
+/// the run has started already.
 ///
 /// # Errors
 /// The database cannot be read or written.
@@ -65,7 +65,7 @@ pub(crate) async fn admit(
     let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
     if admission == BootAdmission::Waits(true) {
         app.watch.log_note(format!(
-            "{}: waits for BIOS settings: {} over Redfish before the installation",
+            "{}: waits for BIOS settings: {} must run over Redfish before the installation",
             app.directory().display_name(&boot.machine),
             common::format::format_count(assigned.out_of_band.len(), "step", "steps"),
         ));
@@ -177,7 +177,7 @@ async fn continue_run(app: &AppState, id: &str) {
             Err(error) => {
                 let name = app.directory().display_name(id).to_owned();
                 return app
-                    .log_rate_limited(format!("{name}: cannot continue its steps over Redfish: {}", error.parts().1));
+                    .log_rate_limited(format!("{name}: cannot continue the steps over Redfish: {}", error.parts().1));
             }
         }
     }
@@ -191,7 +191,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
             let name = directory.display_name(&run.machine);
             if app.state.replace_run(&run, None).await? {
                 app.watch.log_note(format!(
-                    "{name}: its steps over Redfish end, because its installation is no longer ordered"
+                    "{name}: the steps over Redfish end, because the installation is no longer ordered"
                 ));
                 app.request_reload();
             }
@@ -235,7 +235,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
     carry_out(app, run, action, (bmc, uuid), system).await
 }
 
-/// Whether the operator still wants the installation of a run.
+/// Result of the check whether the operator still wants the installation of a run.
 enum RunAuthority {
     InForce,
     /// The installation is no longer ordered.
@@ -265,7 +265,7 @@ async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthori
     })
 }
 
-/// Carries out the action. Changes are recorded before their requests are sent.
+/// Carries out the action. Each change is recorded before the request for it is sent.
 async fn carry_out(
     app: &AppState,
     run: OutOfBandRun,
@@ -322,7 +322,7 @@ async fn carry_out(
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
-/// Sends the requests of an action, and reads back the results that take effect without a restart.
+/// Sends the requests of an action, and reads the values that take effect without a restart.
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,
@@ -359,7 +359,7 @@ async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<boo
     Ok(false)
 }
 
-/// Stores the end of a step in the machine's events. The run continues even if this fails.
+/// Stores the end of a step in the machine's events. The run continues even if the event cannot be stored.
 async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
     let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
     if app.state.store_event(machine, &event).await.is_ok() {
@@ -375,7 +375,8 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
     }
 }
 
-/// Returns the time that has passed since a timestamp in RFC 3339; zero if the clock was set back in between.
+/// Returns the time that has passed since a timestamp in RFC 3339; zero if the timestamp is in the future because the
+/// clock was set back.
 fn time_since(text: &str) -> Duration {
     let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)

@@ -23,8 +23,7 @@ use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-pub(crate) const WAITS: &str = "its image has no digest yet, its OS definition is not verified yet, or a template generates its layout from an inventory that is \
-    not registered yet";
+pub(crate) const WAITS: &str = "the image has no digest yet, the OS definition is not verified yet, or a template generates the layout from an inventory that is not registered yet";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanInput {
@@ -40,7 +39,7 @@ pub struct PlanInput {
     /// file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allocation_unrecorded: bool,
-    /// Inventory of the last registration. A machine registers when it has booted the ramdisk.
+    /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
 }
@@ -58,7 +57,8 @@ impl PlanInput {
 pub struct RegisteredInventory {
     #[schemars(with = "serde_json::Value")]
     pub inventory: Inventory,
-    /// Time of the registration by this server's clock, RFC 3339, UTC; empty if an earlier version of the server did not record it.
+    /// Time of the registration according to this server's clock, RFC 3339 in UTC; empty if an earlier version of the
+    /// server did not record the time.
     pub time: String,
     pub seconds_ago: u64,
     /// True if the contents of the disks have changed, because the machine has passed a point of no return since the
@@ -100,11 +100,11 @@ pub(crate) async fn get_preview(
                 }
             }
             (MigrationForecast::Unaffected, None) => {
-                preview.withheld = Some("its file does not contain an allocation".to_owned());
+                preview.withheld = Some("the machine file does not contain an allocation".to_owned());
             }
         }
     } else {
-        preview.withheld = Some("it does not have a file in machines/".to_owned());
+        preview.withheld = Some("the machine does not have a file in machines/".to_owned());
     }
     if let Some(allocation) = &mut preview.machine.allocation {
         allocation.blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
@@ -146,7 +146,7 @@ pub(crate) fn parse_registration(
     let Some(inventory) = register.inventory else { return Ok(None) };
     if let Some(why) = inventory.find_exceeded_limit() {
         return Err(format!(
-            "the registration of machine {id} is not supported: {why}, and boot it into the ramdisk again"
+            "the registration of machine {id} is not supported: {why}, and boot the machine into the ramdisk again"
         ));
     }
     let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());

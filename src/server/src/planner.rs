@@ -1,12 +1,12 @@
-//! Thread pool for planning. All computations with the inventory of a machine run here, not on the threads that serve
-//! requests. If planning one machine takes long, only that machine is delayed.
+//! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads that
+//! serve requests. If planning one machine takes long, only that machine is delayed.
 //!
 //! | | |
 //! |---|---|
-//! | one machine, or one address that registers machines | has one thread at most, and a few jobs in the queue |
-//! | the queue | is bounded; machines take turns |
-//! | a job that has waited too long | is not run, and answered with 503 and `Retry-After` |
-//! | a job that runs | ends by itself: inventories and the planner's steps are bounded |
+//! | one machine, or one address that registers machines | occupies at most one thread, and has only a few jobs in the queue |
+//! | the queue | has a maximum length; machines take turns |
+//! | a job that has waited too long | is not run; the request is answered with 503 and `Retry-After` |
+//! | a job that runs | ends without a timeout, because the sizes of inventories and the steps of the planner are limited |
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -31,7 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Stack size of each thread. The planner bounds its recursion; only debug builds, whose stack frames are larger, need this much.
+/// Stack size of each thread. The planner limits the depth of its recursion. Only debug builds, whose stack frames are
+/// larger, need a stack of this size.
 const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
@@ -57,7 +58,7 @@ struct PoolState {
 struct PlannerQueue {
     /// Jobs by machine.
     waiting: BTreeMap<String, VecDeque<PlannerJob>>,
-    /// Machines with jobs, in the order of their turns.
+    /// Machines with waiting jobs, in the order in which their jobs are run.
     turns: VecDeque<String>,
     /// Machines with a running job.
     running: BTreeSet<String>,
@@ -70,7 +71,7 @@ struct PlannerJob {
     work: PlannerWork,
 }
 
-/// Stops the threads when it is dropped.
+/// Owner of the pool. When this value is dropped, the threads stop.
 struct PoolOwner(Arc<PoolState>);
 
 impl Drop for PoolOwner {
@@ -107,8 +108,8 @@ impl PlannerPool {
         Ok(planner)
     }
 
-    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which is the id of a
-    /// machine with a file, or the address of an unknown client.
+    /// Runs a computation about a machine on one of the threads. The job counts towards the limits of `machine`, which
+    /// is the id of a machine that has a machine file, or the address of an unknown client.
     ///
     /// # Errors
     /// 503: too many jobs of the machine or in total are waiting, or the result takes too long. 500: the computation failed.
@@ -148,15 +149,16 @@ impl PlannerPool {
         }
     }
 
-    /// Returns whether at least one thread is idle, or has started its job recently. Otherwise, systemd's watchdog
-    /// restarts the server.
+    /// Returns whether at least one thread is idle, or has started its job recently. If this returns false, systemd's
+    /// watchdog restarts the server.
     pub(crate) fn is_responsive(&self) -> bool {
         self.shared.is_responsive_at(self.shared.elapsed_millis())
     }
 }
 
 impl AppState {
-    /// Returns the inventory of the machine's last registration, if this version supports it.
+    /// Returns the inventory in the machine's last registration, or `None` if this version does not support the
+    /// inventory.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read, or [`PlannerPool::run_job`] fails.
@@ -227,7 +229,8 @@ impl PoolState {
 }
 
 impl PlannerQueue {
-    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after all others.
+    /// Returns the next job of the first machine without a running job. A machine with more jobs is queued again after
+    /// all other machines.
     fn take_next(&mut self) -> Option<(String, PlannerJob)> {
         let at = self.turns.iter().position(|machine| !self.running.contains(machine))?;
         let machine = self.turns.remove(at)?;

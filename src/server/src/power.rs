@@ -1,4 +1,4 @@
-//! Power control of a machine through the management controller in its file.
+//! Power control of a machine through the management controller that its machine file specifies.
 
 use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
@@ -21,7 +21,7 @@ pub struct PowerRequest {
     pub action: PowerAction,
 }
 
-/// `POST /v1/machine/{id}/power`: switches the machine, or sets its next boot device.
+/// `POST /v1/machine/{id}/power`: switches the machine on or off, restarts it, or sets its next boot device.
 pub(crate) async fn post_power(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -45,7 +45,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     let machine =
         directory.find_machine(id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
     let none = || {
-        let how = "add `bmc:` with url, username and password to it, or use --bmc";
+        let how = "add `bmc:` with url, username and password to the file, or use --bmc";
         ApiError::new(
             StatusCode::CONFLICT,
             format!("the file of machine {id} does not name a management controller: {how}"),
@@ -66,7 +66,7 @@ pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction
     Ok(())
 }
 
-/// Returns the error response for a controller that fails, or does not carry out a request.
+/// Returns the error response for a management controller that fails, or does not carry out a request.
 pub(crate) fn controller_failure(error: &Error) -> ApiError {
     ApiError::new(StatusCode::BAD_GATEWAY, error.to_string()).with_code("controller-failed")
 }

@@ -91,7 +91,7 @@ fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
 /// Checks everything that can be checked before dnsmasq is started.
 ///
 /// # Errors
-/// Returns all problems, with one sentence for each.
+/// Returns all problems, each as one sentence.
 pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()> {
     let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
     let ipxe = ipxe_directory(asked);
@@ -99,7 +99,7 @@ pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()
     if !missing.is_empty() {
         let what = missing.join(" and ");
         wrong.push(format!(
-            "{} lacks {what}: run `apt-get install ipxe`, or give its directory with --ipxe",
+            "{} lacks {what}: run `apt-get install ipxe`, or specify the directory of iPXE's binaries with --ipxe",
             ipxe.display()
         ));
     }
@@ -129,7 +129,7 @@ fn check_nic(asked: &PxeOptions, options: &ServerConfig) -> std::result::Result<
     let listen = options.listen.ip();
     if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && options.url.is_none() {
         return Err(format!(
-            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on it, or give another URL with --url",
+            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
             card.name, card.address
         ));
     }
@@ -171,7 +171,7 @@ fn binary_url(options: &ServerConfig, card: &PxeNic, port: u16) -> String {
     format!("{}/ipxe/{}", boot_base_url(options, card, port), dnsmasq_config::UEFI)
 }
 
-/// Finds dnsmasq, even if the user's PATH lacks the administrator's directories.
+/// Finds dnsmasq, even if the user's PATH does not contain `/usr/sbin` and `/sbin`.
 fn find_dnsmasq() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     find_program(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))

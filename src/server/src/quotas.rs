@@ -18,12 +18,12 @@ use tokio::sync::Semaphore;
 const BODIES_OF_ONE: u64 = 8 << 20;
 /// Maximum memory of all request bodies, in bytes.
 const BODIES_OF_ALL: u64 = 64 << 20;
-/// Size in bytes from which a body is large. Only few large bodies are handled at the same time, since a parsed body
-/// occupies a multiple of its size.
+/// Size in bytes from which a body is large. Only a few large bodies are handled at the same time, since a parsed body
+/// occupies a multiple of its size in memory.
 pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
-/// Number of connections that each address may have at least, even if the total limit is low.
+/// Lower bound of the limit of connections per address. It applies even if the total limit is low.
 const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.
@@ -34,8 +34,8 @@ pub(crate) struct ConnectionInfo {
     pub over_tls: bool,
 }
 
-/// Client of a request: the remote address of the connection. If that address is a proxy named with `--proxy`, this is
-/// the client that the proxy reports.
+/// Client of a request: the remote address of the connection. If that address is a proxy named with `--proxy`, the
+/// client is the address that the proxy reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientAddress(pub IpAddr);
 
@@ -62,8 +62,8 @@ pub(crate) struct ClientOrigin {
 }
 
 impl ClientOrigin {
-    /// Returns the remote address of the connection or, if that is a proxy named with `--proxy`, the client that the
-    /// proxy reports.
+    /// Returns the remote address of the connection or, if that address is a proxy named with `--proxy`, the client
+    /// that the proxy reports.
     ///
     /// # Errors
     /// Returns an error if the request did not arrive over a connection.
@@ -121,7 +121,7 @@ impl ClientQuotas {
         ClientQuotas { taken: Arc::default(), turns: RequestTurns::default(), large_bodies, places, proxies }
     }
 
-    /// Returns the client of a request: the remote address of its connection or, if that is a proxy named with
+    /// Returns the client of a request: the remote address of the connection or, if that address is a proxy named with
     /// `--proxy`, the client that the proxy reports.
     pub(crate) fn find_origin(
         &self,

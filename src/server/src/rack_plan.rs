@@ -1,5 +1,5 @@
 //! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a
-//! change. Files and database are read directly, whether a server is running or not.
+//! change. The files and the database are read directly, whether or not a server is running.
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
@@ -29,14 +29,14 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
-/// field is set, the prediction is for the present files and open orders.
+/// field is set, the prediction applies to the present files and open orders.
 #[derive(Debug, Clone, Default)]
 pub struct RackChange {
     /// Id of an image for all machines.
     pub image: Option<String>,
     /// Id of a layout for all machines.
     pub layout: Option<String>,
-    /// True if installed machines are reinstalled with the image in their files.
+    /// True if installed machines would be reinstalled with the images in their machine files.
     pub reinstall: bool,
 }
 
@@ -48,13 +48,13 @@ impl RackChange {
 
 /// Current content of a server's directory.
 pub struct RackSnapshot {
-    /// Server's directory, to which approvals are written.
+    /// Directory of the server, to which approvals are written.
     dir: PathBuf,
     directory: SiteSnapshot,
     state: ServerState,
     /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
     pub problems: Vec<String>,
-    /// Remarks for the operator that are not problems.
+    /// Remarks for the operator that do not describe problems.
     pub notes: Vec<String>,
     /// Duration of each machine's last installation, in seconds.
     took: HashMap<String, f64>,
@@ -69,12 +69,12 @@ pub enum MachineForecast {
     NoAction(String),
     /// The installation would be refused, for this reason.
     Refused(String),
-    /// The response is not predictable yet, for this reason.
+    /// The response cannot be predicted yet, for this reason.
     Unknown(String),
     Assigned(Box<allocation::AssignedMachine>),
 }
 
-/// Machine with its prediction.
+/// Machine with the predicted response to it.
 #[derive(Debug, Clone)]
 pub struct PredictedMachine {
     pub id: String,
@@ -85,8 +85,8 @@ pub struct PredictedMachine {
     /// Identifier of the last completed installation, which an approval records; see
     /// [`InstallState::last_installation`].
     pub installed: String,
-    /// Expected duration in seconds: the duration of the machine's last installation or, if it is unknown, the median
-    /// for its size.
+    /// Expected duration in seconds: the duration of the machine's last installation or, if that duration is unknown,
+    /// the median of all machines of its size.
     pub seconds: Option<f64>,
 }
 
@@ -99,7 +99,7 @@ struct InstallTimings {
 }
 
 impl RackSnapshot {
-    /// Opens the state of `dir`. If `new` is given, the operator's files are read from that directory instead.
+    /// Opens the state of `dir`. If `new` is specified, the operator's files are read from the directory `new` instead.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or no server has run in it.
@@ -120,7 +120,9 @@ impl RackSnapshot {
         let (mut directory, mut notes) = (seen.directory, Vec::new());
         for (id, image) in &mut directory.known.images {
             if image.is_none() {
-                notes.push(format!("the digest of image {id} is not known yet: its manifest is not checked"));
+                notes.push(format!(
+                    "the digest of image {id} is not known yet, so the manifest of the image is not checked"
+                ));
                 *image = Some(image_without_location(id.clone()));
             }
         }
@@ -153,7 +155,7 @@ impl RackSnapshot {
         Ok(())
     }
 
-    /// Returns ids and names of all machines with a file, sorted by name.
+    /// Returns the ids and names of all machines that have a machine file, sorted by name.
     pub fn list_machines(&self) -> Vec<(String, String)> {
         let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
         let mut all: Vec<_> = all.collect();
@@ -184,7 +186,7 @@ impl RackSnapshot {
         }
     }
 
-    /// Returns the machine with its prediction after the change.
+    /// Returns the machine with the response that is predicted for it after the change.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -196,7 +198,7 @@ impl RackSnapshot {
             id: id.to_owned(),
             name: machine.name.clone(),
             size: machine.size.clone(),
-            outlook: MachineForecast::NoAction("its file contains no allocation".to_owned()),
+            outlook: MachineForecast::NoAction("the machine file does not contain an allocation".to_owned()),
             registered: None,
             installed: String::new(),
             seconds: self.estimate_seconds(id, machine.size.as_deref()),
@@ -213,8 +215,8 @@ impl RackSnapshot {
         Ok(seen)
     }
 
-    /// If the machine is part of a migration that determines its response, sets the prediction and returns true. The
-    /// [`RackChange`] then does not affect the machine.
+    /// Sets the prediction and returns true if a migration determines the response to the machine. In this case, the
+    /// [`RackChange`] does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
         let of = offer::find_source(&self.directory, &is);
@@ -292,8 +294,8 @@ impl RackSnapshot {
         }
     }
 
-    /// Adds an order to the state of an installed machine, if the change requires a reinstall. If the machine would not
-    /// be reinstalled, returns the forecast instead.
+    /// Adds a reinstall order to the state of an installed machine if the change requires a reinstall. If the machine
+    /// would not be reinstalled, returns the forecast for it instead.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,
@@ -362,7 +364,7 @@ impl RackSnapshot {
     }
 }
 
-/// Returns an order like the one that the server would store.
+/// Returns a reinstall order like the one that the server would store.
 pub(crate) fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     ReinstallOrder {

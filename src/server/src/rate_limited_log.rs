@@ -1,7 +1,7 @@
 //! Rate limit for log lines that any client on the network can cause. Equal lines are printed only once per minute.
 //! Each address has a quota, so that lines caused by one address do not suppress lines caused by another. When an
-//! address exceeds its quota, a line announces that further lines are dropped. Their number is printed after the
-//! minute.
+//! address exceeds its quota, a line announces that further lines are dropped. The number of dropped lines is printed
+//! after the minute.
 
 use super::request_context;
 use super::status_log::StatusLog;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of lines per address and minute.
 const OF_ONE: u32 = 16;
-/// Maximum number of lines per minute that are not caused by an address, but by the server itself or dnsmasq.
+/// Maximum number of lines per minute that the server itself or dnsmasq causes.
 const OF_SERVER: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;
@@ -58,7 +58,7 @@ struct LineCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LineVerdict {
     Print,
-    /// Drop the line, and print this announcement instead: the line is the first that is dropped.
+    /// Drop the line, and print this announcement instead. Used for the first line that is dropped.
     Announce(String),
     Drop,
 }
@@ -111,7 +111,8 @@ impl MinuteQuota {
         }
     }
 
-    /// Starts the next minute. Returns a line that reports the dropped lines of the previous minute, if any.
+    /// Starts the next minute. Returns a line that reports how many lines were dropped in the previous minute, or
+    /// `None` if no lines were dropped.
     fn start_next_minute(&mut self) -> Option<String> {
         let ended = std::mem::replace(self, MinuteQuota::new());
         let mut sources: Vec<_> = ended.sources.into_iter().filter(|(_, lines)| lines.dropped > 0).collect();

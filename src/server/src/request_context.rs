@@ -1,5 +1,5 @@
-//! Context of the request that is being handled: its id, client and turn, and permits that are held until the response
-//! is ready. The id is included in the response, and in every log line that the request causes.
+//! Context of the request that is being handled: its id, its client, its turn, and permits that are held until the
+//! response is ready. The request id is included in the response, and in every log line that the request causes.
 
 use super::request_turns::RequestTurn;
 use axum::http::{HeaderMap, HeaderValue};
@@ -31,13 +31,13 @@ impl RequestContext {
     }
 }
 
-/// Returns the id of a request: the one that the client sent if it is valid, otherwise a random one.
+/// Returns the id of a request: the id that the client sent if that id is valid, otherwise a random id.
 pub(crate) fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_safe_id(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
 }
 
-/// Returns whether an id is safe in log lines.
+/// Returns whether a request id can be printed safely in log lines.
 fn is_safe_id(id: &str) -> bool {
     (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }

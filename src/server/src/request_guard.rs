@@ -19,13 +19,13 @@ const PROBES: [&str; 2] = ["/livez", "/readyz"];
 /// Paths whose GET changes the state: a token is issued, and an attempt may be counted for an order.
 const STATE_CHANGING: [&str; 2] = ["/boot.ipxe", "/boot.json"];
 
-/// Path prefixes of files that clients may cache, by their ETag.
+/// Path prefixes of files that clients may cache. A client revalidates a cached file by its ETag.
 const FILES: [&str; 3] = ["/boot/", "/images/", "/ipxe/"];
 
 /// Maximum length of a host name in a message, in bytes. DNS names have at most 253 bytes.
 const HOST_BYTES: usize = 253;
 
-/// Handles a request, unless its head is rejected.
+/// Checks the head of a request, and passes the request on unless the head is rejected.
 pub(crate) async fn guard_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let is_file = FILES.iter().any(|prefix| request.uri().path().starts_with(prefix));
     let mut response = match find_rejection(&app, &request) {
@@ -80,8 +80,9 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
-/// Returns the reason why a GET from a browser is rejected, or `None` if it is not. Requests with other methods are
-/// authorized by tokens: forms contain the form token of the session, and API requests the operator's token.
+/// Returns the reason why a GET from a browser is rejected, or `None` if the GET is accepted. Requests with other
+/// methods are authorized by tokens: forms contain the form token of the session, and API requests contain the
+/// operator's token.
 fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'static str> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
@@ -94,7 +95,7 @@ fn site_rejection(method: &Method, path: &str, headers: &HeaderMap) -> Option<&'
         return Some("boot scripts are served to firmware and agents, not to browsers; use `curl` to view them");
     }
     let is_navigation = text("sec-fetch-mode") == Some("navigate") && text("sec-fetch-dest") == Some("document");
-    (is_foreign && !is_navigation).then_some("the browser sent this request for another site")
+    (is_foreign && !is_navigation).then_some("another site has caused the browser to send this request")
 }
 
 fn add_headers(headers: &mut HeaderMap, is_file: bool) {

@@ -1,5 +1,5 @@
 //! Limit on the number of requests of an address that are handled at the same time. Further requests of that address
-//! wait in the order of their arrival, without delaying requests of other addresses.
+//! wait in the order of their arrival, and do not delay requests of other addresses.
 //!
 //! While a request waits for something outside of the server (its own body, an allocation, a management controller), it releases its turn:
 //! see [`RequestTurn::rest_during`].

@@ -51,7 +51,7 @@ pub(crate) fn machine_routes() -> Vec<ApiRoute> {
     let running = get_route(
         "/boot.json",
         netboot::boot_json,
-        "Boot information for a running machine that carries out its reinstall",
+        "Boot information for a running machine that is about to carry out its reinstall",
     )
     .with_token(RequiredToken::None)
     .with_query(&["uuid", "mac"])
@@ -90,14 +90,14 @@ fn allocation_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/secrets",
             api::secrets::release_secrets,
-            "Secrets of the allocation, as soon as the installation needs them",
+            "Secrets of the allocation, once the installation needs the requested secrets",
         )
         .with_request(request_schema::<SecretsRequest>)
         .with_response(response_schema::<ReleasedSecrets>),
         get_route(
             "/v1/machine/{id}/wait",
             api::wait_for_allocation,
-            "Wait until the machine is allocated; 204 if it is not allocated in time",
+            "Wait until the machine has an allocation; 204 if it has none when the time limit is reached",
         )
         .with_query(&["seconds"])
         .with_response(empty_schema)
@@ -169,7 +169,7 @@ fn layout_routes() -> Vec<ApiRoute> {
             .at_path("/v1/filesystemlayout/try")
             .with_request(request_schema::<layouts::LayoutQuery>)
             .with_response(response_schema::<Layout>)
-            .and_path("/v1/filesystemlayout/matches", "The layout, if it fits a machine's disks")
+            .and_path("/v1/filesystemlayout/matches", "The layout, if the layout fits the disks of a machine")
             .with_request(request_schema::<layouts::LayoutMatchQuery>)
             .with_response(response_schema::<Layout>),
     ]
@@ -189,7 +189,7 @@ fn image_routes() -> Vec<ApiRoute> {
         post_route(image, images::update_image, "Update an image")
             .with_request(images::request_schema)
             .with_response(response_schema::<images::ImageResponse>),
-        get_route(one_image, images::get_image, "One image, even if hidden")
+        get_route(one_image, images::get_image, "One image, even if the image is hidden")
             .with_response(response_schema::<images::ImageResponse>),
         delete_route(one_image, images::delete_image, "Delete an image that is not in use")
             .with_response(response_schema::<images::ImageResponse>),

@@ -1,4 +1,4 @@
-//! Thread that keeps the snapshot of the operator's directory up to date, and reports problems.
+//! Thread that keeps the snapshot of the operator's directory up to date, and reports the problems of the directory.
 
 use super::status_log::StatusLog;
 use site::loader::{SiteLoader, SiteScan};

@@ -1,6 +1,6 @@
 //! Check that a request comes from a privileged process of the machine, by its source port. Only privileged processes
-//! can bind ports below 1024. This prevents unprivileged users of an installed system, and server-side request forgery,
-//! from registering as the machine.
+//! can bind ports below 1024. The check prevents unprivileged users of an installed system, and attackers who use
+//! server-side request forgery, from registering as the machine.
 
 use super::api_error::ApiError;
 use super::host_environment::HostEnvironment;
@@ -17,7 +17,7 @@ pub(crate) const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 /// Source ports from which machines may register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SourcePorts {
-    /// Ports below this number.
+    /// Only ports below this number.
     Below(u16),
     /// All ports. The operator permits this if NAT or a proxy hides the source ports of the machines.
     Any,

@@ -12,7 +12,7 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems of the boot directory and of file permissions. These are checked only at the start.
+/// Returns problems of the boot directory and of file permissions. Both are checked only when the server starts.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
@@ -46,9 +46,9 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
 }
 
 /// Refuses to start if the database was lost. In the middle of a reinstall, a machine has no install marker, and only
-/// the database records that it is being reinstalled. Without this record, the machine would be taken for a new one,
-/// and all of its disks would be wiped. The operator's token is created after the database, so a token without a
-/// database proves that the database was lost.
+/// the database records that the machine is being reinstalled. Without this record, the server would treat the machine
+/// as a new one, and all of its disks would be wiped. The operator's token is created after the database, so a token
+/// without a database proves that the database was lost.
 pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
     let database = dir.join(store::DATABASE);
     let has_token = dir.join(store::token::OPERATOR_FILE).exists();
@@ -56,9 +56,8 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} is missing or empty, although {} shows that it existed. Without it, a machine in the middle of a reinstall is taken for a \
-         new one, and its preserved disks are wiped. Restore a backup with `drophammer serve restore`. If no \
-         machine is in the middle of a reinstall, remove {1} and start the server again: it recreates both files",
+        "{} is missing or empty, although {} shows that it existed. Without this file, the server would treat a machine in the middle of a reinstall as a new machine, and its preserved disks would be wiped. Restore a backup with `drophammer serve restore`. If no \
+         machine is in the middle of a reinstall, remove {1} and start the server again: the server recreates both files",
         database.display(),
         store::token::OPERATOR_FILE
     );

@@ -55,7 +55,7 @@ pub(crate) struct AnsweredRequest {
     pub took: Duration,
 }
 
-/// Machine that is the subject of a message, and the client address that caused the message.
+/// Machine that a message is about, and the client address that caused the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineOrigin {
     machine: String,
@@ -69,7 +69,7 @@ impl MachineOrigin {
     }
 }
 
-/// Formats name and address, such as `storage-7 10.0.0.7`.
+/// Formats the machine's name and the client's address, such as `storage-7 10.0.0.7`.
 impl std::fmt::Display for MachineOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.name, self.from)
@@ -84,7 +84,7 @@ pub(crate) struct StatusLog {
     pub live: LiveUpdates,
 }
 
-/// Handle of the writing thread. [`LogWriter::finish`] waits for its last line.
+/// Handle of the writing thread. [`LogWriter::finish`] waits until the thread has written its last line.
 pub(crate) struct LogWriter {
     done: Receiver<()>,
 }
@@ -108,7 +108,7 @@ impl StatusLog {
         StatusLog::with_output(PlainOutput { out: stdout, offset, last_progress: HashMap::new() })
     }
 
-    /// Writes JSON as with `--json`, but to another destination.
+    /// Starts a log that is written in the format of `--json`, but to a destination other than standard output.
     #[cfg(test)]
     pub(crate) fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
         StatusLog::with_output(JsonOutput { out }).unwrap().0
@@ -132,7 +132,7 @@ impl StatusLog {
         let _ = self.said.try_send(LogLine { request: request_context::current_id(), said });
     }
 
-    /// Logs the URL at which the server listens; the first line of the log.
+    /// Logs the URL at which the server listens. This is the first line of the log.
     pub(crate) fn log_listening(&self, url: String) {
         self.send_message(LogMessage::Listening(url));
     }

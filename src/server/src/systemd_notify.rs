@@ -1,6 +1,6 @@
-//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all sources
-//! respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts the server
-//! (`WatchdogSec=`).
+//! Messages to systemd (sd_notify): readiness, shutdown, and heartbeats. A heartbeat is sent only if all components
+//! that are checked respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts
+//! the server (`WatchdogSec=`).
 
 use super::planner::PlannerPool;
 use super::status_log::StatusLog;
@@ -17,7 +17,7 @@ use store::ServerState;
 const SOCKET: &str = "NOTIFY_SOCKET";
 /// Environment variable of units with `WatchdogSec=`, in microseconds, see sd_watchdog_enabled(3).
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// Heartbeats per watchdog timeout. All sources must respond within the interval between two heartbeats.
+/// Number of heartbeats per watchdog timeout. All components must respond within the interval between two heartbeats.
 const BEATS: u32 = 3;
 /// Interval between two checks of a component that is stuck.
 const POLL: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub(crate) struct HeartbeatSource {
 }
 
 impl HeartbeatSource {
-    /// Returns the source for the database: its thread performs a trivial read and write.
+    /// Returns the check of the database: the database's thread performs a trivial read and write.
     pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
@@ -43,7 +43,8 @@ impl HeartbeatSource {
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }
 
-    /// Returns the source for the planner: at least one thread is idle, or has started its job recently.
+    /// Returns the check of the planner: at least one of the planner's threads is idle, or has started its job
+    /// recently.
     pub(crate) fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {
@@ -62,7 +63,7 @@ impl HeartbeatSource {
 #[derive(Default)]
 pub(crate) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Watchdog timeout: the service manager restarts the server if it receives no heartbeat for this time.
+    /// Watchdog timeout: the service manager restarts the server if no heartbeat arrives for this duration.
     watchdog: Option<Duration>,
 }
 
@@ -107,7 +108,7 @@ impl ServiceManager {
         }
     }
 
-    /// Sends a heartbeat in each interval in which all sources respond in time. Never returns.
+    /// Sends a heartbeat in each interval in which all components respond in time. Never returns.
     pub(crate) async fn send_heartbeats(&self, sources: &[HeartbeatSource], watch: &StatusLog) {
         let Some(watchdog) = self.watchdog else { return std::future::pending().await };
         let interval = watchdog / BEATS;
@@ -133,8 +134,8 @@ impl ServiceManager {
     }
 }
 
-/// Queries the sources one after the other. Returns the name of the first source that does not respond in time, or
-/// `None`.
+/// Queries the components one after the other. Returns the name of the first component that does not respond in time,
+/// or `None` if all respond.
 async fn find_silent_source(sources: &[HeartbeatSource], time: Duration) -> Option<&'static str> {
     let end = tokio::time::Instant::now() + time;
     for source in sources {

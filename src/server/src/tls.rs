@@ -26,7 +26,7 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct ServerTls {
     acceptor: TlsAcceptor,
-    /// Certificates; not empty. The first one is the server's own certificate.
+    /// Certificate chain, which is not empty. The first certificate is the server's own.
     chain: Vec<CertificateDer<'static>>,
     /// File that contains the certificates.
     file: PathBuf,

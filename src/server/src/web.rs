@@ -1,10 +1,11 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
 //! token.
 //!
-//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines` renders the list of
-//! machines, and `machine` the page of one machine, with its `disks`, its `history`, and `plan_preview` for its plan; `reinstall` orders
-//! reinstalls. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events,
-//! `assets` contains style sheet, script and icon.
+//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines`
+//! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
+//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls. `overviews` renders
+//! layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events, and `assets`
+//! contains the style sheet, the script and the icon.
 
 mod assets;
 mod differences;
@@ -32,7 +33,7 @@ use axum::routing::{get, post};
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
-/// State of the pages.
+/// State that all web pages share.
 #[derive(Default)]
 pub(crate) struct PageState {
     pub sessions: LoginSessions,
@@ -58,7 +59,7 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/page.svg", get(assets::get_icon))
 }
 
-/// Handles `GET /`: returns the page to browsers, and the API versions to OpenStack clients.
+/// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.
 async fn get_root(
     app: State<Arc<AppState>>,
     base: BaseUrls,

@@ -1,6 +1,6 @@
 //! Write timeout of connections. A connection is closed if its peer does not accept data for some time. Otherwise, a
-//! client that never reads could keep an image open forever. An agent whose disks stall for longer reconnects and
-//! resumes the download.
+//! client that never reads could keep an image open forever. An agent whose disks stall for longer than the timeout
+//! reconnects, and resumes the download.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Time after which a connection is closed if the peer has not accepted a single byte.
+/// Duration after which a connection is closed if the peer has not accepted a single byte.
 pub(crate) const STALLED: Duration = Duration::from_secs(60);
 
 pub(crate) struct WriteTimeoutStream {

@@ -1,11 +1,11 @@
-//! Effective allocations of machines in a migration. They follow the database, even while the operator's files do not
-//! reflect the migration yet. The module performs no I/O.
+//! Effective allocations of machines in a migration. The owner is determined from the database, even while the
+//! operator's files do not reflect the migration yet. The module performs no I/O.
 
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;
 use store::migration::Migration;
 
-/// Effective allocations of machines whose migrations are open, or whose files do not contain the result of the
+/// Effective allocations of machines that are part of an open migration, or whose files do not contain the result of a
 /// migration yet.
 pub struct AllocationOwners<'a> {
     moves: &'a [Migration],
@@ -19,7 +19,8 @@ impl<'a> AllocationOwners<'a> {
         AllocationOwners { moves, files }
     }
 
-    /// Returns the machine with its effective allocation, and a warning if its file disagrees.
+    /// Returns the machine with its effective allocation, and a warning if the machine file contains another
+    /// allocation.
     pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
         let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
             return (machine.clone(), None);

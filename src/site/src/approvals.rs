@@ -1,9 +1,9 @@
 //! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer rack plan --approve`.
 //!
 //! An approval applies to one installation, including all of its attempts. Once the installation is reported as
-//! successful, the machine has a new install marker, and the approval is used up. Removing the file withdraws the
-//! approval. An invalid or unreadable file does not withdraw it: no installation is served to the machine until the
-//! operator has corrected or removed the file.
+//! successful, the machine has a new install marker, and the approval is no longer in force. Removing the file
+//! withdraws the approval. An invalid or unreadable file does not withdraw the approval: no installation is served to
+//! the machine until the operator has corrected or removed the file.
 
 use crate::yaml_folder::{YamlFolder, format_problem};
 use model::allocation::ApprovedPlan;
@@ -18,16 +18,17 @@ pub(crate) const FOLDER: &str = "approved";
 /// Approvals of all machines.
 #[derive(Debug, Clone, Default)]
 pub struct Approvals {
-    /// Approvals by machine id; the error is the reason why a file cannot be used.
+    /// Approvals by machine id; an error is the reason why the approval file of this machine cannot be used.
     all: BTreeMap<String, Result<Arc<Approval>, String>>,
-    /// Reason why the folder cannot be read. It may then contain an approval for any machine.
+    /// Reason why the folder cannot be read; `None` if the folder was read. An unreadable folder may contain an
+    /// approval for any machine.
     unread: Option<String>,
     /// True if installations are served only to machines with an approval (`--approved-only`).
     pub only: bool,
 }
 
 impl Approvals {
-    /// Collects the approvals of the folder, and reports the ones that cannot be used.
+    /// Collects the approvals from the folder, and reports the approvals that cannot be used.
     pub(crate) fn new(folder: &YamlFolder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
         let before = problems.len();
         folder.report_unread(problems);
@@ -47,25 +48,27 @@ impl Approvals {
         Approvals { all, unread, only }
     }
 
-    /// Returns the allocation to which the machine's approval applies, or `None` if that is `allocation`.
+    /// Returns the allocation to which the machine's approval applies, or `None` if the approval applies to
+    /// `allocation`.
     pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
-    /// Returns the machine's approval unless it is used up. `standing` is the state of the allocation to which the
-    /// approval applies. The inner error is the reason why the approval cannot be used.
+    /// Returns the machine's approval, or `None` if the approved installation has completed. `standing` is the state of
+    /// the allocation to which the approval applies. The inner error is the reason why the approval cannot be used.
     pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
         (!is_spent).then_some(approval)
     }
 
-    /// Returns the approval in force for the machine in the form that the agent receives, or `None` if the machine needs no approval.
+    /// Returns the approval that is in force for the machine, in the form that the agent receives. Returns `None` if no
+    /// approval is in force, and none is required.
     ///
     /// # Errors
-    /// Returns an error if no installation may be served to the machine: its approval cannot be used, or is required
-    /// and missing.
+    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, or is
+    /// required but missing.
     pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
         match &standing.approved {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),

@@ -46,15 +46,15 @@ pub fn validate_host(text: &str) -> Result<(), String> {
     if name_fits && port_fits { Ok(()) } else { Err(refuse()) }
 }
 
-/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments that contain them
-/// would not reach the kernel unchanged.
+/// Validates additional kernel arguments. iPXE interprets some characters and words, so arguments that contain such a
+/// character or word would not reach the kernel unchanged.
 ///
 /// # Errors
 /// Returns an error if the text contains a character or word that iPXE would interpret.
 pub fn validate_cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {
-        return Err(format!("kernel arguments {text:?}: {c:?} is not allowed: iPXE would interpret it"));
+        return Err(format!("kernel arguments {text:?}: {c:?} is not allowed: iPXE would interpret this character"));
     }
     match text.split_whitespace().find(|word| ["||", "&&"].contains(word)) {
         Some(word) => Err(format!("kernel arguments {text:?}: {word} is not allowed: it ends a command in iPXE")),

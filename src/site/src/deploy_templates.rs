@@ -13,7 +13,8 @@ pub const FOLDER: &str = "deploy-templates";
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredTemplate {
     pub path: PathBuf,
-    /// UUID of the template: from its file, or else derived from its name.
+    /// UUID of the template, as specified in its file. If the file does not specify a UUID, it is derived from the name
+    /// of the template.
     pub uuid: String,
     pub template: DeployTemplate,
 }
@@ -23,7 +24,7 @@ pub struct StoredTemplate {
 pub struct DeployTemplates(BTreeMap<String, Arc<StoredTemplate>>);
 
 impl DeployTemplates {
-    /// Collects templates. If two have the same name or UUID, the first file takes precedence.
+    /// Collects templates. If two templates have the same name or UUID, the first file takes precedence.
     pub(crate) fn new(files: Vec<(PathBuf, DeployTemplate)>, problems: &mut Vec<String>) -> DeployTemplates {
         let mut templates = DeployTemplates::default();
         for (path, template) in files {

@@ -1,11 +1,12 @@
-//! Ids and MAC addresses that more than one machine file lists. They identify none of the machines.
+//! Ids and MAC addresses that more than one machine file lists. A duplicate identifies none of the machines.
 
 use crate::operator_files::MachineSpec;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Returns the machines by id, without ids that more than one file contains. One of these files may be an unedited
-/// copy, which must not get the allocation of the original, and the server cannot determine which file is the original.
+/// Returns the machines by id. Omits machines whose id occurs in more than one file: one of these files may be an
+/// unedited copy of another. The server cannot determine which file is the original, and must not serve the original's
+/// allocation to another machine.
 pub(crate) fn remove_shared_ids(
     all: Vec<(PathBuf, MachineSpec)>,
     problems: &mut Vec<String>,

@@ -1,13 +1,14 @@
-//! Allocation that applies to a machine. Before the first installation, this is the allocation of the machine file. A
-//! reinstall keeps the installed allocation except for the image, unless the order applies the file.
+//! Allocation that applies to a machine. Before the first installation, the allocation of the machine file applies. A
+//! reinstall keeps the installed allocation except for the image. If it is ordered with `--apply-allocation`, the
+//! allocation of the machine file applies.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
-//! | any field but those below | the installed value |
+//! | any field except the fields below | the installed value |
 //! | secrets (`user_data`, `console_password`, `vpn`, `os_parameters`) that were not set | not set |
-//! | `disk_key`, if it was not set | that of the file: without the key, preserved filesystems stay locked |
-//! | secrets that were set, and `os` if it was set | must be the same in the file, otherwise the reinstall is refused |
-//! | `volumes` | those of the file: they are resources of Kubernetes, and existing ones are preserved |
+//! | `disk_key`, if it was not set | the key in the machine file: without this key, preserved filesystems stay locked |
+//! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value, otherwise the reinstall is refused |
+//! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
 
 use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
@@ -19,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use store::{InstallState, InstalledAllocation};
 
-/// Stable code of the refusal to reinstall with an installed value that is not on record.
+/// Stable error code of the refusal to reinstall because an installed value is not on record.
 pub const NOT_KEEPABLE: &str = "allocation-not-keepable";
 
 /// Maximum number of characters of a value in a message.
@@ -29,7 +30,7 @@ const VALUE_CHARS: usize = 60;
 #[derive(Debug, Clone)]
 pub struct EffectiveAllocation {
     pub allocation: AllocationSpec,
-    /// Reason why the installed allocation cannot be kept. If set, nothing may be installed.
+    /// Reason why a reinstall cannot keep the installed allocation. If set, nothing may be installed.
     pub problem: Option<String>,
 }
 
@@ -88,7 +89,7 @@ pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> E
 
 const REMEDY: &str = "restore these values in the machine file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
 
-/// Returns the reason why the reinstall is refused, or `None` if no difference prevents it.
+/// Returns the reason why the reinstall is refused, or `None` if no difference prevents the reinstall.
 fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     let refused = all.iter().filter(|one| one.effect == DifferenceEffect::Refused);
     let names: Vec<&str> = refused.map(|one| one.field.as_str()).collect();
@@ -99,9 +100,9 @@ fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
     ))
 }
 
-/// Returns all differences between the machine file and the installed allocation. Their effects apply to the open order
-/// or, without an order, to a reinstall without options. Returns an empty list if the installed allocation is not
-/// recorded.
+/// Returns all differences between the machine file and the installed allocation. The effects are those of the open
+/// reinstall order or, if no reinstall is ordered, of a reinstall without options. Returns an empty list if the
+/// installed allocation is not recorded.
 pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallState) -> Vec<AllocationDifference> {
     let Some(record) = standing.installed_allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     compare_fields(record, file, standing.kept_allocation().is_none())

@@ -1,6 +1,6 @@
 //! `DIR/image-states.yaml`: hidden and blacklisted images, as in Ganeti. A hidden image is not listed, but can be
 //! installed. A blacklisted image is not listed, and can be installed only on machines that already run it. The name of
-//! an OS definition applies to all of its variants. The file may name images that do not exist yet.
+//! an OS definition applies to all of its variants. The file may list images that do not exist yet.
 
 use crate::operator_files::{AllocationSpec, format_at, yaml_node};
 use crate::watched_file::WatchedFile;
@@ -25,7 +25,7 @@ impl ImageStates {
     /// Parses the file.
     ///
     /// # Errors
-    /// Describes the problem, with its position.
+    /// Describes the problem, with its position in the file.
     pub fn parse(text: &str) -> Result<ImageStates, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(ImageStates::default());
@@ -43,8 +43,8 @@ impl ImageStates {
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
-    /// Returns the reason why the allocation must not be installed now, if its image is blacklisted. Installations that have started
-    /// continue.
+    /// Returns the reason why the allocation must not be installed now, or `None` if its image is not blacklisted. An
+    /// installation that has started continues even if its image is blacklisted.
     pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {
@@ -52,7 +52,7 @@ impl ImageStates {
                 let bars = !order.begun && runs != order.image && self.is_blacklisted(&order.image);
                 bars.then(|| {
                     format!(
-                        "a reinstall with image {} is ordered, but the image was blacklisted since: the machine waits; cancel the order",
+                        "a reinstall with image {} is ordered, but the image has been blacklisted since then: the machine waits; cancel the order",
                         order.image
                     )
                 })

@@ -1,5 +1,4 @@
-//! Reader of the operator's directory. It builds a snapshot of all files in force, and reports the problems of all
-//! files.
+//! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
 use crate::allocation_owners::AllocationOwners;
 use crate::approvals::{self, Approval, Approvals};
@@ -37,7 +36,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
     DeployTemplate::parse_file(text).map_err(|problems| diagnostic::join_problems(&problems))
 }
 
-/// Reader of the operator's directory. It keeps the last good version of each file.
+/// Reader of the operator's directory. Keeps the last good version of each file in memory.
 pub struct SiteLoader {
     images_dir: PathBuf,
     machines: YamlFolder<MachineSpec>,
@@ -54,7 +53,8 @@ pub struct SiteLoader {
     digests: ImageDigests,
     definitions: OsDefinitions,
     state: ServerState,
-    /// True if anything outside of the files has changed since the last scan, such as the database or a digest.
+    /// True if something other than the files has changed since the last scan, such as the database or a computed
+    /// digest.
     stale: bool,
 }
 
@@ -104,13 +104,13 @@ impl SiteLoader {
         self.stale = true;
     }
 
-    /// Stores the result of a `verify`. The next scan returns a new snapshot.
+    /// Stores the result of a `verify` program. The next scan returns a new snapshot.
     pub fn store_verdict(&mut self, done: os_definitions::VerifyResult) {
         self.definitions.store_verdict(done);
         self.stale = true;
     }
 
-    /// Returns whether a `verify` is still running.
+    /// Returns whether a `verify` program is still running.
     pub fn is_waiting(&self) -> bool {
         self.definitions.is_waiting()
     }
@@ -276,7 +276,7 @@ impl SiteLoader {
 }
 
 /// Resolves the OS definition that the machine's allocation names in `os`. Returns the machine with this definition and
-/// its image, and a remark for the operator if one is necessary.
+/// the image of the definition. Also returns a remark for the operator, or `None` if no remark is necessary.
 fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
     let mut machine = machine.clone();
     let Some(allocation) = &mut machine.allocation else { return (machine, None) };
@@ -301,7 +301,7 @@ fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<B
     let Some(digest) = digest else { return Ok(None) };
     let text = match image_digest_cache::file_stamp(manifest) {
         Ok(file) if file.size > MANIFEST_BYTES => {
-            return Err(format!("it has {} bytes, and the limit is {MANIFEST_BYTES}", file.size));
+            return Err(format!("it is {} bytes long, and the limit is {MANIFEST_BYTES} bytes", file.size));
         }
         Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -331,7 +331,7 @@ fn read_standing_blocking(
     Ok(InstallState { approved, ..standing })
 }
 
-/// Indexes values by id. If two files contain the same id, the first file by name takes precedence.
+/// Indexes values by id. If two files contain the same id, the file whose name sorts first takes precedence.
 fn index_by_id<T>(
     kind: &str,
     all: Vec<(PathBuf, T)>,

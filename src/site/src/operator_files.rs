@@ -39,11 +39,12 @@ pub struct MachineSpec {
     pub id: String,
     pub name: String,
     pub macs: Vec<String>,
-    /// UUID that the machine's firmware reports, if it differs from the id.
+    /// UUID that the machine's firmware reports; `None` if this UUID is the machine's id.
     pub smbios_uuid: Option<Uuid>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
-    /// Network configuration of the ramdisk for networks without DHCP, as the value of `drophammer.network=`.
+    /// Network configuration of the ramdisk for networks without DHCP, in the form in which it is passed in
+    /// `drophammer.network=`.
     pub ramdisk_network: Option<String>,
     /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,
@@ -51,13 +52,13 @@ pub struct MachineSpec {
     pub bmc: Option<Bmc>,
     /// Traits of the machine. A trait with the name of a deploy template enables this template on the machine.
     pub traits: Vec<Spanned<String>>,
-    /// Networks of metal-stack that an allocation request may select by their `networkid`.
+    /// Networks of metal-stack that an allocation request may select by `networkid`.
     pub networks: Vec<Value>,
     pub allocation: Option<AllocationSpec>,
 }
 
-/// Desired state of a machine. Image and layout are ids that must exist in the other folders. If no layout is named,
-/// the layout whose constraints match the machine's size and the image applies.
+/// Desired state of a machine. The image and the layout are specified by ids, which must exist in `images/` and
+/// `layouts/`. If no layout is specified, the layout whose constraints match the machine's size and the image applies.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationSpec {
@@ -95,7 +96,7 @@ pub struct AllocationSpec {
     pub console_password: String,
     /// Key of encrypted filesystems with `key: server`.
     pub disk_key: Option<Spanned<SecretText>>,
-    /// Field that ordered a reinstall in earlier versions. It is rejected now.
+    /// Field that ordered a reinstall in earlier versions. A file that contains this field is rejected.
     #[serde(default)]
     reinstall: Option<Spanned<String>>,
     /// Method of erasing disks: `quick`, `secure` or `none`.
@@ -125,7 +126,7 @@ pub struct AllocationSpec {
     _firewall_rules: Option<IgnoredAny>,
     #[serde(default, rename = "vpn")]
     _vpn: Option<IgnoredAny>,
-    /// Fields that the agent or the image interprets. They are passed on unchanged.
+    /// Fields that the agent or the image interprets. The server passes them on unchanged.
     #[serde(skip)]
     pub passed_on: serde_json::Map<String, Value>,
 }
@@ -141,13 +142,13 @@ pub struct ImageSpec {
     pub name: String,
     pub description: String,
     pub at: ImageLocation,
-    /// Further URLs of the same image.
+    /// Further URLs from which the same image can be fetched.
     pub mirrors: Vec<String>,
     pub digest: Option<String>,
-    /// Registry credentials for the URL and the mirrors.
+    /// Registry credentials for the URL of the image and for its mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<FinisherChoice>,
-    /// Contents of the image's tree, read from the manifest next to the image. Not a field of the YAML file.
+    /// Files of the image, as listed in the manifest next to the image. Not a field of the YAML file.
     pub contents: Option<BootContents>,
 }
 

@@ -11,7 +11,7 @@ pub enum DefinitionState {
     /// The `verify` program is still running.
     Verifying,
     Usable(Box<SelectedDefinition>),
-    /// The definition or its parameters cannot be used for the allocation, for these reasons.
+    /// The definition or its parameters cannot be used for the allocation. Contains the reasons.
     Unusable(String),
 }
 

@@ -26,14 +26,14 @@ use std::sync::Arc;
 pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,
-    /// Remark for the operator. It does not describe a problem.
+    /// Remark for the operator that does not describe a problem.
     pub note: Option<String>,
 }
 
-/// All definitions on disk.
+/// All OS definitions in the operator's directory.
 pub struct OsDefinitions {
     path: PathBuf,
-    /// Stamps of the definitions at the last scan, by name.
+    /// Stamps of the definitions' folders at the last scan, by the name of the definition.
     stamps: BTreeMap<String, Result<FolderStamp, String>>,
     files: YamlFolder<OsParametersFile>,
     catalog: DefinitionCatalog,
@@ -87,8 +87,8 @@ impl OsDefinitions {
         changed
     }
 
-    /// Determines the site-wide parameters, and verifies them. Returns the problems of the definitions and of these
-    /// parameters.
+    /// Determines the site-wide parameters, and verifies them. Returns the problems of the definitions and of the
+    /// site-wide parameters.
     pub(crate) fn collect_problems(&mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, definition) in &self.catalog.definitions {
@@ -136,7 +136,7 @@ impl OsDefinitions {
             ),
             Some(VerifyVerdict::NotRun(why)) => {
                 let note = format!(
-                    "the verify program of {os} was not run here: {why}. The machine runs it before it writes anything"
+                    "the verify program of {os} was not run here: {why}. The machine runs the program before it writes to its disks"
                 );
                 (DefinitionState::Usable(Box::new(chosen)), Some(format_at(named, &note)))
             }
@@ -145,7 +145,7 @@ impl OsDefinitions {
     }
 }
 
-/// Returns a problem, with its position, for each parameter that the definition does not support.
+/// Returns a message, with the position of the parameter, for each parameter that the definition does not support.
 fn unknown_parameters(definition: &OsDefinition, said: &[SpannedChange]) -> impl Iterator<Item = String> {
     said.iter().filter_map(|said| Some(format_at_change(said, &definition.find_parameter(said).err()?)))
 }

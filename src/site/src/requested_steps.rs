@@ -38,7 +38,7 @@ pub(crate) struct AllocationSteps {
 pub struct RequestedArrays {
     config: RaidConfig,
     asked: RequestedTemplate,
-    /// Path of the step's arguments in its template.
+    /// Path of the step's arguments within the template.
     place: String,
 }
 
@@ -50,7 +50,7 @@ struct RequestedTemplate {
 }
 
 impl RequestedTemplate {
-    /// Formats a problem with its positions in the machine file and in the template's file.
+    /// Formats a problem of the template, with the positions in the machine file and in the template's file.
     fn format_problem(&self, problem: Diagnostic) -> String {
         let StoredTemplate { path, template, .. } = &*self.stored;
         let located = template.add_location(problem);
@@ -110,8 +110,8 @@ impl MachineArrays {
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
 
-    /// Generates the layouts for a machine with this inventory. Adds the requested layout and the problems to the state
-    /// of the machine's allocation.
+    /// Generates the layouts for a machine with this inventory. Adds the requested layout, and the problems of the
+    /// enabled templates, to the state of the machine's allocation.
     pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
@@ -191,7 +191,7 @@ pub(crate) fn merge_allocation_steps(
     }
 }
 
-/// Returns the arrays of the step that generates the layout. Adds a problem if more than one step does.
+/// Returns the arrays of the step that generates the layout. Adds a problem if more than one step generates the layout.
 fn find_arrays(
     steps: &[PlannedStep],
     asked: &[RequestedTemplate],
@@ -224,8 +224,9 @@ fn find_arrays(
     }
 }
 
-/// Returns remarks on templates whose steps are invalid, with their positions. Nothing is installed on machines with
-/// traits that enable such a template. The templates are not rejected, since another conductor may support their steps.
+/// Returns remarks on templates whose steps are invalid, with the positions of the steps. Nothing is installed on
+/// machines with traits that enable such a template. The templates are not rejected, since a conductor other than this
+/// server may support their steps.
 pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String> {
     let mut said = Vec::new();
     for stored in templates.all() {

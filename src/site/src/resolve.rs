@@ -1,5 +1,5 @@
 //! Resolution of an allocation to its image, layout and steps. Before the first installation, the machine file
-//! determines them. Afterwards, the installed system or the order determines them.
+//! determines all three. Afterwards, the installed system or the reinstall order determines them.
 
 mod differences;
 
@@ -40,14 +40,14 @@ pub struct SiteObjects {
 }
 
 impl SiteObjects {
-    /// Returns the ids of the images to show: those that are neither hidden nor blacklisted.
+    /// Returns the ids of the images that are neither hidden nor blacklisted. Only these images are shown.
     pub fn listed_images(&self) -> impl Iterator<Item = &str> {
         let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
         self.images.keys().map(String::as_str).filter(is_listed)
     }
 }
 
-/// Allocation with everything that it refers to.
+/// Allocation together with the image, layout, steps and approval that apply to it.
 #[derive(Debug, Clone)]
 pub struct ResolvedAllocation {
     pub allocation: AllocationSpec,
@@ -62,13 +62,14 @@ pub struct ResolvedAllocation {
     pub out_of_band: Vec<OutOfBandStep>,
     /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
-    /// Approval in force. The agent refuses to carry out any other plan.
+    /// Approval of the machine's plan, if one is in force. The agent refuses to carry out any other plan.
     pub approved: Option<ApprovedPlan>,
 }
 
-/// Resolves the machine's allocation. Templates that the machine's traits enable are checked even without an allocation. Returns `None` if
-/// the machine has no allocation or must wait: the digest of its image is not known yet, its OS definition is not verified yet, or its
-/// layout depends on an inventory that is not registered yet.
+/// Resolves the machine's allocation. Templates that the machine's traits enable are checked even if the machine has no
+/// allocation. Returns `None` if the machine has no allocation or must wait. A machine waits if the digest of its image
+/// is not known yet, if its OS definition is not verified yet, or if its layout depends on an inventory that is not
+/// registered yet.
 ///
 /// # Errors
 /// Returns everything that prevents the resolution, one line each, with its position in the machine file.
@@ -100,8 +101,8 @@ pub fn resolve_allocation(
     Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
 }
 
-/// Returns the reason why the allocation must not be used, even if all its references are valid. `problem` is one of
-/// the possible reasons.
+/// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be
+/// used. `problem` is one of the possible reasons.
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -129,7 +130,7 @@ fn explain_refusal(
 /// Objects that an allocation refers to.
 struct AllocationParts {
     image: ImageSpec,
-    /// Id of the layout, and the layout.
+    /// Id of the layout, and the layout itself.
     layout: (String, Value),
     /// Steps of the installation; empty if nothing will be installed.
     steps: AllocationSteps,
@@ -186,7 +187,7 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     if let Some(other) = &standing.elsewhere {
         let message = format!(
             "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
-            use `drophammer machine rename {other} {}`; otherwise give it its own allocation id",
+            use `drophammer machine rename {other} {}`; otherwise give this machine its own allocation id",
             *allocation.id, machine.id
         );
         return Some(format_at(&allocation.id, &message));
@@ -194,7 +195,8 @@ fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, stand
     None
 }
 
-/// Returns the image to install, or else the installed image. Returns `None` if the digest of the image to install is not known yet.
+/// Returns the image that the next boot installs. If nothing will be installed, returns the installed image. Returns
+/// `None` if the digest of the image is not known yet.
 fn resolve_image(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -225,9 +227,9 @@ fn resolve_image(
     }
 }
 
-/// Returns the id of the layout, and the layout. An installation that has started continues with its layout, since
-/// another layout might erase other disks. An installed machine keeps its layout, unless the order applies the layout
-/// of the machine file (`--change-promise`).
+/// Returns the layout that applies to the allocation, and the id of this layout. An installation that has started
+/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout,
+/// unless the order applies the layout of the machine file (`--change-promise`).
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -285,7 +287,7 @@ fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> Imag
     image_without_location(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
 }
 
-/// Returns an image without a location, which cannot be fetched.
+/// Returns an image without a location. The agent cannot fetch such an image.
 pub fn image_without_location(id: String) -> ImageSpec {
     ImageSpec {
         id,
@@ -300,9 +302,9 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine file names. If it names none, returns the layout with the stored id for an
-/// installed machine (databases of earlier versions store only the id), and the layout selected by size and image for
-/// any other machine.
+/// Returns the layout that the machine file specifies. If the file specifies none, returns the layout with the stored
+/// id for an installed machine (databases of earlier versions store only the id). For any other machine, returns the
+/// layout that the machine's size and image select.
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -325,12 +327,15 @@ fn find_layout<'a>(
         });
     }
     let Some(size) = &machine.size else {
-        let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: set one of the two";
+        let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: specify a filesystemlayout or a size";
         return Err(format_at(&allocation.id, message));
     };
     let chosen =
         known.set.select(size, &allocation.image).map_err(|why| format_at(&allocation.image, &why.to_string()))?;
-    known.layouts.get(&chosen.id).ok_or_else(|| format_at(&allocation.image, "the selected layout was just removed"))
+    known
+        .layouts
+        .get(&chosen.id)
+        .ok_or_else(|| format_at(&allocation.image, "the selected layout has been removed in the meantime"))
 }
 
 #[cfg(test)]

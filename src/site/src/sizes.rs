@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 pub const FOLDER: &str = "sizes";
 
-/// Size of machines, as defined in its file.
+/// Size of machines, as defined in a YAML file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[derive(schemars::JsonSchema)]
@@ -45,7 +45,7 @@ pub enum ConstraintKind {
     Storage,
 }
 
-/// Size as deserialized from its file, with the positions of its values.
+/// Size as deserialized from its YAML file, with the positions of its values.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSize {
@@ -121,11 +121,11 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
     hardware.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.size))
 }
 
-/// Returns the size of a machine: the named size, or else the only size whose constraints match the hardware. Returns
-/// `None` if no sizes are defined.
+/// Returns the size of a machine. If a size is named, returns this size; otherwise returns the only size whose
+/// constraints match the hardware. Returns `None` if no size is named, and no sizes are defined.
 ///
 /// # Errors
-/// Returns an error if no size matches, several sizes match, or the named size does not exist.
+/// Returns an error if no size matches, several sizes match, or sizes are defined, but not the named one.
 pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,
@@ -152,7 +152,7 @@ pub fn choose_size(
         _ if sizes.is_empty() => Ok(None),
         [size] => Ok(Some(size.to_owned())),
         [] => Err(format!(
-            "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of its size"
+            "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of the machine's size"
         )),
         _ => Err(format!(
             "{} sizes match this machine, which has {has}: {}. Select one with --size",

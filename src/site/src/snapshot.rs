@@ -1,4 +1,4 @@
-//! Snapshot of all files in the operator's directory that are in force.
+//! Snapshot of the versions of the operator's files that are in force.
 
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::os_definitions::DefinitionCatalog;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 pub(crate) const MANIFEST: &str = ".manifest";
 
-/// Suffixes of the files that an agent looks for next to an image.
+/// Suffixes of the files that an agent requests together with an image, such as its manifest.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// Consistent snapshot of all files in force.
@@ -17,7 +17,8 @@ const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.mi
 pub struct SiteSnapshot {
     /// Machines by id.
     pub(crate) machines: HashMap<String, MachineSpec>,
-    /// Ids of the machines whose files list a MAC, by MAC. A MAC identifies a machine only if no other file lists it.
+    /// For each MAC, the ids of the machines whose files list the MAC. A MAC identifies a machine only if no other
+    /// machine file lists the MAC.
     pub(crate) macs: HashMap<String, Vec<String>>,
     /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
@@ -32,7 +33,8 @@ pub struct SiteSnapshot {
     pub os_definitions: DefinitionCatalog,
     /// Objects that allocations can refer to.
     pub known: SiteObjects,
-    /// Problems of the directory, for the operator. Set by the publisher of the snapshot.
+    /// Problems of the operator's directory, to be shown to the operator. The server sets this field when it publishes
+    /// the snapshot.
     pub problems: Vec<String>,
 }
 
@@ -41,7 +43,8 @@ impl SiteSnapshot {
         self.machines.get(id)
     }
 
-    /// Returns the machine with this UUID as its id, or else the machine with this UUID in the other byte order.
+    /// Returns the machine whose id is this UUID. If no such machine exists, returns the machine whose id is this UUID
+    /// in the other byte order.
     pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }

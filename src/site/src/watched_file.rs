@@ -22,7 +22,8 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
         WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
     }
 
-    /// Reads the file if it has changed. Returns whether the content in force or the problem has changed.
+    /// Reads the file if it has changed on disk. Returns whether the content in force or the reported problem has
+    /// changed.
     pub(crate) fn rescan(&mut self) -> bool {
         let stamp = image_digest_cache::file_stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {

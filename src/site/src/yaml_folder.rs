@@ -1,5 +1,5 @@
-//! YAML files in one of the operator's folders. If a file is invalid, or a file or the folder is temporarily unreadable, the last good
-//! version stays in force.
+//! YAML files in one of the operator's folders. If a file is invalid, or if the file or its folder is temporarily
+//! unreadable, the last good version of the file stays in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,8 @@ pub(crate) struct ReadFault {
 }
 
 impl ReadFault {
-    /// Creates a read error. If the previous scan failed too, even for another reason, the new error keeps the time of the previous one.
+    /// Creates a read error. If the previous scan failed too, even for another reason, the new error keeps the time of
+    /// the previous error.
     fn continue_fault(before: Option<&ReadFault>, why: String) -> ReadFault {
         let since = before.map(|before| before.since.clone()).unwrap_or_else(|| {
             let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
@@ -52,11 +53,11 @@ impl std::fmt::Display for FileFault {
     }
 }
 
-/// YAML file in its newest version and in the version in force.
+/// Newest version of a YAML file, and the version in force.
 pub(crate) struct VersionedFile<T> {
     stamp: Option<FileStamp>,
     pub newest: Result<T, FileFault>,
-    /// Newest version that is valid; `None` if there was none yet.
+    /// Newest valid version of the file; `None` if no version was valid yet.
     pub in_force: Option<T>,
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct YamlFolder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
     unread: Option<ReadFault>,
-    /// True if the folder may be missing. Once files have been read from it, it must exist.
+    /// True if the folder may be missing. A folder from which files have been read must exist.
     optional: bool,
 }
 
@@ -75,7 +76,8 @@ impl<T: Clone> YamlFolder<T> {
         YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
     }
 
-    /// Creates the reader of a folder that may be missing, because directories of earlier versions lack it.
+    /// Creates the reader of a folder that may be missing, because operator directories of earlier versions do not
+    /// contain the folder.
     pub(crate) fn optional(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
         YamlFolder { optional: true, ..YamlFolder::new(path, read) }
     }
@@ -157,8 +159,8 @@ fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())
 }
 
-/// Returns whether the directory contains a machine file, valid or not. If the folder cannot be read, returns true, since it may contain
-/// one.
+/// Returns whether the directory contains a machine file, valid or not. If the folder cannot be read, returns true,
+/// since the folder may contain a machine file.
 pub fn has_machine_files(dir: &Path) -> bool {
     match list_yaml_files(&dir.join("machines")) {
         Ok(found) => !found.is_empty(),
@@ -175,7 +177,7 @@ pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
 }
 
-/// Returns whether the file is world-readable, without reading its content.
+/// Returns whether the file is world-readable. Does not read the content of the file.
 pub fn is_world_readable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|is| is.permissions().mode() & 0o004 != 0)
 }
@@ -198,12 +200,12 @@ fn is_yaml(path: &Path) -> bool {
     !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Reads a file. The outer error is a read error; the inner error means that the content cannot be valid.
+/// Reads a file. The outer error means that the file cannot be read; the inner error means that its content is invalid.
 pub(crate) fn read_text(path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = 4 << 20;
     let size = image_digest_cache::file_stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {
-        return Ok(Err(format!("the file has {size} bytes; the limit is {LIMIT}")));
+        return Ok(Err(format!("the file is {size} bytes long; the limit is {LIMIT} bytes")));
     }
     match fs::read_to_string(path) {
         Ok(text) => Ok(Ok(text)),

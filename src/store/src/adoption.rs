@@ -1,6 +1,6 @@
 //! Adoption of an installation that the server has no record of: the operator confirms that the allocation is
 //! installed. The agent then boots the installed system that the install marker on the machine's disks describes, and
-//! reports it.
+//! reports this marker.
 //!
 //! If the machine reported a marker before the adoption, its report of success is valid only if it contains the same
 //! marker. The server cannot verify the content of the marker, and shows it as unverified until a reinstall has
@@ -57,8 +57,8 @@ impl ServerState {
     }
 }
 
-/// Withdraws an adoption because the machine has reported another marker of the allocation. The new marker then waits for the operator's
-/// confirmation.
+/// Withdraws the operator's adoption of the allocation, because the machine has reported an install marker other than
+/// the adopted one. The reported marker then waits for the operator's confirmation.
 pub(crate) fn withdraw_adoption(
     transaction: &Transaction,
     machine: &str,

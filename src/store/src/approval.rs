@@ -5,7 +5,8 @@ use plan::{ApprovalSummary, approval};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Maximum size of an approval file, in bytes. It suffices for a machine with a thousand disks.
+/// Maximum size of an approval file, in bytes. The plan of a machine with a thousand disks fits into a file of this
+/// size.
 const MAX_BYTES: usize = 4 << 20;
 
 const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
@@ -43,7 +44,7 @@ impl Approval {
     }
 }
 
-/// Returns the text of an approval file.
+/// Formats the approval as the text of an approval file.
 ///
 /// # Errors
 /// Returns an error if the text would be longer than [`parse_approval`] accepts.
@@ -54,7 +55,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
     let text = format!("{HEAD}{json}\n");
     match text.len() <= MAX_BYTES {
         true => Ok(text),
-        false => Err(format!("the approval would have {} bytes; the limit is {MAX_BYTES}", text.len())),
+        false => Err(format!("the approval file would be {} bytes long; the limit is {MAX_BYTES} bytes", text.len())),
     }
 }
 
@@ -64,7 +65,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
 /// Describes why the file cannot be used.
 pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("the file has {} bytes; the limit is {MAX_BYTES}", text.len()));
+        return Err(format!("the file is {} bytes long; the limit is {MAX_BYTES} bytes", text.len()));
     }
     // Below its first line, the file is written and parsed as JSON: unlike JSON, YAML would break lines at U+2028.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();

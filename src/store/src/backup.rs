@@ -29,7 +29,8 @@ impl Drop for DirectoryLock {
     }
 }
 
-/// Locks the directory against other servers and restores. Returns `None` if the filesystem does not support locks.
+/// Locks the directory, so that no other server or restore can use it at the same time. Returns `None` if the
+/// filesystem does not support locks.
 ///
 /// # Errors
 /// Returns an error if another process holds the lock.
@@ -78,8 +79,8 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
-/// Returns an error if the backup is damaged or from another directory, or if it is older than the last state of the
-/// directory and `older` is false.
+/// Returns an error if the backup is damaged, or is a backup of another directory. Also returns an error if the backup
+/// is older than the last state of the directory, unless `older` is true.
 pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let database = dir.join(DATABASE);
@@ -114,7 +115,7 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     output::print_text(&instructions)
 }
 
-/// Returns why a backup must not replace the database with the identity `known`.
+/// Returns the reason why the backup must not replace the database that has the identity `known`, or `None` if it may.
 fn explain_contradiction(
     known: &DatabaseIdentity,
     backup: &DatabaseIdentity,
@@ -142,7 +143,8 @@ fn explain_contradiction(
     })
 }
 
-/// Marks every machine of a restored database as unconfirmed. Returns instructions for the operator.
+/// Marks every machine of a restored database as unconfirmed. Returns instructions that describe how the operator
+/// confirms the machines.
 fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Result<String> {
     let what = || format!("write {}", new.display());
     let mut connection = Connection::open(new).context(Phase::Serve, what)?;
@@ -151,7 +153,7 @@ fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Resu
     Ok(restore_review::describe_restore(&records, newest.as_deref(), dir))
 }
 
-/// Copies the database completely, syncs the copy, and returns its identity.
+/// Copies the whole database, syncs the copy, and returns the identity of the database.
 pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
     let what = || format!("copy {} to {}", database.display(), to.display());
     let part = to.with_extension("part");
@@ -190,7 +192,8 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     }
 }
 
-/// Moves the new database into place. Removes the write-ahead log of the old database first, since SQLite would apply it to the new one.
+/// Moves the new database into place. Removes the write-ahead log of the old database first, since SQLite would apply
+/// that log to the new database.
 fn replace_database(new: &Path, database: &Path) -> Result<()> {
     for ending in ["-wal", "-shm"] {
         let mut log = database.as_os_str().to_owned();

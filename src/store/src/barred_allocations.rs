@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, Transaction, params};
 
-/// Bars the machine from booting this allocation and all other allocations that are recorded for the machine. Its disks
-/// contain all or part of the system of this allocation.
+/// Bars the machine from booting this allocation, and all other allocations that are recorded for the machine, from its
+/// disks. Called when the machine's disks contain the system of this allocation, or a part of that system.
 pub(crate) fn bar_allocations(
     transaction: &Transaction,
     machine: &str,
@@ -18,8 +18,8 @@ pub(crate) fn bar_allocations(
     Ok(())
 }
 
-/// Lifts the bar for one allocation, or for all if `allocation` is `None`. The machine owns the allocation again, or
-/// was reinstalled.
+/// Lifts the bar for one allocation, or for all allocations if `allocation` is `None`. Called when the machine owns the
+/// allocation again, or has been reinstalled.
 pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)
@@ -31,7 +31,7 @@ pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> ru
     select.exists([machine, allocation])
 }
 
-/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred.
+/// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
 pub(crate) const NOTHING_OF_ITS_OWN: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";

@@ -1,4 +1,4 @@
-//! Times at which boots last contacted the server, and whether boots are active according to these times.
+//! Times at which boots last contacted the server, and the decision whether a boot is still active.
 
 use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time after its last request during which a boot is considered active. Machines send a request at least once per minute.
+/// Duration for which a boot is considered active after its last request. Machines send a request at least once per
+/// minute.
 pub const QUIET: Duration = Duration::from_secs(180);
-/// Shorter time that applies if the next boot registers from the same address. The machine has most likely restarted,
-/// so a single missed request suffices.
+/// Shorter duration that applies if the next boot registers from the address of the previous boot. In this case, the
+/// machine has most likely restarted, so a single missed request suffices.
 pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
-/// Lifetime of a boot that does not start an installation. Afterwards, the machine must boot again.
+/// Duration after which a boot that has not started an installation expires. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
 
 /// Boot of a machine.
@@ -24,25 +25,25 @@ pub struct MachineBoot {
     pub machine: String,
     pub hash: TokenHash,
     pub(crate) created: String,
-    /// True if another boot of the machine was active when this one was requested.
+    /// True if another boot of the machine was active when this boot was requested.
     pub(crate) while_active: bool,
-    /// Address from which the boot has registered; `None` if it was only requested.
+    /// Address from which the boot has registered; `None` if the boot was requested, but has not registered.
     pub address: Option<String>,
     /// True if the machine has passed the point of no return during this boot.
     pub begun: bool,
-    /// Whether the installation succeeded; `None` while the boot has not reported its end.
+    /// True if the installation succeeded; `None` while the boot has not reported the end of its installation.
     pub over: Option<bool>,
 }
 
 impl MachineBoot {
-    /// Returns a boot that was requested and has not registered yet. `hash` is the hash of its token.
+    /// Returns a boot that was requested and has not registered yet. `hash` is the hash of the boot's token.
     pub fn from_request(hash: TokenHash, boot: RequestedBoot) -> MachineBoot {
         let created = boot.created.format(&Rfc3339).unwrap_or_default();
         let RequestedBoot { machine, while_active, .. } = boot;
         MachineBoot { machine, hash, created, while_active, address: None, begun: false, over: None }
     }
 
-    /// Returns whether this boot was requested after the time `other`.
+    /// Returns whether this boot was requested after the time `other`, an RFC 3339 timestamp.
     pub fn is_newer_than(&self, other: &str) -> bool {
         let time = |text: &str| OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
         time(&self.created) > time(other)
@@ -54,8 +55,8 @@ impl MachineBoot {
         (OffsetDateTime::now_utc() - created).try_into().unwrap_or(Duration::ZERO)
     }
 
-    /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the duration depends on its
-    /// disks.
+    /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the
+    /// duration of an installation depends on the machine's disks.
     pub fn is_expired(&self) -> bool {
         !self.begun && is_older(&self.created, LASTS)
     }
@@ -65,8 +66,8 @@ impl MachineBoot {
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
-    /// Start of the server. Earlier requests are unknown, so a boot without a known request is assumed to have sent one
-    /// at this time.
+    /// Time at which the server started. Requests before this time are unknown, so a boot without a known request is
+    /// assumed to have sent its last request at this time.
     started: Instant,
     pub quiet: Duration,
     /// See [`QUIET_AT_SAME_ADDRESS`].
@@ -91,7 +92,8 @@ impl BootActivity {
         }
     }
 
-    /// Returns whether the boot has contacted this server process recently and is not over: the machine runs its ramdisk.
+    /// Returns whether the machine currently runs its ramdisk: the boot has not ended, and has contacted this server
+    /// process recently.
     pub fn has_called_recently(&self, boot: &MachineBoot) -> bool {
         let at = lock_mutex(&self.at);
         boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.elapsed() < self.quiet)
@@ -102,7 +104,8 @@ impl BootActivity {
         at.get(boot).copied().unwrap_or(self.started).elapsed()
     }
 
-    /// Returns whether the boot is not over and has contacted the server recently.
+    /// Returns whether the boot has not ended, and was active recently. If the boot has not contacted this server
+    /// process, the start of the server counts as its last contact.
     pub(crate) fn is_active(&self, boot: &MachineBoot) -> bool {
         self.is_active_within(boot, self.quiet)
     }
@@ -119,8 +122,8 @@ impl BootActivity {
     }
 }
 
-/// Returns whether the time is further in the past than the duration. A time that cannot be parsed is treated as
-/// further in the past.
+/// Returns whether the age of the timestamp `text` exceeds the duration `than`. A timestamp that cannot be parsed is
+/// treated as older.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }

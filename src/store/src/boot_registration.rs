@@ -1,5 +1,5 @@
-//! Registration of a boot. Decides whether the boot becomes the machine's current one, and what the machine boots if
-//! another boot was active at the time of the request.
+//! Registration of a boot. Decides whether the boot becomes the machine's current boot. If another boot was active when
+//! this boot was requested, also decides what the machine boots.
 
 use super::boot_activity::{BootActivity, MachineBoot};
 use super::boot_target::{BootTarget, FileAllocation};
@@ -23,23 +23,23 @@ pub struct Enrollment {
 
 /// Result of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one value for each registration")]
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each registration")]
 pub enum EnrollOutcome {
-    /// The boot is now the machine's current one. Contains the boot target if it could not be decided at the time of
-    /// the request, because another boot was active then.
+    /// The boot is now the machine's current one. Contains the boot target if the target could not be decided when the
+    /// boot was requested, because another boot was active then.
     Yes(Option<BootTarget>),
     /// The boot has registered again, from a new address. Contains the previous address.
     Moved(String),
     /// Another boot of the machine is still active. Contains its address.
     Waits(String),
-    /// The boot cannot register: after it was requested, the machine was freed or another boot registered, or there are
-    /// too many unknown machines.
+    /// The boot cannot register: the machine was freed or another boot registered after this boot was requested, or
+    /// there are too many unknown machines.
     Rejected,
 }
 
 impl ServerState {
-    /// Makes this boot the machine's current one, unless another boot is active. The caller has verified that the request comes from a
-    /// privileged process.
+    /// Makes this boot the machine's current one, unless another boot is active. The caller must have verified that the
+    /// request comes from a privileged process on the machine.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -1,5 +1,5 @@
-//! Tokens of requested boots. The server signs a token, and stores nothing until the boot registers. A request
-//! therefore costs no transaction, and requests cannot revoke the tokens of other clients.
+//! Tokens of requested boots. The server signs each token, and stores nothing until the boot registers. A boot request
+//! therefore costs no transaction, and cannot revoke the token of another client.
 
 use super::token::{self, TokenHash};
 use common::encoding::{decode_hex, encode_hex};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Time within which a requested boot must register. A ramdisk registers within a few minutes, or never.
+/// Duration within which a requested boot must register. A ramdisk registers within a few minutes, or never.
 const REGISTERS_WITHIN: Duration = Duration::from_secs(60 * 60);
 /// Length of the signed data in bytes. The data consist of the machine id, the time of the request in nanoseconds since
 /// 1970, whether another boot was active, and random bytes.
 const PAYLOAD_BYTES: usize = 16 + 8 + 1 + 16;
 const SIGNATURE_BYTES: usize = 32;
-/// Prefix of the signed data. It distinguishes them from other data that are signed with the same key.
+/// Prefix of the signed data. The prefix distinguishes boot tokens from other data that are signed with the same key.
 const PURPOSE: &[u8] = b"drophammer boot token 1";
 
 /// Boot that was requested and has not registered.
@@ -55,7 +55,8 @@ impl BootTokenKey {
         Ok(encode_hex([&payload[..], signature.as_ref()].concat()))
     }
 
-    /// Returns the requested boot of a token, if this server has issued the token within [`REGISTERS_WITHIN`].
+    /// Returns the requested boot that a token describes, or `None` if this server has not issued the token within the
+    /// last [`REGISTERS_WITHIN`].
     pub fn verify_token(&self, token: &str) -> Option<RequestedBoot> {
         let bytes = decode_hex(token).filter(|bytes| bytes.len() == PAYLOAD_BYTES + SIGNATURE_BYTES)?;
         let (payload, signature) = bytes.split_at_checked(PAYLOAD_BYTES)?;

@@ -1,9 +1,9 @@
-//! Registered boots of machines, each with the address from which it registered. A boot that was only requested has a
-//! signed token, and is not stored here.
+//! Registered boots of machines, each with the address from which it registered. A boot that was requested but has not
+//! registered is described by its signed token, and is not stored here.
 //!
 //! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered
-//! boot ends when it reports its end, after a day if it has not started an installation, or when another boot of the
-//! machine registers after this one has become silent. `boot_registration` registers boots.
+//! boot ends when it reports the end of its installation, or when it has become silent and another boot of the machine
+//! registers. If it has not started an installation, it also ends after a day. `boot_registration` registers boots.
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
@@ -11,7 +11,8 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 impl ServerState {
-    /// Returns the registered boot with this token. If there is none, returns `requested`, unless that boot is revoked.
+    /// Returns the registered boot with this token. If no boot has registered with the token, returns `requested`, or
+    /// `None` if the token of that boot is revoked.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -49,8 +50,8 @@ impl ServerState {
     }
 }
 
-/// Returns whether the token of a requested boot is revoked. That is the case if another boot, which was requested
-/// later, has registered, or if the machine was freed after the request.
+/// Returns whether the token of a requested boot is revoked. That is the case if a boot that was requested later has
+/// registered, or if the machine was freed after the request.
 pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlite::Result<bool> {
     let current = current_boot(connection, &boot.machine)?;
     let freed = freed_machines::last_freed(connection, &boot.machine)?;

@@ -1,13 +1,13 @@
-//! Confirmations after a restore. A restored database may be older than the disks of its machines. Therefore every
-//! machine is unconfirmed at first, and no order, first installation or migration is carried out on it. A machine is
-//! confirmed by the operator, or by its own report if the install marker on its disks is the one that the database has
-//! recorded.
+//! Confirmations after a restore. A restored database may describe an earlier state than the one on the machines'
+//! disks. Therefore every machine is unconfirmed at first, and no reinstall order, first installation or migration is
+//! carried out on it. A machine is confirmed by the operator, or by a report that contains the install marker that the
+//! database has recorded for the machine.
 
 use super::{ServerState, epoch, now};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Source of a confirmation.
+/// Source of a machine's confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
     Operator,
@@ -65,7 +65,8 @@ impl ServerState {
         .await
     }
 
-    /// Returns why no installation or migration may be carried out, if one of these machines needs confirmation.
+    /// Returns the reason why no installation or migration may be carried out, or `None` if none of these machines
+    /// needs confirmation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -79,8 +80,8 @@ pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusq
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
-/// Returns whether an order was placed or confirmed after the last restore. `database` is the epoch in which the order
-/// was placed.
+/// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch of the
+/// database in which the order was placed.
 pub(crate) fn is_confirmed_order(
     connection: &Connection,
     machine: &str,
@@ -97,7 +98,8 @@ fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
     select.query_row([machine], |row| row.get(0)).optional()
 }
 
-/// Returns the refusal for the first of these machines that needs confirmation, or `None` if none does.
+/// Returns the message that refuses the request because of the first machine that needs confirmation. Returns `None` if
+/// none of these machines needs confirmation.
 pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
@@ -110,11 +112,10 @@ pub(crate) fn explain_first_unconfirmed<'a>(
     Ok(None)
 }
 
-/// Returns the refusal for a machine that needs confirmation, with the remedy.
+/// Returns the message that refuses a request because the machine needs confirmation. The message contains the remedy.
 pub fn explain_confirmation(machine: &str) -> String {
     format!(
-        "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. \
-         Compare the record with the machine's disks, then `drophammer machine confirm {machine}`"
+        "machine {machine} needs confirmation: the server's database was restored from a backup, and its record of the machine may be outdated. Compare the record with the machine's disks, then run `drophammer machine confirm {machine}`"
     )
 }
 
@@ -125,8 +126,8 @@ pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: 
     transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
 }
 
-/// Transfers the confirmation of a machine to its new id. Without a confirmation of the old id, the new id is
-/// unconfirmed.
+/// Transfers the confirmation of a machine from its old id to its new id. If the old id is not confirmed, the new id is
+/// not confirmed either.
 pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)

@@ -5,9 +5,9 @@ use crate::token::TokenHash;
 use common::error::Result;
 use rusqlite::{Row, params};
 
-/// Maximum size of the stored log of a machine, in bytes: enough for the complete last installation, and the end of the
-/// previous one. Each chunk is counted as [`PART`] bytes longer than its text, so that the number of chunks is limited
-/// too.
+/// Maximum size of a machine's stored log, in bytes. The log of the last installation and the end of the previous
+/// installation's log fit into this size. Each chunk is counted as [`PART`] bytes longer than its text, so that the
+/// number of chunks is limited too.
 const KEPT: i64 = 256 << 10;
 /// Number of bytes that are added to the length of a chunk's text when the size of the log is computed.
 const PART: i64 = 128;
@@ -17,9 +17,9 @@ const PART: i64 = 128;
 pub struct LogChunk {
     /// Hash of the token of the boot that sent the chunk.
     pub boot: TokenHash,
-    /// Offset of the chunk in the log of the boot, in bytes as sent.
+    /// Offset of the chunk in the log of the boot, in bytes as sent by the machine.
     pub start: u64,
-    /// Length of the chunk, in bytes as sent.
+    /// Length of the chunk, in bytes as sent by the machine.
     pub bytes: u64,
     /// Time at which the chunk was received.
     pub time: String,
@@ -33,8 +33,8 @@ impl LogChunk {
 }
 
 impl ServerState {
-    /// Stores a chunk, and replaces a chunk with the same offset. Stores nothing for a machine without a file. If the server loses power,
-    /// the chunk may be lost.
+    /// Stores a chunk, and replaces a stored chunk that has the same offset. Stores nothing for a machine that has no
+    /// machine file. If the server loses power, the chunk may be lost.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -1,9 +1,10 @@
-//! Database file. It is opened only if it is undamaged and belongs to the directory. When a durable transaction
-//! returns, its result is in this file. If the file is removed, the server stops.
+//! SQLite file with the server's database. The file is opened only if it is undamaged and belongs to the directory.
+//! When a durable transaction returns, the result of the transaction is in this file. If the file is removed, the
+//! server stops.
 //!
 //! The write-ahead log (WAL) makes it unnecessary to sync each of the frequent events of machines. Transactions that
-//! must not be lost are synced and then moved from the log into the database file, so that a copy of the file contains
-//! all of them.
+//! must not be lost are synced and then moved from the log into the database file, so that a copy of the database file
+//! contains all of these transactions.
 
 use super::database_id::{self, DatabaseIdentity};
 use super::{lost_database, schema};
@@ -27,7 +28,7 @@ pub(crate) enum Durability {
 pub(crate) struct DatabaseFile {
     pub connection: Connection,
     path: PathBuf,
-    /// Device and inode of the file that was opened.
+    /// Device number and inode number of the file that was opened.
     file: (u64, u64),
     identity: DatabaseIdentity,
     /// Reason why the server must stop.
@@ -81,7 +82,10 @@ impl DatabaseFile {
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
-            let message = format!("{} is of an earlier version: start its server once to upgrade it", path.display());
+            let message = format!(
+                "{} was written by an earlier version: start its server once to upgrade the database",
+                path.display()
+            );
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = read_inode(path).context(Phase::Serve, what)?;
@@ -129,7 +133,8 @@ impl DatabaseFile {
         })
     }
 
-    /// Runs one transaction. If `work` returns true, counts the transaction and syncs it.
+    /// Runs one transaction. If `work` returns true, adds one to the number of durable transactions, and syncs the
+    /// transaction.
     fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
         self.check_file()?;
         let (value, transactions) = self.commit_counted(work).context(Phase::Serve, || "the database")?;
@@ -142,7 +147,7 @@ impl DatabaseFile {
         Ok(value)
     }
 
-    /// Commits a transaction. If the transaction is counted, returns the new number of durable transactions.
+    /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
     fn commit_counted<T>(
         &mut self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
@@ -179,7 +184,7 @@ impl DatabaseFile {
     pub fn check_file(&self) -> Result<()> {
         match read_inode(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            Ok(_) => Err(self.stop_server(format!("{} is not the file that was opened", self.path.display()))),
+            Ok(_) => Err(self.stop_server(format!("{} is no longer the file that was opened", self.path.display()))),
             Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
         }
     }
@@ -194,8 +199,8 @@ impl DatabaseFile {
     }
 }
 
-/// Moves the log into the database file, and syncs the file. While a backup reads the database, the log remains until
-/// the next transaction, which is equally durable.
+/// Moves the content of the write-ahead log into the database file, and syncs the file. While a backup reads the
+/// database, the synced log remains until the next transaction. The result is equally durable.
 fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
@@ -264,7 +269,8 @@ pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentit
     Ok(())
 }
 
-/// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity gets a new one.
+/// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
+/// gets a new identity.
 fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
     let file = database_id::id_path(database);
     let beside = if is_new { None } else { database_id::read_id_file(&file)? };
@@ -294,8 +300,7 @@ fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) 
         }
     };
     let message = format!(
-        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, \
-        and lose the data that they preserve. Restore the correct database with `drophammer serve restore`, which rejects a wrong one",
+        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database",
         database.display()
     );
     Err(Error::new(Phase::Serve, message))

@@ -1,5 +1,5 @@
 //! Id file next to the database. It contains the random id of the database and the number of its durable transactions.
-//! The id distinguishes the database from other ones, and the number distinguishes it from older copies.
+//! The id distinguishes the database from other databases, and the number distinguishes it from older copies of itself.
 
 use common::error::{Context, Error, Phase, Result};
 use linux::atomic_file::replace_file;
@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Id of a database, and the age of its content.
+/// Id of a database, and the number of its durable transactions, which shows how recent its content is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseIdentity {
     pub id: String,
@@ -54,7 +54,7 @@ pub(crate) fn read_id_file(path: &Path) -> Result<Option<DatabaseIdentity>> {
             Phase::Serve,
             format!(
                 "{} does not contain an id and a number: restore it from a backup of the directory, or restore the database \
-                with `drophammer serve restore`, which recreates it",
+                with `drophammer serve restore`, which recreates this file",
                 path.display()
             ),
         )),
@@ -66,7 +66,7 @@ pub(crate) fn had_transactions(database: &Path) -> bool {
     read_id_file(&id_path(database)).map_or(true, |is| is.is_some_and(|is| is.transactions > 0))
 }
 
-/// Writes an id file atomically, and replaces an existing one.
+/// Writes an id file atomically. Replaces an existing id file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
@@ -78,8 +78,8 @@ pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<
     sync_folder(path)
 }
 
-/// Overwrites the number of transactions in the id file, which must exist and belong to this database. The number lies
-/// within one sector, so that a power failure leaves either the old or the new number.
+/// Overwrites the number of transactions in the id file, which must exist and belong to this database. The digits of
+/// the number lie within one disk sector, so that a power failure leaves either the old or the new number.
 ///
 /// # Errors
 /// Returns an error if the file is missing, belongs to another database, or cannot be written.

@@ -1,9 +1,9 @@
 //! Epoch of the database, and the fencing tokens that the database issues.
 //!
 //! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a
-//! new epoch: its counter is older than that of the replaced database, so the same epoch would issue the same numbers
-//! twice. Each order, first installation and migration receives a [`FencingToken`]: the id of the epoch and the next
-//! number. Numbers that are read from disks never change the counter.
+//! new epoch. Its counter may be lower than that of the replaced database, so the same epoch could issue the same
+//! number twice. Each reinstall order, first installation and migration receives a [`FencingToken`]: the id of the
+//! epoch and the next number. Tokens in the install markers on machines' disks never change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
 use model::install_marker::FencingToken;
@@ -39,8 +39,8 @@ pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> 
     })
 }
 
-/// Starts the first epoch of a database without an epoch, and issues tokens for open orders without a token. Databases
-/// of earlier versions have neither epochs nor tokens.
+/// Starts the first epoch of a database without an epoch, and issues tokens for open reinstall orders that have none.
+/// Databases of earlier versions have neither epochs nor tokens.
 pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
     let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;

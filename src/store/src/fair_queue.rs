@@ -1,5 +1,6 @@
 //! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. A
-//! client therefore waits for at most one job of each other address, however many jobs that address has queued.
+//! client's next job therefore waits for at most one job of each other address, however many jobs the other addresses
+//! have queued.
 
 use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
@@ -28,13 +29,13 @@ struct JobQueue<T> {
 
 struct WaitingJobs<T> {
     queues: HashMap<JobOrigin, VecDeque<T>>,
-    /// Origins with jobs, in the order in which they are served.
+    /// Origins with waiting jobs, in the order in which the origins are served.
     turns: VecDeque<JobOrigin>,
     /// Job that is run after all others. Once it is set, no further job is accepted.
     last: Option<T>,
     senders: usize,
     is_closed: bool,
-    /// Origins of the jobs that were run, in their order.
+    /// Origins of the jobs that were run, in the order of the jobs.
     #[cfg(any(test, feature = "testing"))]
     taken: Vec<JobOrigin>,
 }
@@ -94,7 +95,7 @@ impl<T> JobSender<T> {
         }
     }
 
-    /// Returns the origins of the jobs that were run, in their order.
+    /// Returns the origins of the jobs that were run, in the order of the jobs.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn taken_origins(&self) -> Vec<JobOrigin> {
         lock_mutex(&self.0.waiting).taken.clone()

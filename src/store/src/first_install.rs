@@ -1,5 +1,6 @@
-//! Start of a first installation at its point of no return. The installation may start if nothing has changed since the
-//! allocation was served. Once started, it continues only with the same disks.
+//! Start of a first installation at its point of no return. The installation may start if the record of the allocation
+//! still permits a first installation, and the boot is still the machine's current boot. Once the installation has
+//! started, it continues only on the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -22,8 +23,8 @@ pub enum FirstStartOutcome {
 }
 
 impl ServerState {
-    /// Records that the boot with this token passes the point of no return of a first installation, unless the start is
-    /// refused.
+    /// Records that this boot passes the point of no return of a first installation. If the start of the installation
+    /// must be refused, records nothing, and returns the reason.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -65,7 +66,8 @@ impl ServerState {
     }
 }
 
-/// Returns the reason why the record of the allocation does not permit a first installation, or `None` if it does.
+/// Returns the reason why the record of the allocation forbids a first installation, or `None` if the record permits
+/// it.
 fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
     if standing.unconfirmed {
         return Some(confirmation::explain_confirmation(machine));
@@ -74,11 +76,11 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
         return Some(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));
     }
     if standing.succeeded {
-        return Some(format!("allocation {allocation} is installed: a reinstall must be ordered"));
+        return Some(format!("allocation {allocation} is already installed: order a reinstall to install it again"));
     }
     if standing.adopted {
         return Some(format!(
-            "allocation {allocation} is installed according to the operator (`drophammer machine adopt`)"
+            "allocation {allocation} was reported as installed by the operator (`drophammer machine adopt`)"
         ));
     }
     if let Some(other) = &standing.elsewhere {
@@ -87,8 +89,8 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
 }
 
-/// Records the failure of an installation that has started. The installation is reset if the boot reports that it has
-/// written nothing, and no earlier boot has passed the point of no return.
+/// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and
+/// no earlier boot has passed the point of no return, the installation is recorded as not started.
 pub(crate) fn record_failure(
     transaction: &Transaction,
     machine: &str,
@@ -106,19 +108,19 @@ pub(crate) fn record_failure(
     transaction.execute(update, params![machine, allocation, begun]).map(drop)
 }
 
-/// Returns the id of the image with which the allocation was served last.
+/// Returns the id of the image that was specified when the allocation was last served to the machine.
 fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }
 
-/// Describes the first disk that differs from the disk with which the installation started.
+/// Compares the machine's disks with those on which the installation started. Describes the first different disk.
 fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = begun.iter().find(|then| then.device == now.device)?;
         then.is_different_disk(now).then(|| {
             format!(
-                "the installation started on {} with {}, which is now {}: put the disk back, or give the machine a new \
+                "the installation started on {} with {}, but this device is now the disk with {}: put the original disk back, or give the machine a new \
                  allocation id",
                 now.device,
                 describe_disk(then),

@@ -1,12 +1,12 @@
-//! Machines that the operator has freed. The system of the previous tenant may still run on them.
+//! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
 use super::{ServerState, now, out_of_band};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-/// Query that matches if the system of a previous tenant may run: an allocation other than the one in the machine file
-/// is installed. Does not match if the file's allocation is installed or its installation has started, or if a boot of
-/// the machine is registered and has not ended.
+/// SQL query that returns a row if the system of a previous tenant may run: an allocation other than the one in the
+/// machine file is installed. Returns no row if the allocation in the machine file is installed, or its installation
+/// has started. Returns no row either if a boot of the machine has registered and has not ended.
 const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2

@@ -9,16 +9,16 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Time after which a file that could not be read is read again.
+/// Duration after which the server tries again to read a file that could not be read.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Result of a computation.
+/// Result of computing the digest of a file.
 pub struct DigestResult {
     file: FileStamp,
     digest: Result<String, String>,
 }
 
-/// Cache of digests, including those that are being computed.
+/// Cache of file digests. Also contains the files whose digests are being computed.
 pub struct ImageDigests {
     state: ServerState,
     /// Digests by file; `None` while a digest is being computed.
@@ -69,8 +69,8 @@ impl ImageDigests {
         Ok(cached)
     }
 
-    /// Stores a result. If the file has changed while it was read, its stamp has changed too. The result is then stored
-    /// for the old stamp, and the digest of the new content will be requested.
+    /// Stores a result. If the file has changed while it was read, its stamp has changed too. The result is then cached
+    /// in memory for the old stamp only, and the digest of the new content will be requested later.
     pub fn store_result(&mut self, done: DigestResult) {
         let unchanged = file_stamp(Path::new(&done.file.path)).is_ok_and(|now| now == done.file);
         if let (true, Ok(digest)) = (unchanged, &done.digest) {
@@ -82,7 +82,8 @@ impl ImageDigests {
         self.known.insert(done.file, Some(done.digest));
     }
 
-    /// Discards failures after a while, since their causes may have been temporary. Returns whether any were discarded.
+    /// Discards failures to read files after some time, so that these files are read again: the causes may have been
+    /// temporary. Returns whether any failures were discarded.
     pub fn discard_failures(&mut self) -> bool {
         let is_due = self.failed.take_if(|since| since.elapsed() >= TRY_AGAIN_AFTER).is_some();
         if is_due {

@@ -1,5 +1,5 @@
-//! State of an allocation on a machine: the started installation, the installed system, the open order, and the result
-//! of the last reinstall.
+//! State of an allocation on a machine: the started installation, the installed system, the open reinstall order, and
+//! the result of the last reinstall.
 
 use super::approval::Approval;
 use super::install_attempt::StartedAttempt;
@@ -19,53 +19,59 @@ use std::sync::Arc;
 /// State of an allocation on a machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InstallState {
-    /// Time at which the allocation was first recorded; empty if it is not on record.
+    /// Time at which the allocation was first recorded; empty if the allocation is not on record.
     pub created: String,
     pub succeeded: bool,
-    /// True if the operator has reported the allocation as installed, and the machine has not reported it yet.
+    /// True if the operator has reported the allocation as installed (adoption), and the machine has not reported the
+    /// installation yet.
     pub adopted: bool,
     /// Install marker that the operator was shown when the allocation was adopted.
     pub adopted_marker: Option<InstallMarker>,
-    /// True if the installation is known only from an adopted install marker. Its image, disks and volumes are not
-    /// verified then.
+    /// True if the installation is known only from an adopted install marker. The image, disks and volumes of the
+    /// installation are then not verified.
     pub is_claimed: bool,
     /// Id of the installed image; `None` in databases of earlier versions.
     pub image: Option<String>,
-    /// Installed layout, as it was served; `None` in databases of earlier versions, which store only its id.
+    /// Installed layout, as it was served to the machine; `None` in databases of earlier versions, which store only the
+    /// id of the layout.
     pub layout: Option<Value>,
-    /// Fields with which the allocation was installed; `None` if an earlier version installed it, or the operator adopted it.
+    /// Fields with which the allocation was installed; `None` if an earlier version installed the allocation, or the
+    /// operator adopted it.
     pub installed_allocation: Option<InstalledAllocation>,
-    /// Id of the layout that was served last.
+    /// Id of the layout that was last served to the machine.
     pub layout_id: Option<String>,
-    /// Layout that was served last.
+    /// Layout that was last served to the machine.
     pub handed_out: Option<ServedLayout>,
     pub marker: Option<InstallMarker>,
     pub order: Option<ReinstallOrder>,
     pub outcome: Option<ReinstallOutcome>,
     /// First installation that has passed its point of no return, and is not complete.
     pub first: Option<FirstInstall>,
-    /// Install marker of this allocation that the machine has reported, but that the server does not trust. It waits
-    /// for the operator's confirmation.
+    /// Install marker of this allocation that the machine has reported, but that the server does not trust. The marker
+    /// waits for the operator's confirmation.
     pub waits: Option<InstallMarker>,
     /// Kubernetes volumes that the last installation reported.
     pub volumes: Vec<PreparedVolume>,
-    /// Other machine id under which this allocation is installed. If set, this machine must not receive the allocation.
+    /// Id of another machine on which this allocation is installed. If set, this machine must not receive the
+    /// allocation.
     pub elsewhere: Option<String>,
     /// True if the machine must not boot this allocation from its disks, since a migration has transferred the
-    /// allocation to another machine, or overwritten it.
+    /// allocation to another machine, or has overwritten the allocation's system.
     pub barred: bool,
-    /// True if the database was restored from a backup, and the record of the machine has not been confirmed since.
+    /// True if the database was restored from a backup, and the record of the machine has not been confirmed since
+    /// then.
     pub unconfirmed: bool,
     /// Fencing token of the first installation; `None` until the allocation is served, and in databases of earlier
     /// versions.
     pub fencing: Option<FencingToken>,
-    /// Former ids of the machine.
+    /// Ids that the machine had before it was renamed.
     pub former: Vec<String>,
     /// True if the record of an installation on the machine may have been lost with an earlier database.
     pub unremembered: bool,
     /// Layout that a template generates from the machine's registered hardware, or the reason why it cannot be generated.
     pub generated: Option<Result<Layout, String>>,
-    /// Problems of templates that the machine's traits enable, and that its registered hardware does not support.
+    /// Problems of deploy templates that the machine's traits enable, but that the machine's registered hardware does
+    /// not support.
     pub unsupported: Vec<String>,
     /// Approval of the machine's next installation, or the reason why it cannot be used.
     pub approved: Option<Result<Arc<Approval>, String>>,
@@ -77,19 +83,21 @@ impl InstallState {
         self.succeeded || self.adopted
     }
 
-    /// Returns whether the next boot installs: the allocation was never installed, or a reinstall is ordered.
+    /// Returns whether the next boot installs the machine: the allocation was never installed, or a reinstall is
+    /// ordered.
     pub fn will_install(&self) -> bool {
         !self.is_installed() || self.order.is_some()
     }
 
-    /// Returns the fields that a reinstall keeps, or `None` if the fields of the machine file apply. They apply if the
-    /// allocation is not installed, if its installed fields are not recorded, or if the order requests it.
+    /// Returns the fields that a reinstall keeps, or `None` if the fields of the machine file apply. The machine file
+    /// applies if the allocation is not installed, if its installed fields are not recorded, or if the reinstall order
+    /// requests the machine file.
     pub fn kept_allocation(&self) -> Option<&InstalledAllocation> {
         let applies_file = self.order.as_ref().is_some_and(|order| order.apply_allocation);
         self.installed_allocation.as_ref().filter(|_| self.succeeded && !applies_file)
     }
 
-    /// Returns an identifier of the last completed installation; empty if there was none.
+    /// Returns an identifier of the last completed installation; empty if no installation has completed.
     pub fn last_installation(&self) -> String {
         match (&self.marker, self.succeeded) {
             (_, false) => String::new(),
@@ -98,8 +106,8 @@ impl InstallState {
         }
     }
 
-    /// Removes the order from the state of an installed machine that needs confirmation, so that the installed system
-    /// boots.
+    /// Removes the reinstall order from the state of an installed machine that needs confirmation, so that the
+    /// installed system boots.
     pub fn without_unconfirmed_order(self) -> InstallState {
         match self.unconfirmed && self.is_installed() {
             true => InstallState { order: None, ..self },
@@ -107,9 +115,9 @@ impl InstallState {
         }
     }
 
-    /// Returns the layout with which an installation has started, or `None` if none has started. The installation
-    /// continues with this layout even if the files contain another one, since it may be complete, with only its report
-    /// lost.
+    /// Returns the layout with which an installation has started, or `None` if no installation has started. The
+    /// installation continues with this layout even if the operator's files contain another one: the installation may
+    /// be complete, and only its report may have been lost.
     pub fn pinned_layout(&self) -> Option<&Value> {
         let given = self.handed_out.as_ref()?;
         let begun = match &self.order {
@@ -124,7 +132,7 @@ impl InstallState {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedLayout {
     pub layout: Value,
-    /// Id of the order for which the layout was served; empty for a first installation.
+    /// Id of the reinstall order for which the layout was served; empty for a first installation.
     pub order: String,
 }
 
@@ -132,20 +140,20 @@ pub struct ServedLayout {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstInstall {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that last passed its point of no return.
+    /// Hash of the token of the boot that was the last to pass the point of no return.
     pub by: TokenHash,
-    /// True if no earlier boot passed its point of no return.
+    /// True if no earlier boot passed the point of no return.
     pub only: bool,
-    /// True if the agent has reported a failure during that boot.
+    /// True if the agent has reported a failure during the boot that was the last to pass the point of no return.
     pub heard: bool,
-    /// Record of that boot's secret; `None` if the agent did not send a digest of the secret, and in databases of
-    /// earlier versions.
+    /// Record of the secret of the boot that was the last to pass the point of no return. `None` if the agent did not
+    /// send a digest of the secret, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<AttemptRecord>,
 }
 
 impl FirstInstall {
-    /// Returns the attempt of the boot that started last.
+    /// Returns the attempt of the boot that was the last to pass the point of no return.
     pub(crate) fn to_attempt(&self) -> StartedAttempt {
         StartedAttempt { by: self.by, record: self.record.clone() }
     }
@@ -160,13 +168,13 @@ pub struct ServedRecord {
     pub fencing: Option<FencingToken>,
 }
 
-/// Installation that is served to a machine.
+/// Installation that the server sends to a machine.
 pub struct ServedInstall<'a> {
     pub layout_id: &'a str,
     pub layout: &'a Value,
     /// Id of the image.
     pub image: &'a str,
-    /// Id of the order; empty for a first installation.
+    /// Id of the reinstall order; empty for a first installation.
     pub order: &'a str,
     /// Fields of the allocation.
     pub fields: &'a InstalledAllocation,
@@ -182,7 +190,7 @@ impl ServerState {
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
     }
 
-    /// Returns the states of several allocations, given as pairs of machine and allocation.
+    /// Returns the states of several allocations. Each allocation is specified by the ids of its machine and of itself.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

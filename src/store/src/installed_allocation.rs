@@ -1,8 +1,9 @@
-//! Record of an allocation as it was installed, so that a reinstall can keep it. Secrets are recorded as salted digests, which detect a
-//! change without revealing the value: the database and its backups contain no secrets.
+//! Record of an allocation as it was installed, so that a reinstall can keep its fields. Secrets are recorded as salted
+//! digests, which detect a change without revealing the value: the database and its backups contain no secrets.
 //!
-//! The record is stored with the layout when the allocation is served. At the point of no return, it becomes the record
-//! of the attempt. When the success of this attempt is reported, it becomes the record of the installation.
+//! The record is stored with the layout when the allocation is served. At the point of no return, this record becomes
+//! the record of the attempt. When the success of the attempt is reported, the record becomes the record of the
+//! installation.
 
 use super::ServerState;
 use super::json_columns::to_json_column;
@@ -27,7 +28,8 @@ pub struct InstalledAllocation {
     /// Values of the fields that are not secret.
     #[serde(rename = "fields")]
     pub plain: Map<String, Value>,
-    /// Random text that is part of each digest, so that equal secrets of two machines have different digests.
+    /// Random text (salt) that is included in each digest, so that equal secrets of two machines have different
+    /// digests.
     salt: String,
     /// Digests of the secrets, by the names of their fields.
     digests: BTreeMap<String, String>,
@@ -51,7 +53,8 @@ impl InstalledAllocation {
         self.digests.contains_key(name)
     }
 
-    /// Returns whether the secret had this value. `None` means that the secret was not set.
+    /// Returns whether the secret had this value when the allocation was installed. The value `None` means that the
+    /// secret was not set.
     pub fn is_same_secret(&self, name: &str, value: Option<&str>) -> bool {
         self.digests.get(name) == value.map(|value| self.digest_secret(name, value)).as_ref()
     }
@@ -73,8 +76,9 @@ impl InstalledAllocation {
 }
 
 impl ServerState {
-    /// Updates the record of the current attempt with the secrets that are being sent to its boot, since the file may have changed after the
-    /// allocation was served. `has_begun` is true if the machine has passed the point of no return during this boot.
+    /// Updates the record of the current attempt with the secrets that are being sent to the machine, since the machine
+    /// file may have changed after the allocation was served. `has_begun` is true if the machine has passed the point
+    /// of no return during this boot.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -114,7 +118,8 @@ pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation:
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Makes the record of the last attempt the record of the installation. The success of this attempt is proven.
+/// Makes the record of the last attempt the record of the installation. The caller has verified that this attempt
+/// succeeded.
 pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     let update = "UPDATE allocations SET fields = started_fields, started_fields = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)

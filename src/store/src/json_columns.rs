@@ -4,8 +4,8 @@ use rusqlite::Row;
 use rusqlite::types::Type;
 use serde::de::DeserializeOwned;
 
-/// Parses a column of JSON. A value that cannot be parsed is an error. If it were treated as missing, a different
-/// layout might be used.
+/// Parses a column that contains JSON. A value that cannot be parsed is an error. If the value were treated as missing,
+/// a layout other than the stored one might be used.
 pub fn parse_column<T: DeserializeOwned>(row: &Row, column: usize) -> rusqlite::Result<Option<T>> {
     let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let value = serde_json::from_str(&text);

@@ -7,23 +7,26 @@
 //! The crate has three layers. Each layer uses only the layers above it in this list, and no two modules use each
 //! other:
 //!
-//! * **Database.** `server_state` is the handle on the database, and contains machines and digests. `database_file` opens the file,
-//!   `database_id` distinguishes it from others, `schema` defines its tables, and `lost_database` records that the database replaced a lost
-//!   one. `epoch` issues fencing tokens, `json_columns` reads and writes columns of JSON, and `token` and `boot_token` contain tokens.
-//! * **Records.** `history` and `console_log` store events and logs of machines, `registrations` their hardware,
-//!   `machine_identities` their UUIDs and MACs, `image_digest_cache` digests. `boots` stores registered boots,
-//!   `unknown_machines` machines without a file, `freed_machines` machines that may still run the system of a previous
-//!   tenant. `install_attempt` contains the records of attempts, `installed_allocation` the fields with which an
-//!   allocation was installed, `order_records` orders for reinstalls, `migration` the states of a migration,
-//!   `migration_records` stored migrations, `barred_allocations` the allocations that a machine must no longer boot
-//!   after a migration, and `approval` approved plans. `confirmation` withholds the installations and migrations of a
-//!   restored database until its records are confirmed, and `install_state` combines all records of an allocation.
-//! * **Decisions.** `success_proof` decides whether a reported success is valid, `first_install` handles the start of a
-//!   first installation, `orders` reinstalls, `out_of_band` the steps that run through management controllers before an
-//!   installation, `migrations` migrations, and `adoption` installations that the operator reports. `next_boot` decides
-//!   which `boot_target` a machine boots, `migration_boot` how migrations affect this decision, and `boot_registration`
-//!   which boot of the machine is the current one. `machine_rename` transfers records to a new id. `backup` and
-//!   `restore_review` copy and restore the database.
+//! * **Database.** `server_state` is the handle on the database, and contains machines and digests. `database_file`
+//!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
+//!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
+//!   columns of JSON, and `token` and `boot_token` contain tokens.
+//! * **Records.** `history` stores the events of machines, `console_log` stores their logs, `registrations` stores
+//!   their hardware, and `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
+//!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
+//!   `freed_machines` determines which machines may still run the system of a previous tenant. `install_attempt`
+//!   contains the records of attempts, and `installed_allocation` contains the fields with which an allocation was
+//!   installed. `order_records` stores orders for reinstalls. `migration` defines the states of a migration, and
+//!   `migration_records` stores migrations. `barred_allocations` stores the allocations that a machine must no longer
+//!   boot after a migration. `approval` defines the files with approved plans. `confirmation` withholds the
+//!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
+//!   all records of an allocation.
+//! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
+//!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
+//!   controllers before an installation, `migrations` handles migrations, and `adoption` handles installations that the
+//!   operator reports. `next_boot` decides which `boot_target` a machine boots, and `migration_boot` determines how
+//!   migrations affect this decision. `boot_registration` decides which boot of the machine is the current one.
+//!   `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
 pub mod approval;

@@ -1,5 +1,5 @@
-//! Installations whose records may have been lost, because this database replaced a lost one. A machine is affected until this database
-//! records a completed installation on it.
+//! Installations whose records may have been lost, because this database replaced a lost database. A machine is
+//! affected until this database records a completed installation on the machine.
 
 use super::timestamp::now;
 use rusqlite::Connection;
@@ -7,7 +7,7 @@ use rusqlite::Connection;
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
 
-/// Records that this database replaces a lost one.
+/// Records that this database replaces a lost database.
 pub(crate) fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }

@@ -31,9 +31,9 @@ impl ServerState {
     }
 }
 
-/// Reads the identity from the machine's last registration. After a rename, the UUID column is empty, since the UUID
-/// that was reported under the old id is no longer expected. Databases of earlier versions contain the UUID only in the
-/// registration.
+/// Reads the identity from the machine's last registration. After the machine was renamed, the UUID column is empty,
+/// since the firmware may no longer report the UUID of the old id. Databases of earlier versions contain the UUID only
+/// in the registration.
 fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.query_row(select, [machine], |row| {

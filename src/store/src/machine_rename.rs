@@ -1,4 +1,5 @@
-//! Renaming of machines whose id changes because of a new mainboard or new firmware. All records are transferred to the new id.
+//! Renaming of machines whose id changes because of a new mainboard or new firmware. All records of the machine are
+//! transferred to its new id.
 
 use super::{ServerState, confirmation, migration_records, out_of_band};
 use common::error::Result;
@@ -32,7 +33,7 @@ impl ServerState {
                 return Ok(RenameOutcome::Refused(format!("machine {old} is not on record")));
             }
             if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
-                let message = format!("machine {new} already has an installation, of allocation {own}");
+                let message = format!("machine {new} already has an installation of its own: allocation {own}");
                 return Ok(RenameOutcome::Refused(message));
             }
             rename_rows(transaction, &old, &new)?;

@@ -1,4 +1,5 @@
-//! Migration of a machine to the hardware of another machine: the order and its states. The module performs no I/O.
+//! Migration of a machine to the hardware of another machine: the migration order and the states of the migration. The
+//! module performs no I/O.
 //!
 //! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
 //! are trusted, and `cert_seen` records which certificates the source machines have checked. `migration_records` stores migrations.
@@ -84,7 +85,7 @@ impl fmt::Display for MigrationState {
 pub struct MigrationEndpoint {
     /// Certificate in PEM.
     pub certificate: String,
-    /// `HOST:PORT` at which the target receives; empty for the source.
+    /// `HOST:PORT` at which the target accepts the data of the migration; empty for the source.
     pub address: String,
     /// Hash of the token of the boot in which the machine waits.
     pub boot: TokenHash,
@@ -93,21 +94,22 @@ pub struct MigrationEndpoint {
     pub has_secret: bool,
 }
 
-/// Copy of the source's disks that the target has started to write.
+/// Copy of the source machine's disks that the target machine has started to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedCopy {
     pub disks: Vec<RecordedDisk>,
-    /// Hash of the token of the boot that last passed its point of no return.
+    /// Hash of the token of the target's boot that was the last to pass the point of no return.
     pub by: TokenHash,
-    /// True if no earlier boot passed its point of no return.
+    /// True if no earlier boot of the target passed the point of no return.
     pub only: bool,
-    /// Digest of that boot's secret, `sha256:HEX`; `None` if the agent sent none, and in databases of earlier versions.
+    /// Digest (`sha256:HEX`) of the secret of the boot that was the last to pass the point of no return; `None` if the
+    /// agent sent no digest, and in databases of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }
 
-/// Fingerprints of the certificates that the operator approved. A machine has a new certificate after each boot, which
-/// needs a new approval.
+/// Fingerprints of the certificates that the operator approved. A machine creates a new certificate in each boot, and
+/// each certificate needs its own approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedCertificates {
     pub sender: Option<String>,
@@ -125,14 +127,14 @@ pub struct Migration {
     /// Id of the allocation.
     pub allocation: String,
     pub state: MigrationState,
-    /// Time of the order, RFC 3339 in UTC.
+    /// Time at which the migration was ordered, RFC 3339 in UTC.
     pub created: String,
     /// Fencing token of the target's installation; `None` before the migration is stored, and in databases of earlier versions.
     #[serde(default)]
     pub fencing: Option<FencingToken>,
-    /// Install marker of the source. It becomes the recorded marker again if the migration is cancelled.
+    /// Install marker of the source. If the migration is cancelled, this marker becomes the recorded marker again.
     pub marker: Option<InstallMarker>,
-    /// Disk of the target for each disk name of the layout.
+    /// Disk of the target machine for each disk name in the layout.
     pub disks: Vec<RecordedDisk>,
     pub carried: Option<MigratedMachine>,
     pub sender: Option<MigrationEndpoint>,
@@ -140,9 +142,9 @@ pub struct Migration {
     pub begun: Option<StartedCopy>,
     /// Number of boots of the target that passed the point of no return and failed.
     pub failures: u32,
-    /// Hash of the token of the last boot that failed.
+    /// Hash of the token of the target's last boot that failed.
     pub failed: Option<TokenHash>,
-    /// Hash of the token of the source's boot that reported a success, and then booted the installed system.
+    /// Hash of the token of the source's boot that reported a success. The source has then booted its installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<TokenHash>,
     /// Last problem that the source reported.
@@ -201,7 +203,7 @@ pub enum MigrationEvent {
         fingerprints: Vec<String>,
         now: CurrentBoots,
     },
-    /// The operator cancels the migration. `off`: the operator confirms that the target is switched off.
+    /// The operator cancels the migration. `off` is true if the operator confirms that the target is switched off.
     Cancelled {
         off: bool,
     },
@@ -233,12 +235,12 @@ impl Migration {
         self.state.is_open() || self.files
     }
 
-    /// Returns the role of a machine, which must be one of the two.
+    /// Returns the role of a machine in the migration. The machine must be the source or the target.
     pub fn role_of(&self, machine: &str) -> MigrationSide {
         if self.a == machine { MigrationSide::Send } else { MigrationSide::Receive }
     }
 
-    /// Returns the id of the other machine of the migration.
+    /// Returns the id of this machine's peer in the migration.
     pub fn other_machine(&self, machine: &str) -> &str {
         if self.a == machine { &self.b } else { &self.a }
     }

@@ -8,8 +8,8 @@ use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};
 
-/// Query that matches if the machine has barred allocations, and all of its installed allocations are barred. If the
-/// machine file contains an allocation, the query considers only this one.
+/// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
+/// If the machine file contains an allocation, the query considers only this allocation.
 const HELD: &str = "SELECT 1 FROM barred WHERE machine = ?1 AND NOT EXISTS (
      SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.succeeded = 1 AND (?2 IS NULL OR a.id = ?2)
          AND NOT EXISTS (SELECT 1 FROM barred b WHERE b.machine = a.machine AND b.allocation = a.id))";
@@ -39,8 +39,8 @@ impl ServerState {
     }
 }
 
-/// Returns the content of the operator's files about a machine. If the files do not reflect its migration yet, returns
-/// the content that they will have once they are updated.
+/// Returns the content of the operator's files about a machine. If the files do not reflect the machine's migration
+/// yet, returns the content that the files will have once they are updated.
 pub fn effective_files(
     connection: &Connection,
     machine: &str,

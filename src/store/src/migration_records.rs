@@ -1,4 +1,4 @@
-//! Stored migrations, one row each. `migrations` decides about their changes.
+//! Stored migrations, one database row each. The module `migrations` decides how they change.
 
 use super::ServerState;
 use super::boots::current_boot;
@@ -8,7 +8,7 @@ use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 impl ServerState {
-    /// Returns the migration that currently affects this machine, if any.
+    /// Returns the migration that currently affects this machine, or `None`.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -79,7 +79,7 @@ impl ServerState {
     }
 }
 
-/// Explains that nothing else can be ordered for a machine while it is part of this migration.
+/// Returns the message that nothing else can be ordered for the machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {
@@ -88,7 +88,8 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     }
 }
 
-/// Returns the reason why nothing can be ordered for the machine now, or `None` if it is not part of a migration.
+/// Returns the reason why nothing can be ordered for the machine now, or `None` if the machine is not part of a
+/// migration.
 pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }

@@ -1,7 +1,7 @@
 //! Orders and events of migrations, and their effects on allocations. `migration_records` stores the migrations.
 //!
-//! Each step is one durable transaction. The allocation's rows are transferred to the target machine in the transaction that records its
-//! success, and the response is sent afterwards.
+//! Each change is one durable transaction. The transaction that records the target's success also transfers the
+//! allocation's rows to the target machine. The response is sent after this transaction.
 
 pub mod install_reports;
 
@@ -61,8 +61,9 @@ impl ServerState {
         .await
     }
 
-    /// Records that the target machine passes its point of no return, unless the start is refused. Returns `None` if
-    /// the machine is not the target of a live migration. The inner error is the reason for a refusal.
+    /// Records that the target machine passes its point of no return. Returns `None` if the machine is not the target
+    /// of a live migration. If the target must not start to copy, records nothing, and returns the reason as the inner
+    /// error.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -155,8 +156,8 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
     }
 }
 
-/// Transfers all rows of the allocation to another machine, and replaces the rows that this machine has for the same
-/// allocation.
+/// Transfers all rows of the allocation to another machine, and replaces the rows that the other machine already has
+/// for this allocation.
 fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
     for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
         let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");

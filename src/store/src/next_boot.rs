@@ -1,5 +1,5 @@
-//! Decision about what a machine boots next. An installed machine is not installed again without an order, and the number of attempts is
-//! limited.
+//! Decision about what a machine boots next. An installed machine is installed again only if a reinstall is ordered,
+//! and the number of attempts is limited.
 
 use super::boot_activity::MachineBoot;
 use super::boot_target::{BootTarget, FileAllocation};
@@ -20,7 +20,7 @@ use time::format_description::well_known::Rfc3339;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootDecision {
     pub next: BootTarget,
-    /// Active boot of the machine, if any. The request does not affect it.
+    /// Active boot of the machine, or `None`. The boot request does not affect the active boot.
     pub active: Option<MachineBoot>,
 }
 
@@ -28,8 +28,9 @@ impl ServerState {
     /// Decides what the machine boots, and counts an attempt if a reinstall is ordered. The transaction is synced only
     /// if it has counted an attempt, since any client can send the request.
     ///
-    /// An installed machine whose file is missing is not treated as new: see [`BootTarget::NoFile`]. While another boot
-    /// is active, no attempt is counted: the attempt of the requested boot is counted when that boot registers.
+    /// An installed machine whose machine file is missing is not treated as a new machine: see [`BootTarget::NoFile`].
+    /// While another boot is active, no attempt is counted. The attempt of the requested boot is then counted when that
+    /// boot registers.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -56,9 +57,9 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision. A decision that has changed an order is synced. It is detected by the number
-/// of changes that the transaction has made, which then exceeds `changes`. Other decisions are not synced, since any
-/// client can cause them.
+/// Returns the durability of a decision about the next boot. A decision that has changed a reinstall order is synced.
+/// Such a decision has made changes in the transaction, so the number of changes exceeds `changes`. Other decisions are
+/// not synced, since any client can cause them.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,
@@ -86,7 +87,7 @@ pub fn choose_boot(
     }
 }
 
-/// Returns what the machine would boot, without counting an attempt or abandoning the order.
+/// Returns what the machine would boot. Neither counts an attempt nor abandons the reinstall order.
 fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
@@ -98,8 +99,8 @@ fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> r
     })
 }
 
-/// Returns whether an attempt was counted recently, and its boot has not registered yet. In that case, another request
-/// does not count as another attempt, since it may come from any client.
+/// Returns whether an attempt was counted recently, and the boot of this attempt has not registered yet. In that case,
+/// another boot request does not count as an attempt, since the request may come from any client.
 fn is_attempt_counted(order: &ReinstallOrder, quiet: Duration) -> bool {
     let handed = order.handed.as_ref().and_then(|handed| OffsetDateTime::parse(handed, &Rfc3339).ok());
     handed.is_some_and(|handed| (OffsetDateTime::now_utc() - handed).unsigned_abs() < quiet)
@@ -149,9 +150,9 @@ pub(crate) fn decide_boot(
     Ok(BootTarget::Dropped(order))
 }
 
-/// Returns what a machine without a file boots. An installed machine boots from its disk until its file is back. If its
-/// reinstall has started, its disk does not contain a complete system, so it boots the ramdisk and waits for its file.
-/// No attempt is counted.
+/// Returns what a machine that has no machine file boots. An installed machine boots from its disk until its machine
+/// file is back. If a reinstall has started, the disk does not contain a complete system, so the machine boots the
+/// ramdisk and waits for its machine file. No attempt is counted.
 fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

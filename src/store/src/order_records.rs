@@ -1,4 +1,5 @@
-//! Stored orders for reinstalls, and the results of the last reinstalls. `orders` decides how they change.
+//! Stored orders for reinstalls, and the results of the last reinstalls. The module `orders` decides how the orders and
+//! results change.
 
 use super::confirmation;
 use super::install_attempt::StartedAttempt;
@@ -33,12 +34,12 @@ pub struct ReinstallOrder {
     pub created: String,
     /// Number of attempts so far.
     pub attempts: u32,
-    /// True if an attempt has announced that it passes the point of no return, even if the response did not reach the
-    /// machine.
+    /// True if an attempt has announced that it passes the point of no return. The server's response to the
+    /// announcement may not have reached the machine.
     pub begun: bool,
     pub without_marker: bool,
-    /// True if the reinstall applies the layout of the machine file, even if this layout has another wipe policy for a
-    /// disk than the installed layout.
+    /// True if the reinstall applies the layout of the machine file, even if the wipe policy of a disk differs between
+    /// this layout and the installed layout.
     #[serde(default)]
     pub change_promise: bool,
     /// Serial numbers of disks whose data may be erased.
@@ -57,10 +58,10 @@ pub struct ReinstallOrder {
     /// True if the operator has placed or confirmed the order since the database was last restored; not shown to operators.
     #[serde(skip)]
     pub confirmed: bool,
-    /// Disks announced by the attempt that started last; not shown to operators.
+    /// Disks that the most recent attempt announced at its start; not shown to operators.
     #[serde(skip)]
     pub disks: Vec<RecordedDisk>,
-    /// Attempt that started last; `None` if no attempt has started on this server. Not shown to operators.
+    /// Most recent attempt; `None` if no attempt has started on this server. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
     /// True if the order was started and then abandoned: the machine waits for the operator.
@@ -71,7 +72,7 @@ pub struct ReinstallOrder {
     pub handed: Option<String>,
 }
 
-/// Result of the last reinstall, or of the last attempt of an open one.
+/// Result of the last reinstall, or of the last attempt of a reinstall order that is still open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReinstallOutcome {
     /// Id of the order.

@@ -1,5 +1,5 @@
-//! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot` serves and abandons
-//! them, and `order_records` stores them.
+//! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot`
+//! sends them to machines and abandons them, and `order_records` stores them.
 //!
 //! Each of these actions is one durable transaction, so a crash leaves the order either as before or as after the
 //! action. A repeated request has no further effect.
@@ -24,7 +24,7 @@ pub enum OrderOutcome {
     Placed(ReinstallOrder),
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
-    /// An older order has started, and remains open. Contains that order.
+    /// An older order has started, and remains open. The new order is not stored. Contains the older order.
     Started(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
@@ -41,12 +41,13 @@ pub enum CancelOutcome {
 
 /// Response to an attempt that requests permission to pass the point of no return.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "one value for each attempt")]
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each attempt")]
 pub enum OrderStart {
-    /// Permission. Contains true if this is the first attempt of the order that passes the point of no return.
+    /// The attempt may pass the point of no return. Contains true if this is the first attempt of the order that does
+    /// so.
     Permitted(ReinstallOrder, bool),
-    /// The attempt must not pass: its order is not the open one, the machine has booted again, or the machine is
-    /// blocked.
+    /// The attempt must not pass the point of no return: its order is no longer open, the machine has booted again, or
+    /// the machine is blocked.
     NotInForce,
 }
 

@@ -1,9 +1,9 @@
 //! Progress of the steps that run through a machine's management controller before its installation. Decides whether
 //! the installation is served to a boot.
 //!
-//! Each machine has at most one run. A run belongs to one order, or to the first installation of one allocation.
-//! Completed steps are never repeated for the same order or installation. The server records each change before it
-//! sends the request to the controller.
+//! Each machine has at most one run. A run belongs to one reinstall order, or to the first installation of one
+//! allocation. Completed steps are never repeated for the same reinstall order or first installation. The server
+//! records each change before it sends the request to the controller.
 
 use super::boot_activity::MachineBoot;
 use super::boots::current_boot;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub enum RunPhase {
     /// The step has not changed anything yet.
     Ready,
-    /// The server may have requested the change of the step.
+    /// The server may have sent the request that makes the step's change.
     Changing,
     /// The controller has accepted the change, and the server may have requested the restart that applies it.
     Restarting,
@@ -41,7 +41,7 @@ pub enum RunPhase {
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutOfBandRequest {
     pub allocation: String,
-    /// Id of the order; empty for a first installation.
+    /// Id of the reinstall order; empty for a first installation.
     pub order: String,
     /// Steps in the order in which they run.
     pub steps: Vec<OutOfBandStep>,
@@ -52,7 +52,7 @@ pub struct OutOfBandRequest {
 pub struct OutOfBandRun {
     pub machine: String,
     pub allocation: String,
-    /// Id of the order; empty for a first installation.
+    /// Id of the reinstall order; empty for a first installation.
     pub order: String,
     pub steps: Vec<OutOfBandStep>,
     /// Number of completed steps.
@@ -60,13 +60,14 @@ pub struct OutOfBandRun {
     pub phase: RunPhase,
     /// Time at which the phase began, in RFC 3339.
     pub since: String,
-    /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested later.
+    /// Time of the last restart; empty if there was none. The installation is served only to boots that were requested
+    /// after this restart.
     pub restarted: String,
     /// Number of restarts that were requested for the current step.
     pub restarts: u32,
-    /// Number of failures since the list of steps last changed.
+    /// Number of failures since the list of steps was last changed.
     pub failures: u32,
-    /// Reason of the last failure, or empty.
+    /// Reason for the last failure; empty if no step has failed.
     pub message: String,
 }
 
@@ -202,9 +203,9 @@ impl ServerState {
         self.run_job(move |connection| read_run(connection, &machine)).await
     }
 
-    /// Replaces the run, or deletes it if `new` is `None`, unless the stored run has changed in the meantime. Returns
-    /// whether the run was replaced or deleted. When the run enters [`RunPhase::Booting`], the current boot of the
-    /// machine ends.
+    /// Replaces the run with `new`, or deletes the run if `new` is `None`. Does nothing if the stored run has changed
+    /// in the meantime. Returns whether the run was replaced or deleted. When the run enters [`RunPhase::Booting`], the
+    /// current boot of the machine ends.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

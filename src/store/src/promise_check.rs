@@ -1,14 +1,14 @@
 //! Comparison of the wipe policies in an install marker with those of the layout that the machine would get. After the
-//! loss of the database, it prevents the server from mistaking a layout file that was edited after the installation for
-//! the installed layout.
+//! loss of the database, this comparison prevents the server from mistaking a layout file that was edited after the
+//! installation for the installed layout.
 
 use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout::{compute_digest, read_json};
 use serde_json::Value;
 
-/// Describes the recorded and the new wipe policies, if the layout would wipe or preserve other disks than recorded in
-/// the marker; otherwise returns `None`. Markers of earlier versions contain no wipe policies, so they never contradict
-/// a layout.
+/// Describes the recorded and the new wipe policies if they differ: the layout would wipe or preserve other disks than
+/// those in the marker. Otherwise returns `None`. Markers of earlier versions contain no wipe policies, so they never
+/// contradict a layout.
 pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some(

@@ -73,7 +73,8 @@ impl ServerState {
         })
     }
 
-    /// Returns the inventory in the machine's last registration, if this version supports it.
+    /// Returns the inventory in the machine's last registration, or `None` if this version does not support the
+    /// inventory.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -84,8 +85,8 @@ impl ServerState {
 }
 
 impl StoredRegistration {
-    /// Parses the inventory. Returns `None` if this version does not support it. Parsing may take long, and must not run on a thread that
-    /// serves requests.
+    /// Parses the inventory. Returns `None` if this version does not support the inventory. Parsing may take a long
+    /// time, and must not run on a thread that serves requests.
     pub fn parse_inventory(&self) -> Option<Inventory> {
         let register = serde_json::from_str::<RegisterRequest>(&self.document).ok()?;
         register.inventory.filter(|inventory| inventory.find_exceeded_limit().is_none())
@@ -101,8 +102,8 @@ fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result
     registered.optional()
 }
 
-/// Records that the machine has started to erase disks in this boot. From then on, its registered inventory is
-/// outdated. Removes an install marker that waits for confirmation.
+/// Records that the machine has started to erase disks in this boot, so that its registered inventory is treated as
+/// outdated. Removes the install marker that waits for the operator's confirmation.
 pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");

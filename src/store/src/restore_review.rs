@@ -14,7 +14,7 @@ pub(crate) struct RestoredRecord {
     pub machine: String,
     pub name: String,
     pub allocation: String,
-    /// State of the allocation according to the record, for the operator.
+    /// State of the allocation according to the database, as shown to the operator.
     pub record: String,
     /// Pending installation or migration, which is withheld until the machine is confirmed; empty if there is none.
     pub withheld: String,
@@ -63,7 +63,8 @@ fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>
     rows?.collect()
 }
 
-/// Returns the time of the newest entry that has a time, as RFC 3339 in UTC. Times in this form can be compared as text.
+/// Returns the time of the newest database entry that has a timestamp, as RFC 3339 in UTC. Times in this form can be
+/// compared as text.
 fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let select = "SELECT max(time) FROM (
          SELECT max(last_seen) AS time FROM machines UNION ALL SELECT max(created) FROM allocations

@@ -7,7 +7,8 @@ use common::format::{replace_hidden, truncate_bytes};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Maximum number of values in a document, including objects and lists. The largest inventory has several hundred thousand.
+/// Maximum number of values in a document, including objects and lists. The largest inventory contains several hundred
+/// thousand values.
 const MOST_VALUES: usize = 400_000;
 /// Maximum length of a text in an operator's document, in bytes.
 const OPERATOR_TEXT_BYTES: usize = 64 << 10;

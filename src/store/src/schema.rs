@@ -48,17 +48,22 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
 ";
 
-/// Columns that later versions added, by table. `allocations`: the installation (image, layout, marker, and Kubernetes
-/// volumes), the outcome of the last reinstall, the disks of a first installation that has started, the adoption by the
-/// operator with the marker that was shown, the marker that waits for confirmation, the fencing token, and the fields
-/// of the installed allocation and of the attempt that started last. `layouts`: the layout, image and fields that were
-/// served last, and for which order. `orders`: the disks of the last attempt that has started, its boot and secret
-/// digest, the operator's options, the time of an attempt that was counted and whose boot has not registered, and the
-/// fencing token. `machines`: the absence of a file, the time of the registration, whether the machine has started to
-/// erase since then, the last usable UUID that its firmware reported, and the time at which the operator freed it.
-/// `moves`: the whole record; without this column, the database is older than migrations. `identity`: the time at which
-/// this database replaced a lost one. `out_of_band`: the run; without this column, the database is older than these
-/// runs.
+/// Columns that later versions added, by table:
+///
+/// * `allocations`: the installation (image, layout, marker, and Kubernetes volumes), the outcome of the last
+///   reinstall, and the disks of a first installation that has started. Also the adoption by the operator with the
+///   marker that was shown, the marker that waits for confirmation, the fencing token, and the fields of the installed
+///   allocation and of the attempt that started last.
+/// * `layouts`: the layout, image and fields that were served last, and the order for which they were served.
+/// * `orders`: the disks, the boot and the secret digest of the last attempt that has started, and the fencing token.
+///   Also the operator's options, and the time at which an attempt was counted whose boot has not registered yet.
+/// * `machines`: whether the machine lacks a machine file, the time of the registration, and whether the machine has
+///   started to erase disks since then. Also the last usable UUID that the machine's firmware reported, and the time at
+///   which the operator freed the machine.
+/// * `moves`: the whole record. A database without this column was created by a version that did not support
+///   migrations.
+/// * `identity`: the time at which this database replaced a lost database.
+/// * `out_of_band`: the run. A database without this column was created by a version that did not support these runs.
 const LATER: [(&str, &str); 29] = [
     ("allocations", "image"),
     ("allocations", "layout"),
@@ -107,7 +112,7 @@ pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Returns whether the database has all columns, so [`upgrade_schema`] would add none.
+/// Returns whether the database has all columns, so that [`upgrade_schema`] would not add any.
 pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
     let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
     for (table, column) in LATER {

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// Number of events stored per machine. One installation creates a few hundred.
+/// Maximum number of events stored per machine. One installation creates a few hundred events.
 const EVENTS_KEPT: u32 = 5000;
-/// Number of stored events after which older events are deleted.
+/// Interval at which excess events are deleted, in newly stored events.
 const TRIM_EVERY: i64 = 64;
 
 pub(crate) enum DatabaseJob {
@@ -32,8 +32,8 @@ pub const DATABASE: &str = "drophammer.sqlite";
 /// Functions that the server provides, since the store has no access to its requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
-    /// Returns the client of the current request; `None` for jobs of the server itself. A job is added to the queue of
-    /// this client.
+    /// Returns the client that sent the current request; `None` for jobs of the server itself. A job is added to the
+    /// queue of this client.
     pub current_client: fn() -> Option<IpAddr>,
     /// Callback that receives the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
@@ -66,8 +66,8 @@ pub struct FileStamp {
 }
 
 impl ServerState {
-    /// Opens or creates the database at `path`. A boot is considered active until it has sent no request for the
-    /// duration `quiet`.
+    /// Opens or creates the database at `path`. A boot is considered active until the duration `quiet` has passed since
+    /// its last request.
     ///
     /// # Errors
     /// As [`DatabaseFile::open`].
@@ -109,8 +109,8 @@ impl ServerState {
         Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
     }
 
-    /// Sets how long a boot must be silent before another boot may register from the same address. The duration cannot
-    /// exceed the one for other addresses.
+    /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
+    /// duration for other addresses is reduced to that duration.
     pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
@@ -192,8 +192,8 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
-    /// Waits until the database has performed a trivial read and write. Ignores failures, since other calls report
-    /// them.
+    /// Waits until the database has performed a trivial read and write. Ignores failures of the database, since other
+    /// calls report them.
     pub async fn check_pulse(&self) {
         let _ = self.submit_job(DatabaseFile::check_pulse).await;
     }
@@ -256,8 +256,8 @@ impl ServerState {
         .await
     }
 
-    /// Stores an event. For a machine without a file, only the last event is stored. If the server loses power, an event may be lost,
-    /// which is harmless.
+    /// Stores an event. For a machine that has no machine file, only the latest event is kept. If the server loses
+    /// power, an event may be lost, which is harmless.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

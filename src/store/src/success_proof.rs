@@ -1,19 +1,19 @@
-//! Proof of a reported success. A success is valid only if this server has recorded the start of the attempt, and the
-//! reported install marker was written by this attempt.
+//! Proof of a reported success. A reported success is valid only if this server has recorded the start of the attempt,
+//! and the attempt has written the reported install marker.
 //!
 //! | the report names | state of the allocation | result |
 //! |---|---|---|
-//! | the open order | its attempt has started on this server | recorded if the marker is of that attempt |
+//! | the open order | an attempt of the order has started on this server | recorded if the marker is of that attempt |
 //! | the open order | no attempt has started on this server | refused |
-//! | the order that was completed last, with the recorded marker | | a repetition: acknowledged, nothing is recorded |
-//! | any other order | | refused |
+//! | the order that was completed last, with the recorded marker | any | a repetition: acknowledged, nothing is recorded |
+//! | any other order | any | refused |
 //! | no order | installed | an accidental boot over PXE: acknowledged, nothing is recorded |
-//! | no order | adopted by the operator | recorded, if the marker is the one that the operator was shown |
+//! | no order | adopted by the operator | recorded if the marker is the one that the operator was shown |
 //! | no order | the first installation has started on this server | recorded if the marker is of that attempt |
-//! | no order | anything else | refused |
+//! | no order | any other state | refused |
 //!
 //! A machine that needs confirmation after a restore boots its installed system. A report of success that would
-//! otherwise be refused is acknowledged, and its marker is stored as unverified.
+//! otherwise be refused is acknowledged, and the reported marker is stored as unverified.
 
 use super::TokenHash;
 use super::install_attempt::StartedAttempt;
@@ -25,13 +25,13 @@ use model::install_marker::attempt::MarkerMismatch;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use std::fmt;
 
-/// Maximum length of an id in a refusal, in bytes.
+/// Maximum length of an id in a refusal message, in bytes.
 const ID_BYTES: usize = 128;
 
-/// Effect of a report of success on the server's record.
+/// Effect of a report of success on the server's record of the allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SuccessEffect {
-    /// The order is completed.
+    /// The reinstall order is completed.
     Order(Box<ReinstallOrder>),
     /// The first installation is completed.
     Installation,
@@ -44,17 +44,17 @@ pub(crate) enum SuccessEffect {
 /// Reason why a reported success is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnprovenReason {
-    /// The order with this id is not open.
+    /// The reinstall order with this id is not open.
     OrderNotOpen(String),
     /// No attempt has passed the point of no return on this server.
     NotBegun,
     /// The boot that started the attempt sent no digest of the attempt's secret, and another boot reports the success.
     OtherBoot,
-    /// The report contains no marker, or the marker of another allocation or order.
+    /// The report contains no install marker, or the marker of another allocation or reinstall order.
     OtherMarker,
-    /// The marker was written by another attempt.
+    /// Another attempt has written the reported install marker.
     Mismatch(MarkerMismatch),
-    /// The marker is not the one that the operator adopted.
+    /// The reported install marker is not the one that the operator adopted.
     NotAdopted,
 }
 
@@ -70,17 +70,18 @@ impl UnprovenReason {
         }
     }
 
-    /// Returns the refusal with a remedy for the operator. The machine shows it on its console.
+    /// Returns the message that refuses the report, with a remedy for the operator. The machine shows the message on
+    /// its console.
     pub fn explain(&self, machine: &str, allocation: &str) -> String {
         let remedy = match self {
             UnprovenReason::NotAdopted => format!(
-                "compare the markers with `drophammer machine adopt --waiting`; then run `drophammer machine adopt {machine}`, or erase the disk"
+                "run `drophammer machine adopt --waiting` to compare the markers; then run `drophammer machine adopt {machine}`, or erase the disk"
             ),
             UnprovenReason::OrderNotOpen(_) => format!(
                 "to carry out the current order, boot the machine over PXE; `drophammer machine list` shows the order of {machine}"
             ),
             _ => format!(
-                "to carry out the order, boot the machine over PXE; if its system was replaced or restored by hand, boot it from its disk, and \
+                "to carry out the order, boot the machine over PXE; if the machine's system was replaced or restored by hand, boot the machine from its disk, and \
                 cancel the order with `drophammer machine reinstall {machine} --cancel`"
             ),
         };
@@ -94,7 +95,7 @@ impl fmt::Display for UnprovenReason {
             UnprovenReason::OrderNotOpen(order) => write!(f, "order {order} is not open"),
             UnprovenReason::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
             UnprovenReason::OtherBoot => {
-                f.write_str("the attempt was started by another boot, whose agent sent no digest")
+                f.write_str("another boot started the attempt, and its agent sent no digest of the attempt's secret")
             }
             UnprovenReason::OtherMarker => {
                 f.write_str("the report contains no install marker of this allocation and order")
@@ -107,7 +108,7 @@ impl fmt::Display for UnprovenReason {
     }
 }
 
-/// Evaluates a report of success by the boot with this token. Returns its effect.
+/// Evaluates a report of success that was sent by the boot with this token. Returns the effect of the report.
 ///
 /// # Errors
 /// Returns an error if the success is not proven.
@@ -148,7 +149,7 @@ fn evaluate_first_success(
     }
 }
 
-/// Checks that the reported marker was written by the attempt.
+/// Checks that the attempt has written the reported install marker.
 fn check_marker(
     attempt: &StartedAttempt,
     disks: &[RecordedDisk],
@@ -164,8 +165,8 @@ fn check_marker(
     marker.check_attempt(record, disks).map_err(UnprovenReason::Mismatch)
 }
 
-/// Returns whether this success of the order is already recorded. The machine repeats a report if it did not receive
-/// the response.
+/// Returns whether the reported success of the reinstall order is already recorded. The machine repeats its report if
+/// it did not receive the server's response.
 fn is_repeated_success(standing: &InstallState, order: &str, report: &InstallReport) -> bool {
     let is_last = standing.outcome.as_ref().is_some_and(|outcome| outcome.success && outcome.order == order);
     is_last && standing.marker == report.marker

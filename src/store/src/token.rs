@@ -1,4 +1,5 @@
-//! Tokens. A machine's token is valid for one boot, and only its hash is stored. The operator's tokens are in files.
+//! Tokens. A machine's token is valid for one boot, and the server stores only the hash of this token. The operator's
+//! tokens are in files.
 
 use common::encoding::encode_hex;
 use common::error::{Context, Error, Phase, Result};

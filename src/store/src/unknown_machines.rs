@@ -1,5 +1,5 @@
-//! Machines without a file. Any client that sends a request with a new UUID creates one. Their number is limited, and
-//! each is deleted a day after its last request.
+//! Machines that have no machine file. Any client that sends a request with a new UUID creates the record of such a
+//! machine. The number of these records is limited, and each record is deleted a day after the machine's last request.
 
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
@@ -8,18 +8,19 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-/// Maximum number of unknown machines. Operators rarely rack more machines before they write the machine files.
+/// Maximum number of unknown machines. Operators rarely install more machines in their racks before they write the
+/// machine files.
 const MOST: u32 = 256;
-/// Time after its last request after which an unknown machine is deleted.
+/// Duration after which the record of an unknown machine is deleted if the machine has sent no further request.
 const KEPT: Duration = Duration::hours(24);
 
-/// SQL condition for unknown machines. A machine with an allocation in the database is not unknown, even if its file
-/// was removed.
+/// SQL condition for unknown machines. A machine with an allocation in the database is not unknown, even if its machine
+/// file was removed.
 const ALL: &str =
     "stranger IS NOT NULL AND id NOT IN (SELECT machine FROM allocations UNION SELECT machine FROM barred)";
 
-/// Records an unknown machine. Deletes outdated ones and, if the limit is reached, inactive ones. Returns false if the
-/// limit is reached and all are active.
+/// Records an unknown machine. Deletes the records of outdated unknown machines and, if the limit is reached, of
+/// inactive ones. Returns false if the limit is reached and all unknown machines are active.
 pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !make_room(transaction, heard)? {
@@ -33,7 +34,7 @@ pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &Bo
     Ok(true)
 }
 
-/// Records that the machine has a file.
+/// Records that the machine has a machine file.
 pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }

@@ -59,7 +59,8 @@ pub(crate) async fn post_report(
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }
 
-/// Refuses a report of a success that is not proven, so that the machine does not boot its disks. Warns the operator.
+/// Refuses a report of success if the success is not proven, so that the machine does not boot from its disks. Warns
+/// the operator.
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
@@ -67,8 +68,8 @@ fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &U
     ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
 }
 
-/// Responds to a report about an allocation that the machine never had, or of a boot that never registered. The report is logged as one
-/// line, and not stored.
+/// Responds to a report about an allocation that the machine never had, or from a boot that has not registered. The
+/// report is logged as one line, and not stored.
 fn ignore_foreign_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -79,7 +80,7 @@ fn ignore_foreign_report(
     let end = if report.success { "success" } else { "failure" };
     let why = match has_registered {
         true => format!("this machine never had allocation {allocation:?}"),
-        false => "the sending boot has not registered".to_owned(),
+        false => "the boot that sent the report has not registered".to_owned(),
     };
     app.alarms.log_note(format!(
         "{who}  reports {end}; ignored: {why}: {}",
@@ -94,7 +95,7 @@ fn ignore_foreign_report(
     }
 }
 
-/// Describes the effect of a report on the order.
+/// Describes the effect of a report on the reinstall order.
 fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<String> {
     let order = reported.order.as_ref()?;
     let (image, attempt) = (&order.image, order.attempts);
@@ -105,6 +106,6 @@ fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<S
     } else if order.given_up {
         format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
     } else {
-        format!("abandoned: no disk was changed, the machine boots its old system; image {image} was not installed")
+        format!("abandoned: no disk was changed, so the machine boots its old system; image {image} was not installed")
     })
 }

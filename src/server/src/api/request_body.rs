@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use std::time::Duration;
 use store::sanitize::{DocumentAuthor, sanitize_json};
 
-/// Time limit for a body. A machine that takes longer is assumed to be gone.
+/// Time limit for receiving a request body. A machine that takes longer is assumed to have been switched off.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum size of an event or another short document, in bytes.
@@ -41,8 +41,9 @@ fn parse_document<T: DeserializeOwned>(json: &[u8], author: DocumentAuthor) -> R
     serde_json::from_slice(&json).map_err(wrong)
 }
 
-/// Reads a body unchanged, within the quotas. Its memory is accounted to the client until the response is sent. The number of large bodies
-/// that are handled at the same time is limited, since parsing takes many times their size.
+/// Reads a request body unchanged, within the quotas. The memory of the body counts towards the client's quota until
+/// the response is sent. The number of large bodies that are handled at the same time is limited, since parsing a body
+/// takes many times its size in memory.
 pub(crate) async fn read_body(
     app: &AppState,
     peer: ClientAddress,

@@ -1,5 +1,5 @@
 //! Secrets of an allocation. A secret is sent only to the boot that installs the allocation, and only when that boot
-//! needs it.
+//! needs the secret.
 
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;
@@ -55,7 +55,7 @@ pub(crate) async fn release_secrets(
 /// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if it may.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
-        _ if boot.over.is_some() => Some("this boot has reported its end"),
+        _ if boot.over.is_some() => Some("this boot has already reported the end of its installation"),
         (SecretPurpose::System, false) => Some("the installation has not passed its point of no return"),
         (SecretPurpose::DiskKey | SecretPurpose::Image, true) => {
             Some("the installation has passed its point of no return")
@@ -64,8 +64,8 @@ fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static
     }
 }
 
-/// Returns the secret fields that the machine can still request: all of them before the point of no return, and after it only those for
-/// the installed system.
+/// Returns the secret fields that the machine can still request. Before the point of no return, the machine can request
+/// all secret fields. After the point of no return, it can request only the secrets of the installed system.
 pub(crate) fn requestable_fields(assigned: &ResolvedAllocation, has_not_begun: bool) -> Vec<SecretField> {
     let can_request = |field: &SecretField| has_not_begun || field.purpose() == SecretPurpose::System;
     let fields = if assigned.installs { secret_fields(assigned) } else { Vec::new() };

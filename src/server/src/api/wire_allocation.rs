@@ -16,8 +16,8 @@ use site::resolve::{ResolvedAllocation, resolve_allocation};
 use site::snapshot::SiteSnapshot;
 use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
-/// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. The reason was logged
-/// when the directory was read.
+/// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. In
+/// the latter case, the reason was logged when the directory was read.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -113,8 +113,8 @@ fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
     }
 }
 
-/// Converts a volume that the last installation reported. Its disks are not included, because the install marker on the machine records
-/// them.
+/// Converts a volume that the last installation reported. The disks of the volume are not included, because the install
+/// marker on the machine records them.
 fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
     let PreparedVolume { name, uid, path, .. } = volume.clone();
     RecordedVolume { name, uid, path, ..RecordedVolume::default() }

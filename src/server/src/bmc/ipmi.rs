@@ -1,5 +1,5 @@
-//! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read, and never as an
-//! argument.
+//! IPMI 2.0 over the network with `ipmitool`. The password is passed in the environment, which other users cannot read.
+//! It is never passed as a command line argument.
 
 mod boot_flags;
 
@@ -34,8 +34,8 @@ struct IpmiController<'a> {
     options: RefCell<Vec<[&'static str; 2]>>,
 }
 
-/// Performs the action, and reads the result back. Returns a warning if the controller reports the UUID of another machine, or the result
-/// cannot be read completely.
+/// Performs the action, and reads the resulting state from the controller. Returns a warning if the controller reports
+/// the UUID of another machine, or if a part of the resulting state cannot be read.
 pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
@@ -84,13 +84,13 @@ impl IpmiController<'_> {
         command.env("IPMI_PASSWORD", password.reveal()).deadline(ANSWER).run().map(|output| output.stdout)
     }
 
-    /// Returns `on` or `off`.
+    /// Returns the power state: `on` or `off`.
     fn read_power(&self) -> Result<String> {
         let output = self.run(&["chassis", "power", "status"])?;
         Ok(output.trim_end().rsplit(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// Switches the machine to the state `on` or `off`, if it is not in this state.
+    /// Switches the machine to the power state `on` or `off`, unless it is in this state already.
     fn reach_state(&self, state: &str) -> Result<()> {
         match self.read_power()? == state {
             true => Ok(()),
@@ -98,7 +98,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
+    /// the machine reaches the state anyway.
     fn await_state(&self, state: &str, requested: Result<String>) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let actual = read_until(reads, || self.read_power(), |actual| actual == state)?;
@@ -112,8 +113,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is off. If the controller
-    /// cannot cycle it, it is switched off and on.
+    /// Restarts the machine, or switches it on if it is off, since most controllers refuse to cycle a machine that is
+    /// off. If the controller cannot cycle the machine, the machine is switched off and on.
     fn cycle_power(&self) -> Result<()> {
         if self.read_power()? == "off" {
             return self.reach_state("on");
@@ -133,8 +134,7 @@ impl IpmiController<'_> {
         let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
         (!is_same_guid(reported, wanted)).then(|| {
             format!(
-                "management controller {} reports the GUID {reported}, but the request was for machine {wanted}: check its address, unless \
-                 this controller's GUID always differs from the UUID of the firmware, as with many models",
+                "management controller {} reports the GUID {reported}, but the request was for machine {wanted}: check the controller's address. The address may be correct: on many models, the controller's GUID always differs from the UUID of the firmware",
                 self.host
             )
         })
@@ -147,14 +147,14 @@ fn contains_any(error: &CommandError, texts: &[&str]) -> bool {
     texts.iter().any(|text| message.contains(text))
 }
 
-/// Returns the GUID in the output of `ipmitool mc guid`; `None` if it is missing or a placeholder.
+/// Returns the GUID in the output of `ipmitool mc guid`; `None` if the GUID is missing or a placeholder.
 fn reported_guid(text: &str) -> Option<Uuid> {
     let line = text.lines().find(|line| line.trim_start().starts_with("System GUID"))?;
     parse_usable_uuid(line.split_once(':')?.1)
 }
 
-/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use: RFC 4122, SMBIOS, and the reversed
-/// order of either (IPMI 2.0, 20.8).
+/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use. These are the
+/// orders of RFC 4122 and SMBIOS, and both orders reversed (IPMI 2.0, 20.8).
 fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     let mut bytes = *reported.as_bytes();
     bytes.reverse();

@@ -23,8 +23,8 @@ pub(crate) struct RedfishMachine<'a> {
     path: String,
 }
 
-/// Performs the action, and reads the result back. Returns a warning if the result differs from the request in a
-/// harmless way.
+/// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
+/// differs from the requested state in a harmless way.
 pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
     let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
     match action {
@@ -54,8 +54,8 @@ impl<'a> RedfishMachine<'a> {
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system. If the service has one system, it must not report the UUID of another
-    /// machine. If the service has several systems, exactly one must report the machine's UUID.
+    /// Finds the path of the machine's system. If the service has only one system, that system must not report the UUID
+    /// of another machine. If the service has several systems, exactly one system must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let systems = self.fetch("/redfish/v1/Systems")?.document;
         let members = systems["Members"].as_array().into_iter().flatten();
@@ -90,7 +90,7 @@ impl RedfishClient<'_> {
         )))
     }
 
-    /// Returns the UUID of a system; `None` if it is missing or a placeholder.
+    /// Returns the UUID of a system; `None` if the UUID is missing or a placeholder.
     fn read_uuid(&self, path: &str) -> Result<Option<Uuid>> {
         Ok(self.fetch(path)?.document["UUID"].as_str().and_then(parse_usable_uuid))
     }
@@ -100,8 +100,7 @@ impl RedfishClient<'_> {
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
-                "management controller {} belongs to machine {uuid}, not to {wanted}: nothing was switched. Correct its address; \
-                 if the address is right, append the path of the system: {}{path}",
+                "management controller {} belongs to machine {uuid}, not to {wanted}: nothing was switched. Correct the controller's address; if the address is right, append the path of the system: {}{path}",
                 self.url, self.url
             ))),
             _ => Ok(()),
@@ -109,7 +108,7 @@ impl RedfishClient<'_> {
     }
 }
 
-/// Returns the path of the settings resource, which contains the pending values of this resource.
+/// Returns the path of the settings resource that contains the pending values of `resource`.
 fn find_settings(resource: &Value) -> Option<&str> {
     resource["@Redfish.Settings"]["SettingsObject"]["@odata.id"].as_str()
 }

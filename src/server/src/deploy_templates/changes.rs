@@ -16,7 +16,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Timeout for a change to come into force. A scan of the directory takes less time, even if the directory is large.
+/// Maximum time until a change takes effect. A scan of the directory takes less time, even if the directory is large.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Fields of a template that requests can set.
 const FIELDS: [&str; 5] = ["uuid", "name", "steps", "extra", "description"];
@@ -130,7 +130,8 @@ fn reject_taken(templates: &DeployTemplates, template: &DeployTemplate, own: Opt
     }
 }
 
-/// Orders steps as Ironic does: unchanged steps first, in their old order, then new ones by interface and name.
+/// Sorts the steps as Ironic does: unchanged steps come first, in their old order, followed by the new steps, sorted by
+/// interface and name.
 fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
     let (mut kept, mut more) = (Vec::new(), Vec::new());
     kept.extend(old.iter().filter(|step| new.contains(step)).cloned());

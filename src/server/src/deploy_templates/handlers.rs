@@ -1,5 +1,5 @@
-//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. They dispatch on version, method and path; the
-//! order of these checks determines the error response.
+//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. Both handlers dispatch on
+//! version, method and path. The order of these checks determines the error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use site::deploy_templates::StoredTemplate;
 use std::sync::Arc;
 
-/// Maximum size of a template, in bytes. A template may contain a layout, and a large layout has some ten thousand
-/// bytes.
+/// Maximum size of a template, in bytes. A template may contain a layout, and a large layout has a size of a few tens
+/// of kilobytes.
 const TEMPLATE_BYTES: usize = 1 << 20;
 /// Header in which OpenStack clients send a token.
 const TOKEN: &str = "x-auth-token";
@@ -30,7 +30,7 @@ const TOKEN: &str = "x-auth-token";
 /// Request without its body. The handler reads the body after it has checked the token.
 pub(crate) struct TemplateRequest {
     method: Method,
-    /// Segments of the path below the collection: at most a template and one of its fields.
+    /// Segments of the path below the collection: at most a template and one field of the template.
     path: Vec<String>,
     query: Vec<(String, String)>,
     headers: HeaderMap,
@@ -120,7 +120,8 @@ fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
     }
 }
 
-/// Checks the operator's token, in the header that this program sends or in the one that OpenStack clients send.
+/// Checks the operator's token. The token is in the header that this program sends, or in the header that OpenStack
+/// clients send.
 fn check_token(app: &AppState, headers: &HeaderMap) -> TemplateResult<()> {
     let as_bearer = headers.get(TOKEN).and_then(|token| token.to_str().ok()).and_then(|token| {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
@@ -194,7 +195,7 @@ fn show_template(
     Ok(Json(render_template(stored, &asked.base, form, only.as_deref())).into_response())
 }
 
-/// Parses the body. An empty body is an empty object.
+/// Parses the body. An empty body is treated as an empty object.
 async fn parse_body(app: &AppState, peer: ClientAddress, body: Body) -> TemplateResult<Value> {
     let bytes = read_body(app, peer, body, TEMPLATE_BYTES).await?;
     match bytes.is_empty() {

@@ -19,7 +19,7 @@ pub(crate) struct IronicRefusal {
 enum RefusalForm {
     /// Error of the request's handler.
     Call,
-    /// Error of the router: the route does not exist, or does not exist in the requested version.
+    /// Error of the router: the route does not exist, or does not exist in the requested API version.
     Router,
 }
 

@@ -1,4 +1,5 @@
-//! JSON patches (RFC 6902) in the subset that Ironic accepts: `add`, `replace` and `remove`, on some fields only.
+//! JSON patches (RFC 6902) in the subset that Ironic accepts: the operations `add`, `replace` and `remove`, on some
+//! fields only.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use serde_json::Value;
@@ -26,7 +27,7 @@ enum PatchKind {
 /// Parses a patch.
 ///
 /// # Errors
-/// Returns an error if the document is not a patch, or changes a field that cannot be changed.
+/// Returns an error if the document is not a patch, or changes a field that must not be changed.
 pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation>> {
     let lines = document.as_array().ok_or_else(|| IronicRefusal::bad_request("a patch must be a list"))?;
     let changes: Vec<PatchOperation> = lines.iter().map(parse_operation).collect::<TemplateResult<_>>()?;

@@ -7,7 +7,7 @@ use site::deploy_templates::{DeployTemplates, StoredTemplate};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Maximum length of a page, as in Ironic.
+/// Maximum number of templates on a page, as in Ironic.
 const MOST: usize = 1000;
 const TRUE: [&str; 6] = ["1", "t", "true", "on", "y", "yes"];
 const FALSE: [&str; 6] = ["0", "f", "false", "off", "n", "no"];

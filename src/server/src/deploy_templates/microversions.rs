@@ -16,7 +16,7 @@ const HEADER: &str = "x-openstack-ironic-api-version";
 const OF_ALL_SERVICES: &str = "openstack-api-version";
 const SERVICE: &str = "baremetal";
 
-/// Returns the minor version that a request specifies, or the lowest one if it specifies none.
+/// Returns the minor version that a request specifies, or the lowest minor version if the request specifies none.
 pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let of_service = |all: &str| {
@@ -40,7 +40,8 @@ pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     }
 }
 
-/// Adds the supported versions to a response. Clients read them even from a response that refuses their version.
+/// Adds the supported versions to a response. Clients read these headers even from a response that refuses their
+/// version.
 pub(crate) fn add_version_headers(response: &mut Response, minor: Option<u32>) {
     let headers = response.headers_mut();
     headers.insert("x-openstack-ironic-api-minimum-version", HeaderValue::from_static(LOWEST));

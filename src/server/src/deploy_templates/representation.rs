@@ -9,8 +9,8 @@ use site::deploy_templates::StoredTemplate;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TemplateForm {
     Ironic,
-    /// Format of the Ironic specification that proposed deploy templates: without links and times, and with complete
-    /// templates in lists.
+    /// Format of the Ironic specification that proposed deploy templates: without links and timestamps, and with
+    /// complete templates in lists.
     Proposed,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
     Ok(fields)
 }
 
-/// Returns the template, or only the given fields of it. Links are included in either case.
+/// Returns the template. If fields are specified, returns only these fields. Links are included in either case.
 pub(crate) fn render_template(
     stored: &StoredTemplate,
     base: &str,
@@ -94,8 +94,8 @@ pub(crate) fn render_template(
     Value::Object(whole)
 }
 
-/// Returns the schema of a template in a response. A response contains only some of the fields if the request selects
-/// them.
+/// Returns the schema of a template in a response. If the request selects fields, the response contains only these
+/// fields.
 pub(crate) fn template_schema(_: &mut SchemaGenerators) -> Value {
     let (text, time) = (json!({"type": "string"}), json!({"type": ["string", "null"]}));
     let (objects, object) = (json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}));
@@ -132,7 +132,7 @@ fn mask_step(step: &Value) -> Value {
     step
 }
 
-/// Replaces the secrets of a template by `******`. They are never returned, not even to the operator.
+/// Replaces the secrets of a template by `******`. Secrets are never returned, not even to the operator.
 fn mask_secrets(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {

@@ -1,4 +1,4 @@
-//! Files of templates: written atomically, one at a time.
+//! Files of templates. The files are written atomically, and one at a time.
 
 use crate::metal_api::edited_files::atomic_file::{sync_folder, write_temporary};
 use model::deploy_steps::template::DeployTemplate;
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Maximum length of a template's name in its file name, in bytes. File names have at most 255 bytes.
+/// Maximum length of that part of a file name that contains the template's name, in bytes. File names are limited to
+/// 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// Folder of templates, and the lock for changing files.

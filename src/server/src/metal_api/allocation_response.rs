@@ -1,5 +1,6 @@
-//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. A machine file may contain networks,
-//! servers and firewall rules without fields that metal-api's clients require: these fields are inserted, with empty values.
+//! Allocations in metal-api's format (`v1.MachineAllocation`), with the fields that drophammer adds. Networks, servers
+//! and firewall rules in a machine file may lack fields that metal-api's clients require. These fields are inserted
+//! with empty values.
 
 use super::images::EXPIRY;
 use super::layouts::fill_partition_types;
@@ -63,7 +64,8 @@ fn add_texts(schema: &mut Value, names: &[&str]) {
     }
 }
 
-/// Returns the objects in a list of a machine file, with the given fields. A field of another type is replaced by its default.
+/// Returns the objects in a list of a machine file, with the specified fields. If the value of a field has the wrong
+/// type, the default of the field is inserted.
 fn complete_objects(list: &Value, defaults: &Value) -> Vec<Map<String, Value>> {
     let objects = list.as_array().into_iter().flatten().filter_map(Value::as_object);
     let complete = |object: &Map<String, Value>| {

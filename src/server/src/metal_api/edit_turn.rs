@@ -1,5 +1,5 @@
-//! Changes requested by the operator. Changes are made one at a time, and each is based on the version in effect when
-//! its turn starts.
+//! Serialization of the changes that the operator requests. Changes are made one at a time. Each change is based on the
+//! versions in effect when the turn of its request starts.
 
 use crate::AppState;
 use crate::api::request_body::read_operator_document;
@@ -25,7 +25,7 @@ pub(crate) struct EditTurn {
 }
 
 /// Like [`EditTurn`], but for requests with a document of at most `BYTES` bytes. The document is read before the turn
-/// starts, so that a slow sender does not block others.
+/// starts, so that a slow client does not block other requests.
 pub(crate) struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,

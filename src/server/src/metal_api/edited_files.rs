@@ -79,7 +79,7 @@ pub(crate) fn add_version(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// Reads a file. Returns `None` if it does not exist.
+/// Reads a file. Returns `None` if the file does not exist.
 pub(crate) async fn read_file(path: &Path) -> ApiResult<Option<String>> {
     let path = path.to_owned();
     let what = format!("read {}", path.display());
@@ -125,7 +125,8 @@ fn flatten_result<T>(what: &str, result: Result<std::io::Result<T>, tokio::task:
     result.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
-/// Requests a reload of the directory, and waits until its snapshot meets the condition. `now` is the file's content after the change.
+/// Requests a reload of the directory, and waits until the published snapshot meets the condition. `now` is the content
+/// of the file after the change.
 pub(crate) async fn wait_until_published(
     app: &AppState,
     path: &Path,
@@ -164,7 +165,7 @@ pub(crate) fn change_text(
     }
     let what = match (edit::has_comments(text), is_right(&anew)) {
         (false, true) => return Ok(edit::EditedYaml { text: anew, gone: Vec::new() }),
-        (true, true) => "the change cannot be made without misplacing its comments: edit the file manually",
+        (true, true) => "the change cannot be made without misplacing comments in the file: edit the file manually",
         (_, false) => "the document cannot be represented in YAML without loss",
     };
     Err(ApiRefusal::unprocessable(format!("{}: {what}", path.display())))

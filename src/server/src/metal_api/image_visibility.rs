@@ -58,7 +58,7 @@ pub(crate) async fn set_image_state(
 /// Changes the file from `before` to `new`, and returns its text.
 ///
 /// # Errors
-/// Returns an error if the file was changed since, or cannot be read or written.
+/// Returns an error if the file does not contain `before`, or cannot be read or written.
 async fn write_states(
     path: &std::path::Path,
     id: &str,
@@ -95,7 +95,7 @@ fn parse_file(text: &str) -> ApiResult<Value> {
     operator_files::parse_unvalidated(text).map_err(ApiRefusal::internal_error)
 }
 
-/// Returns the new states as JSON. Names keep their order in the old file, and new names follow.
+/// Returns the new states as JSON. Names that the old file contains keep their order; new names come after them.
 fn preserve_order(old: &Value, new: &ImageStates) -> Value {
     let mut states = json!({});
     for (name, names) in [("hidden", &new.hidden), ("blacklisted", &new.blacklisted)] {

@@ -38,7 +38,7 @@ const IMAGE_BYTES: usize = 64 << 10;
 const FIELDS: [&str; 8] = ["id", "name", "description", "url", "file", "mirrors", "digest", "finish"];
 /// Additional fields of responses, which are ignored in requests.
 const ANSWERED: [&str; 7] = ["hidden", "blacklisted", "usedby", "ready", "created", "changed", "expirationDate"];
-/// Expiry date of every image in responses. Images do not expire, but metal-api's clients require a date.
+/// Expiry date of all images in responses. Images do not expire, but metal-api's clients require a date.
 pub(super) const EXPIRY: &str = "9999-12-31T00:00:00Z";
 
 /// An image in a response.
@@ -160,7 +160,7 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
     Ok(tagged_response(StatusCode::CREATED, &app.directory(), &base, &new))
 }
 
-/// `POST /v1/image`: changes the given fields.
+/// `POST /v1/image`: changes the specified fields of an image.
 pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String, Value>, IMAGE_BYTES>) -> ApiResult {
     let EditRequest { asked, turn: EditTurn { app, peer, headers, directory, .. } } = &change;
     let id = required_id(asked)?.to_owned();
@@ -243,7 +243,8 @@ fn given_fields(mut asked: Map<String, Value>, base: &BaseUrls) -> ApiResult<Map
     Ok(asked)
 }
 
-/// Returns whether a date in a request equals the expiry date in responses, in any spelling of RFC 3339.
+/// Returns whether a date in a request is the expiry date that responses contain. The date may have any spelling that
+/// RFC 3339 permits.
 fn is_expiry(date: &Value) -> bool {
     let parse = |text: &str| OffsetDateTime::parse(text, &Rfc3339).ok();
     date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
@@ -254,7 +255,7 @@ pub(super) fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Merges the given fields into the old ones. A given field with an empty value is removed.
+/// Merges the specified fields into the old fields. A specified field with an empty value is removed.
 fn merge_fields(old: &Value, asked: Map<String, Value>) -> Value {
     let mut new = old.as_object().cloned().unwrap_or_default();
     for (one, other) in [("url", "file"), ("file", "url")] {
@@ -313,7 +314,7 @@ async fn read_unchanged(
     }
 }
 
-/// Checks that the file of an image exists. metal-api instead checks that the URL is accessible.
+/// Checks that the file of an image exists. In contrast, metal-api checks that the URL of the image is accessible.
 async fn check_file_exists(app: &AppState, image: &ImageSpec) -> ApiResult<()> {
     let ImageLocation::File(file) = &image.at else { return Ok(()) };
     let path = app.images.join(file);

@@ -182,13 +182,14 @@ fn tagged_response(status: StatusCode, layout: &Layout) -> Response {
     add_version((status, Json(layout_response(layout))).into_response(), &version_tag(layout))
 }
 
-/// Returns a digest that identifies the version of a layout. It does not depend on comments and spelling.
+/// Returns a digest that identifies the version of a layout. The digest does not depend on the comments and the
+/// spelling in the layout file.
 fn version_tag(layout: &Layout) -> String {
     layout::compute_digest(layout)
 }
 
-/// Returns a layout in metal-api's format: absent values are null, display texts are empty, and defaults that metal-api's clients require
-/// are inserted.
+/// Returns a layout in metal-api's format: absent values are null, absent display texts are empty strings, and defaults
+/// that metal-api's clients require are inserted.
 fn layout_response(layout: &Layout) -> Value {
     let mut document = json!(layout);
     fill_fields(&mut document, &json!({"name": "", "description": ""}));
@@ -204,7 +205,7 @@ fn layout_response(layout: &Layout) -> Value {
     document
 }
 
-/// Inserts the default type into the partitions without a type.
+/// Inserts the default type into each partition that has no type.
 pub(super) fn fill_partition_types(layout: &mut Value) {
     let disks = layout.get_mut("disks").and_then(Value::as_array_mut).into_iter().flatten();
     for partition in disks.filter_map(|disk| disk.get_mut("partitions")?.as_array_mut()).flatten() {
@@ -212,8 +213,8 @@ pub(super) fn fill_partition_types(layout: &mut Value) {
     }
 }
 
-/// Removes the default type from partitions without a type in the version in effect. Responses contain the default
-/// type, so a client that sends back a response would otherwise change these partitions.
+/// Removes the default type from those partitions that have no type in the version in effect. Responses contain the
+/// default type. A client that sends back a response would otherwise change these partitions.
 fn keep_implicit_types(new: &mut Layout, before: &Layout) {
     for disk in &mut new.disks {
         let unchanged = before.disks.iter().find(|old| old.device == disk.device);
@@ -226,7 +227,7 @@ fn keep_implicit_types(new: &mut Layout, before: &Layout) {
     }
 }
 
-/// Inserts the fields of `defaults` that a document lacks.
+/// Inserts each field of `defaults` that the document lacks.
 fn fill_fields(document: &mut Value, defaults: &Value) {
     let Some(fields) = document.as_object_mut() else { return };
     for (name, default) in defaults.as_object().into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! The machine of an allocation request: the requested one, or a free one of the requested size on which the layout fits.
+//! Selection of the machine for an allocation request: the requested machine, or a free machine of the requested size
+//! on whose disks the layout fits.
 
 use super::machine_file::check_templates;
 use super::machines::{KIND, check_no_migration};
@@ -8,7 +9,7 @@ use plan::disk_capacity::find_capacity_problems;
 use serde_json::{Map, Value};
 use site::operator_files::{MachineSpec, suggest_name};
 
-/// Returns the requested machine, or a free one of the requested size that has registered. The layout must fit the
+/// Returns the requested machine, or a free machine of the requested size that has registered. The layout must fit the
 /// machine's disks, and the machine must not be part of a migration.
 pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -> ApiResult<String> {
     let directory = app.directory();
@@ -88,7 +89,7 @@ pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> A
         described.cloned().ok_or_else(|| {
             let others = if machine.networks.is_empty() { String::new() } else { suggest_name(id, ids()) };
             ApiRefusal::unprocessable(format!(
-                "network {id:?} is not in the file of machine {}: add it to `networks` there{others}",
+                "network {id:?} is not in the file of machine {}: add the network to `networks` in that file{others}",
                 machine.id
             ))
         })

@@ -72,8 +72,8 @@ async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObj
     check_templates(app, &machine, known).await
 }
 
-/// Copies definition and image from the allocation in effect, if both allocations name the same OS definition. A
-/// definition that cannot be used is not copied, since the change may correct its parameters.
+/// Copies the OS definition and its image from the allocation in effect to the new allocation, if both allocations name
+/// the same OS definition. A definition that cannot be used is not copied, since the change may correct its parameters.
 fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     let directory = app.directory();
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
@@ -86,8 +86,8 @@ fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
     };
 }
 
-/// Checks that the machine's allocation can be installed, if it has one, and that the templates that its traits enable can run on it. The
-/// inner error lists all problems.
+/// Checks that the templates that the machine's traits enable can run on the machine. If the machine has an allocation,
+/// also checks that the allocation can be installed. The inner error lists all problems.
 pub(super) async fn check_templates(
     app: &AppState,
     machine: &MachineSpec,

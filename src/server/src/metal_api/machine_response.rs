@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Liveliness of a machine whose events are not monitored.
+/// Value of the field `liveliness` of a machine whose events are not monitored.
 const UNKNOWN: &str = "Unknown";
 
 /// A machine in a response.
@@ -31,7 +31,7 @@ pub(crate) struct MachineResponse {
     description: String,
     tags: Vec<String>,
     size: Option<SizeResponse>,
-    /// Registered hardware. Like `bios`, empty if the machine has not registered.
+    /// Registered hardware; empty if the machine has not registered, like `bios`.
     hardware: MachineHardware,
     bios: RegisteredBios,
     /// Allocation without secrets.
@@ -137,7 +137,7 @@ struct LoggedEvent {
     message: String,
 }
 
-/// Returns a machine that has a file or has registered.
+/// Returns a machine that has a machine file or has registered.
 pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
     let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
     let shown = get_preview(State(app.clone()), Path(id.to_owned()), base, OperatorAuth).await;

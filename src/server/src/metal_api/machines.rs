@@ -46,7 +46,7 @@ pub(crate) const FIELDS: [&str; 12] = [
     "networks",
     "allocation",
 ];
-/// Field of an allocation request that selects networks from the machine file.
+/// Field of an allocation request that selects some of the networks in the machine file.
 const NETWORKS: &str = "networks";
 /// Fields by which machines can be searched.
 const SEARCHED: [&str; 12] = [
@@ -102,7 +102,7 @@ pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": "object", "properties": properties, "required": ["imageid"]})
 }
 
-/// `GET /v1/machine`: lists the machines with a file, sorted by id.
+/// `GET /v1/machine`: lists the machines that have a machine file, sorted by id.
 pub(crate) async fn list_machines(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -245,7 +245,8 @@ async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
 }
 
-/// Returns the field of an allocation request that corresponds to a field of the machine file; empty if there is none.
+/// Returns the name of the request field that corresponds to a field of the machine file; empty if no request field
+/// corresponds.
 fn requested_field(path: &str) -> String {
     let field = path.strip_prefix("allocation.").unwrap_or_default();
     let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));

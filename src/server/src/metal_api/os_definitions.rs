@@ -55,10 +55,10 @@ pub struct OsMachineResponse {
     /// Id of the machine.
     pub id: String,
     pub name: String,
-    /// Definition in the machine file, with its variant if the file names one.
+    /// OS definition that the machine file specifies, with the variant if the file specifies one.
     pub os: String,
-    /// Definition with which the machine was installed, with its variant. Absent if the machine is not installed, or
-    /// its install marker does not contain a definition.
+    /// OS definition with which the machine was installed, with the variant if the installation used one. Absent if the
+    /// machine is not installed, or its install marker does not contain a definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed_os: Option<String>,
     /// Version of the definition (`os_version`) when the machine was installed.
@@ -89,7 +89,7 @@ pub(crate) async fn list_definitions(
     Ok(Json(all.filter(is_shown).collect()))
 }
 
-/// `GET /v1/os/{name}`: one definition, even if hidden.
+/// `GET /v1/os/{name}`: returns one definition, even if it is hidden.
 pub(crate) async fn get_definition(
     State(app): State<Arc<AppState>>,
     Path(name): Path<String>,
@@ -101,7 +101,7 @@ pub(crate) async fn get_definition(
     Ok(Json(OsDefinitionResponse { machines, ..shown }))
 }
 
-/// Returns a definition without its machines, or `None` if it does not exist.
+/// Returns a definition without the machines that use it, or `None` if the definition does not exist.
 fn definition_response(directory: &SiteSnapshot, name: &str) -> Option<OsDefinitionResponse> {
     let states = &directory.known.states;
     let shown = OsDefinitionResponse {

@@ -17,7 +17,8 @@ use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
-/// File to which parameters of a definition are written if no other file contains parameters of it.
+/// Path of the file to which the parameters of a definition are written if no other file contains parameters of this
+/// definition.
 const DEFAULT_FILE: &str = "parameters.yaml";
 
 /// Requested changes of parameters.
@@ -31,7 +32,7 @@ pub struct OsParameterChanges {
 /// Stored parameters after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredOsParameters {
-    /// Definition, with its variant if the request or file names one.
+    /// OS definition, with its variant if the request or the machine file specifies one.
     pub os: String,
     /// Names of the parameters that are stored for this machine, or for all machines. The values are omitted, since
     /// they may be secret.
@@ -96,7 +97,7 @@ pub(crate) async fn change_site_parameters(
     Ok(Json(stored_response(os.to_string(), &new)))
 }
 
-/// Changes the file with the parameters of a definition, or creates it, and waits until the change is in effect.
+/// Changes or creates the file with the parameters of a definition, and waits until the change is in effect.
 async fn write_site_parameters(
     turn: &EditTurn,
     os: &OsSelector,
@@ -142,7 +143,7 @@ async fn write_site_parameters(
     wait_until_published(app, &path, Some(&now), |directory| directory.os_definitions.site_changes(os) == new).await
 }
 
-/// Sets a list, or removes it if it is empty.
+/// Stores a list in a document. If the list is empty, removes its field instead.
 fn set_list(fields: &mut Map<String, Value>, name: &str, list: &[String]) {
     let _ = match list.is_empty() {
         true => fields.remove(name),

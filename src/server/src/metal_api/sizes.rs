@@ -1,5 +1,5 @@
 //! `/v1/size`: sizes of machines, defined by constraints on their hardware. Sizes are stored in `sizes/`. `drophammer
-//! machine add` selects the size of a machine among them.
+//! machine add` selects one of these sizes for a machine.
 
 use super::edit_turn::{EditRequest, EditTurn};
 use super::edited_files::{
@@ -83,7 +83,7 @@ pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<Str
     Ok(tagged_response(StatusCode::CREATED, &size))
 }
 
-/// `POST /v1/size`: changes the given fields.
+/// `POST /v1/size`: changes the specified fields of a size.
 pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<String, Value>, SIZE_BYTES>) -> ApiResult {
     let (asked, EditTurn { app, peer, headers, directory, .. }) = (given_fields(asked)?, &turn);
     let id = asked.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -238,7 +238,8 @@ fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiRe
     }
 }
 
-/// Returns whether a machine could match both sizes. Like metal-api, treats sizes whose constraints have different types as disjoint.
+/// Returns whether a machine could match both sizes. As in metal-api, two sizes whose constraints have different types
+/// count as disjoint.
 fn sizes_overlap(one: &MachineSize, other: &MachineSize) -> bool {
     let kinds =
         |size: &MachineSize| size.constraints.iter().map(|one| one.kind).collect::<std::collections::BTreeSet<_>>();

@@ -249,8 +249,8 @@ fn observe_volume(
     }
 }
 
-/// Returns whether the volume was prepared in its current mode. The path of a filesystem contains its UUID; the path of a block volume
-/// does not.
+/// Returns whether the volume was prepared in its current mode. The device path of a volume with a filesystem contains
+/// the UUID of the filesystem; the device path of a block volume does not.
 fn matches_prepared_mode(volume: &K8sVolume, is: &PreparedVolume) -> bool {
     (volume.content == VolumeContent::Block) != is.path.starts_with("/dev/disk/by-uuid/")
 }
@@ -260,9 +260,9 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => {
-            "was prepared with a different mode (Filesystem or Block) than the volume has now".to_owned()
+            "was prepared with a mode (Filesystem or Block) other than the present mode of the volume".to_owned()
         }
-        (Failed, _) => "the reinstall that should have prepared it was abandoned".to_owned(),
+        (Failed, _) => "the reinstall that would have prepared the volume was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),
         (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
@@ -270,8 +270,8 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     }
 }
 
-/// Returns the volumes that the machine file lists. The list is known to be valid, since a file with an invalid list
-/// never takes effect.
+/// Returns the volumes that the machine file lists. The list is valid, since a machine file with an invalid list never
+/// takes effect.
 fn listed_volumes(allocation: &AllocationSpec) -> Vec<K8sVolume> {
     k8s_volume::parse_volumes(allocation.passed_on.get("volumes").unwrap_or(&Value::Null)).unwrap_or_default()
 }
@@ -283,7 +283,7 @@ fn allocation_id(turn: &EditTurn, id: &str) -> ApiResult<String> {
     allocation.ok_or_else(|| ApiRefusal::unprocessable(format!("machine {id} is not allocated")))
 }
 
-/// Refuses volumes of other nodes, for which the planner would refuse the installation.
+/// Refuses volumes that belong to other nodes. The planner would refuse an installation with such a volume.
 fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     let allocation = turn.directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let hostname = allocation.map(|allocation| allocation.hostname.as_str()).unwrap_or_default();
@@ -295,14 +295,14 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     match strangers.is_empty() {
         true => Ok(()),
         false => Err(ApiRefusal::unprocessable(format!(
-            "these volumes belong to other nodes than {hostname}: {}. Nothing was added; give only volumes of this node",
+            "these volumes belong to nodes other than {hostname}: {}. Nothing was added; specify only volumes of this node",
             strangers.join(", ")
         ))),
     }
 }
 
-/// Replaces the listed resources that the request contains as well, and adds the other resources of the request. A list
-/// from the cluster contains all resources in their current versions.
+/// Replaces those resources in the machine file that the request also contains, and adds the other resources of the
+/// request. A list from the cluster contains the current versions of all resources.
 fn merge_resources(mut all: Vec<Value>, new: &[Value]) -> Vec<Value> {
     all.retain(|listed| !new.iter().any(|one| is_same_resource(one, listed)));
     all.extend(new.iter().cloned());

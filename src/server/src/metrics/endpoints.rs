@@ -15,10 +15,10 @@ use store::token::{self, METRICS_FILE};
 
 /// Minimum interval between two counts of machines by phase.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of machines counted per database query, so that other queries can run in between.
+/// Maximum number of machines that one database query counts. Other queries can run between two such queries.
 const AT_ONCE: usize = 200;
 
-/// Number of machines by phase, and the time when they were counted.
+/// Number of machines by phase, and the time at which the machines were counted.
 #[derive(Default)]
 pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 

@@ -19,7 +19,12 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     write_header(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
     write_sample(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
     let name = "certificate_expiry_timestamp_seconds";
-    write_header(&mut text, name, "gauge", "End of the validity of each certificate of --tls-cert, in its order.");
+    write_header(
+        &mut text,
+        name,
+        "gauge",
+        "End of the validity of each certificate in --tls-cert, in the order of that file.",
+    );
     for (index, expiry) in metrics.certificates.get().into_iter().flatten().enumerate() {
         write_sample(&mut text, name, &[("position", &(index + 1).to_string())], expiry);
     }
@@ -27,7 +32,7 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     for ((kind, result), count) in &counts.installs {
         write_sample(&mut text, "installs_total", &[("kind", kind), ("result", result)], *count);
     }
-    write_header(&mut text, "orders_total", "counter", "Events of orders to reinstall.");
+    write_header(&mut text, "orders_total", "counter", "Events of reinstall orders.");
     for (event, count) in &counts.orders {
         write_sample(&mut text, "orders_total", &[("event", event)], *count);
     }

@@ -1,6 +1,6 @@
 //! Update of the operator's files after a migration: the allocation is moved from one machine file to the other. The
-//! database records the new owner first, and takes precedence until the files agree with it. An update that a crash or
-//! an edit interrupts is completed at the next scan.
+//! database records the new owner first, and takes precedence until the machine files agree with the database. An
+//! update that a crash or an edit interrupts is completed at the next scan.
 
 use super::Migration;
 use crate::AppState;
@@ -44,7 +44,7 @@ pub(crate) async fn keep_files_updated(app: Arc<AppState>) {
     }
 }
 
-/// Current file of a machine.
+/// Machine file as it currently is on disk.
 struct CurrentMachineFile {
     path: PathBuf,
     text: String,
@@ -60,7 +60,7 @@ impl CurrentMachineFile {
         let wrong = |why: String| format!("{}: {why}", path.display());
         let machine = operator_files::parse_machine(&text).map_err(wrong)?;
         if machine.id != id {
-            return Err(wrong(format!("it now describes machine {}, not {id}", machine.id)));
+            return Err(wrong(format!("the file now describes machine {}, not {id}", machine.id)));
         }
         Ok(Some(CurrentMachineFile { path, text, machine }))
     }
@@ -84,8 +84,8 @@ impl CurrentMachineFile {
     }
 }
 
-/// Moves the allocation to the file of the machine that owns it. The allocation is added to the new file before it is
-/// removed from the old one, so that at least one file always contains it.
+/// Moves the allocation to the file of the machine that owns it. The allocation is added to the new owner's file before
+/// it is removed from the old owner's file, so that at least one file always contains the allocation.
 async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     let (owner, other) = match is.state.owner_role() {
         MigrationSide::Send => (&is.a, &is.b),
@@ -162,7 +162,7 @@ fn edit_file(
         .map_err(ApiRefusal::into_message)
 }
 
-/// Returns the lines of the allocation, if they do not contain anything else.
+/// Returns the lines of the field `allocation`, or `None` if no line begins with this field.
 fn find_allocation_block(text: &str) -> Option<&str> {
     let mut at = 0;
     let mut begin = None;

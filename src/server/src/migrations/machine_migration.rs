@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 /// Role of a machine in a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MachineMigration {
-    /// Id of the order.
+    /// Id of the migration order.
     pub id: String,
     pub part: MigrationSide,
-    /// Id of the other machine.
+    /// Id of the peer machine.
     pub other: String,
     pub state: MigrationState,
     /// Certificate of the machine in its last boot for the migration; absent once the migration no longer uses certificates.
@@ -26,7 +26,7 @@ impl MachineMigration {
         MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
-    /// Describes the role and the migration's state in a few words. `name` is the name of the other machine.
+    /// Describes the role and the migration's state in a few words. `name` is the name of the peer machine.
     pub fn describe(&self, name: &str) -> String {
         let way = match self.part {
             MigrationSide::Send => "migrates to",

@@ -64,7 +64,7 @@ pub(crate) async fn register_endpoint(
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
-            "the certificate has {} bytes and carried has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES}",
+            "the certificate has {} bytes, and the field `carried` has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES} bytes",
             certificate.len()
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
@@ -118,8 +118,8 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     ));
 }
 
-/// Stores the problem that a machine reports, and shows it with the migration. An empty text means that the problem is
-/// solved.
+/// Stores the problem that a machine reports, so that it is shown together with the migration. An empty text means that
+/// the problem is solved.
 async fn store_problem(
     app: &AppState,
     is: &Migration,
@@ -157,8 +157,9 @@ pub(crate) fn describe_migration(directory: &SiteSnapshot, is: &Migration) -> St
     format!("of {} to {} ({})", directory.display_name(&is.a), directory.display_name(&is.b), is.state)
 }
 
-/// Returns the allocation that the machine receives in this boot now. If the machine is part of a migration, the
-/// migration determines the allocation. An installation is withheld until its steps over Redfish are completed.
+/// Returns the allocation that the machine currently receives in this boot. If the machine is part of a migration, the
+/// migration determines the allocation. An installation is withheld until the steps over Redfish that precede it are
+/// completed.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -221,7 +222,8 @@ async fn read_source_allocation(
     Ok(offer::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
-/// Returns the state of the allocation on the source machine, or `None` if that machine's file cannot be read or lacks the allocation.
+/// Returns the state of the allocation on the source machine, or `None` if the file of that machine cannot be read, or
+/// does not contain the allocation.
 async fn read_source_state(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -232,7 +234,8 @@ async fn read_source_state(
     full_install_state::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
-/// Returns the approval in force for the target's plan. The inner error is the reason why the target must wait.
+/// Returns the approval that is in force for the target's plan, or `None` if none is required. The inner error is the
+/// reason why the target must wait.
 async fn find_target_approval(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -261,8 +264,8 @@ pub(crate) async fn forecast_migration(
     })
 }
 
-/// Handles the target's request to pass its point of no return. Returns `None` if the machine is not the target of an open migration. The
-/// inner error is the reason for a refusal.
+/// Handles the target's request to pass its point of no return. Returns `None` if the machine is not the target of an
+/// open migration. The inner error is the reason why the request is refused.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.
@@ -300,7 +303,7 @@ pub(crate) async fn start_copy(
     app.state.record_boot_start(boot.hash).await?;
     if news {
         app.watch.log_note(format!(
-            "{} starts to receive: its disks are erased; the migration {} ({peer})",
+            "{} starts to receive the migrated system: its disks are erased; the migration {} ({peer})",
             directory.display_name(id),
             describe_migration(directory, &is)
         ));
@@ -309,8 +312,8 @@ pub(crate) async fn start_copy(
     Ok(Some(Ok(())))
 }
 
-/// Checks that the source machine has contacted the server recently and has fetched the target's certificate. This
-/// check precedes any erasure.
+/// Checks that the source machine has contacted the server recently, and has checked the target's certificate. The
+/// target erases data only after this check.
 ///
 /// # Errors
 /// Returns an error if one of these conditions is not met yet. The target then repeats its request.
@@ -334,8 +337,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
 /// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// Returns an error if the database cannot be read or written, or if the reported success is not valid. The machine
-/// must then not boot the data that it received.
+/// Returns an error if the database cannot be read or written, or if the reported success is not valid. If the success
+/// is not valid, the machine must not boot the system that it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,
@@ -362,8 +365,8 @@ pub async fn handle_report(
     Ok(Some(ReportAcknowledgement { retry }))
 }
 
-/// Logs a warning if the source machine is silent when the target has received all data. The source is then off, or
-/// runs its own system.
+/// Logs a warning if the source machine has not contacted the server recently when the target has received all data. In
+/// that case, the source is switched off, or runs its own system.
 fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {

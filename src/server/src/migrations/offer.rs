@@ -1,4 +1,5 @@
-//! Responses to the two machines of a migration when they request their allocation, and predictions of these responses. Pure.
+//! Responses to the two machines of a migration when they request their allocation, and predictions of these responses.
+//! The module performs no I/O.
 
 use super::{CurrentBoots, Migration, MigrationState};
 use crate::api::wire_allocation::to_wire_allocation;
@@ -10,21 +11,22 @@ use site::resolve::{ResolvedAllocation, resolve_allocation};
 use site::snapshot::SiteSnapshot;
 use store::{FirstInstall, InstallState};
 
-/// Allocation that is sent to a machine, with the migration if the machine is part of one.
+/// Allocation that is sent to a machine, together with the migration if the machine is part of one.
 pub(crate) struct Assignment {
     pub assigned: ResolvedAllocation,
     pub standing: InstallState,
     pub moving: Option<MigrationOffer>,
 }
 
-/// Returns the source machine, or `None` if its file cannot be read or lacks the migrated allocation.
+/// Returns the source machine, or `None` if the file of the source machine cannot be read, or does not contain the
+/// migrated allocation.
 pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
     let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
     directory.find_machine(&is.a).filter(has_it)
 }
 
-/// Returns the allocation of the source machine, or `None` if it cannot be migrated. It must be installed, without a
-/// pending reinstall.
+/// Returns the allocation of the source machine, or `None` if the allocation cannot be migrated: it must be installed,
+/// and no reinstall may be pending.
 pub(crate) fn resolve_installed(
     directory: &SiteSnapshot,
     is: &Migration,
@@ -48,8 +50,8 @@ pub(crate) fn assign_source(
     Assignment { assigned, standing, moving: Some(moving) }
 }
 
-/// Returns the response to the target machine, with the approval in force for its plan. The target treats the migration as a first
-/// installation.
+/// Returns the response to the target machine, with the approval that is in force for the target's plan. The target
+/// treats the migration as a first installation.
 pub(crate) fn assign_target(
     is: Migration,
     now: CurrentBoots,
@@ -71,8 +73,8 @@ fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> Migrati
     MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
 }
 
-/// Returns the state of the allocation for the target machine, which is the state before a first installation. Its
-/// attempt has no image, since a migration transfers the installed system.
+/// Returns the state of the allocation as sent to the target machine: the state before a first installation has
+/// completed. The record of the attempt contains no image, since a migration transfers the installed system.
 fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
     let begun = is.begun.as_ref();
     let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
@@ -86,8 +88,8 @@ fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState
 }
 
 impl Assignment {
-    /// Converts the allocation for an agent. Secrets are omitted if the agent does not need them (source), or already
-    /// has them (target past its point of no return).
+    /// Converts the allocation for an agent. Secrets are omitted for the source, which does not need them, and for a
+    /// target past its point of no return, which already has them.
     pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
         let Assignment { assigned, standing, moving } = self;
         let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
@@ -99,11 +101,11 @@ impl Assignment {
 pub(crate) enum MigrationForecast {
     /// The migration does not affect the machine.
     Unaffected,
-    /// The disks of the machine are not written, for this reason.
+    /// The disks of the machine will not be written, for this reason.
     NotWritten(String),
-    /// The effect is not predictable yet, for this reason.
+    /// The effect cannot be predicted yet, for this reason.
     Unknown(String),
-    /// The target will receive this response and plan with it, once the source waits in its ramdisk.
+    /// The target will receive this response, and make its plan from it, once the source waits in its ramdisk.
     Assigned(Box<Assignment>),
 }
 

@@ -1,5 +1,5 @@
-//! The operator's requests to order, show, approve, cancel and finish migrations. All objections to an order are
-//! reported together, before anything is stored.
+//! The operator's requests to order, show, approve, cancel and finish migrations. All objections to a migration order
+//! are reported together, before anything is stored.
 
 use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
@@ -32,7 +32,8 @@ use store::{InstallState, MigrationPlacement, MoveHeard, now};
 pub struct MigrationRequest {
     /// Id of the target machine.
     pub to: String,
-    /// Disk of the target for each disk name of the layout, by serial number or by device name on the target.
+    /// Disk of the target machine for each disk name of the layout. Each disk is specified by its serial number or by
+    /// its device name on the target.
     #[serde(default)]
     pub disks: BTreeMap<String, String>,
     /// True if data is copied without the operator's approval of the certificates. Another machine can then impersonate
@@ -41,18 +42,18 @@ pub struct MigrationRequest {
     pub allow_unapproved: bool,
 }
 
-/// Request body: certificates whose fingerprints the operator has compared with the consoles of the machines.
+/// Request body: certificates whose fingerprints the operator has compared with those shown on the machines' consoles.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateApproval {
-    /// Fingerprints, or at least their first 16 hexadecimal digits.
+    /// Fingerprints of the certificates. Each fingerprint may be shortened to its first 16 or more hexadecimal digits.
     pub fingerprints: Vec<String>,
 }
 
 /// Migration as shown to the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MigrationView {
-    /// Id of the order.
+    /// Id of the migration order.
     pub id: String,
     /// Id of the source machine.
     pub from: String,
@@ -61,9 +62,9 @@ pub struct MigrationView {
     /// Id of the allocation.
     pub allocation: String,
     pub state: MigrationState,
-    /// Time of the order, RFC 3339 in UTC.
+    /// Time at which the migration was ordered, RFC 3339 in UTC.
     pub created: String,
-    /// Disk of the target for each disk name of the layout.
+    /// Disk of the target machine for each disk name of the layout.
     pub disks: Vec<RecordedDisk>,
     /// True if the source waits in its ramdisk, and has contacted the server recently.
     pub from_stands: bool,
@@ -75,10 +76,10 @@ pub struct MigrationView {
     pub from_says: String,
     /// Last problem that the target reported.
     pub to_says: String,
-    /// Certificate of the source, if it waits in its ramdisk.
+    /// Certificate of the source; absent if the source does not wait in its ramdisk.
     #[serde(default)]
     pub from_certificate: Option<CertificateShown>,
-    /// Certificate of the target, if it waits in its ramdisk.
+    /// Certificate of the target; absent if the target does not wait in its ramdisk.
     #[serde(default)]
     pub to_certificate: Option<CertificateShown>,
 }
@@ -110,7 +111,8 @@ fn no_migration_error(id: &str) -> ApiError {
     ApiError::not_found(format!("machine {id} is not part of a migration"))
 }
 
-/// Handles `GET /v1/machine/{id}/move`: returns the open migration, or else the newest one.
+/// Handles `GET /v1/machine/{id}/move`: returns the machine's open migration or, if no migration is open, the newest
+/// one.
 pub(crate) async fn show_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -137,7 +139,7 @@ pub(crate) async fn order_migration(
     Ok(Json(view_migration(app, new).await?))
 }
 
-/// Checks the order and returns it as a migration. The error lists all objections.
+/// Checks the migration order, and converts it to a migration. The error lists all objections to the order.
 async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Result<Migration, ApiError> {
     let EditTurn { app, directory, .. } = turn;
     let to = asked.to.to_lowercase();
@@ -186,7 +188,9 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
 fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &InstallState) -> Vec<String> {
     let (id, mut problems) = (&machine.id, Vec::new());
     if !standing.succeeded {
-        problems.push(format!("allocation {allocation} of machine {id} is not installed according to this server"));
+        problems.push(format!(
+            "allocation {allocation} of machine {id} is not installed according to this server's records"
+        ));
     }
     if standing.order.is_some() {
         problems.push(format!("a reinstall of machine {id} is ordered"));
@@ -271,7 +275,7 @@ fn new_migration(
 fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
     Some(format!(
-        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or it was moved. Put it back, or choose another disk",
+        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or the disk was moved. Put the disk back, or choose another disk",
         disk.device, there.device
     ))
 }
@@ -326,7 +330,8 @@ pub(crate) async fn finish_migration(
     apply_event(&app, &is, MigrationEvent::Finished, peer).await
 }
 
-/// Handles `POST /v1/machine/{id}/move/approve`: the operator compared the fingerprints with the consoles of both machines.
+/// Handles `POST /v1/machine/{id}/move/approve`: the operator has compared the fingerprints with those shown on the
+/// consoles of both machines.
 pub(crate) async fn approve_certificates(
     Path(id): Path<String>,
     EditRequest { asked, turn }: EditRequest<CertificateApproval, EVENT_BYTES>,

@@ -1,4 +1,4 @@
-//! Summary of a machine, as in the lists of the API and of the page.
+//! Summary of a machine, as shown in the machine lists of the API and of the web page.
 
 use crate::migrations::machine_migration::MachineMigration;
 use crate::out_of_band::progress::OutOfBandProgress;
@@ -19,14 +19,15 @@ pub struct MachineSummary {
     pub allocation: Option<String>,
     /// Id of the installed image.
     pub image: Option<String>,
-    /// Id of the image that the machine should run: the image of the open order or, without an order, of the machine
-    /// file.
+    /// Id of the image that the operator has selected for the machine: the image of the open reinstall order or,
+    /// without an order, the image in the machine file.
     #[serde(default)]
     pub wanted: Option<String>,
     /// Id of the installed layout.
     pub layout: Option<String>,
     pub installed: bool,
-    /// True if the operator has recorded the machine as installed, and no report of the machine has confirmed this yet.
+    /// True if the operator has recorded the machine as installed, and no report from the machine has confirmed the
+    /// installation yet.
     #[serde(default)]
     pub adopted: bool,
     /// True if the installation is known only from an adopted install marker. Image and layout are then unverified
@@ -37,10 +38,12 @@ pub struct MachineSummary {
     /// the installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitingMarker>,
-    /// True if the database was restored from a backup, and the record of this machine has not been confirmed since.
+    /// True if the database was restored from a backup, and the record of this machine has not been confirmed since
+    /// then.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that the server has no record of, and that the machine has reported while it needs confirmation.
+    /// Installation that the machine has reported while its record needs confirmation, and of which the server has no
+    /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
     /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
@@ -63,7 +66,7 @@ pub struct MachineSummary {
     /// Progress of the steps that run over Redfish before the installation; absent if all steps are completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_band: Option<OutOfBandProgress>,
-    /// Maximum number of attempts of an order.
+    /// Maximum number of attempts of a reinstall order.
     pub attempts: u32,
     pub last_seen: Option<String>,
     pub last_event: Option<ProgressEvent>,
@@ -92,7 +95,7 @@ fn read_reference<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>
 pub struct WaitingMarker {
     /// Id of the image.
     pub image: String,
-    /// Time of the installation in RFC 3339, UTC, by the machine's clock.
+    /// Time of the installation according to the machine's clock, RFC 3339 in UTC.
     pub time: String,
 }
 

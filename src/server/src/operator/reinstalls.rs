@@ -25,7 +25,7 @@ use std::time::Duration;
 use store::promise_check::{contradiction_remedy, find_contradiction};
 use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
 
-/// Maximum time that a request for a reinstall waits for the `verify` of an OS definition.
+/// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fields of a request. Other fields are refused, so that a misspelt option is not ignored.
@@ -56,7 +56,7 @@ pub struct ReinstallRequest {
     /// Serial numbers of disks whose data may be erased.
     #[serde(default)]
     pub give_up: Vec<String>,
-    /// Replace the installation on the disks even if it is newer than the order.
+    /// Replace the installation on the disks even if that installation is newer than the order.
     #[serde(default)]
     pub replace_newer: bool,
     /// Apply the allocation of the machine file instead of keeping the installed allocation.
@@ -83,7 +83,7 @@ pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallReq
         .map_err(|error| ApiError::bad_request(format!("request body: {error}")))
 }
 
-/// Stores the order, if it can be carried out.
+/// Stores the reinstall order if it can be carried out.
 pub(crate) async fn place_order(
     app: &AppState,
     peer: ClientAddress,
@@ -108,7 +108,7 @@ pub(crate) async fn place_order(
     }
 }
 
-/// Checks that the machine's Redfish service supports the steps of the order.
+/// Checks that the machine's Redfish service supports the steps of the reinstall.
 async fn check_over_redfish(
     app: &AppState,
     machine: &MachineSpec,
@@ -192,14 +192,15 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
     }
     if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
         return Err(ApiError::bad_request(format!(
-            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; give the disk's WWN or its path in /dev/disk/by-path"
+            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; specify the disk's WWN or its path in /dev/disk/by-path"
         )));
     }
     Ok(words)
 }
 
-/// Waits until the `verify` of the machine's OS definition has ended, if its allocation names one. The server runs `verify` at its start,
-/// and after each change of the definition or its parameters.
+/// Waits until the `verify` program of the OS definition in the machine's allocation has ended. Returns immediately if
+/// the allocation does not name a definition. The server runs `verify` when the server starts, and after each change of
+/// the definition or its parameters.
 ///
 /// # Errors
 /// Returns an error if `verify` takes too long, or has refused the definition.
@@ -220,12 +221,12 @@ async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Returns whether a word is a placeholder both as a serial number and as a WWN, so that it cannot identify a disk.
+/// Returns whether a text is a placeholder both as a serial number and as a WWN. Such a text cannot identify a disk.
 fn is_placeholder(word: &str) -> bool {
     is_placeholder_serial(word) && is_placeholder_wwn(word)
 }
 
-/// `DELETE /v1/machine/{id}/reinstall`: cancels an order that has not started.
+/// `DELETE /v1/machine/{id}/reinstall`: cancels a reinstall order that has not started.
 pub(crate) async fn cancel_reinstall(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -257,7 +258,7 @@ fn describe_options(order: &ReinstallOrder) -> String {
     format!("{waived}{changed}{given_up}{replaced}{applied}")
 }
 
-/// Describes for the log which fields of the allocation the order changes, and which fields it keeps.
+/// Describes for the log which fields of the allocation the reinstall changes, and which fields it keeps.
 fn describe_fields(listed: &MachineSummary) -> String {
     if listed.allocation_unrecorded {
         return format!("; {UNRECORDED}");
@@ -271,8 +272,8 @@ fn describe_fields(listed: &MachineSummary) -> String {
     format!("{applied}{kept}")
 }
 
-/// Returns the state for the checks of a new order with these options. The open order is removed, since the new order
-/// would replace it, and its image may no longer exist.
+/// Returns the state with which a new order with these options is checked. The open order is removed from the state,
+/// since the new order would replace it, and the image of the open order may no longer exist.
 fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
     InstallState {
         order: None,
@@ -282,7 +283,8 @@ fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> Instal
     }
 }
 
-/// Checks that a reinstall may erase at least one disk of its layout.
+/// Checks that the machine can be reinstalled: its allocation and its layout are valid, and the layout permits a
+/// reinstall to erase at least one disk.
 pub(crate) fn is_reinstallable(
     machine: &MachineSpec,
     standing: InstallState,

@@ -1,4 +1,5 @@
-//! Next action of a run, from its record and the state of the machine. Pure.
+//! Decision about the next action of a run, from the record of the run and the state of the machine. The module
+//! performs no I/O.
 
 use crate::bmc::redfish::bios::{BiosState, SystemState};
 use common::format::untrusted_text::sanitize_line;
@@ -6,12 +7,12 @@ use model::deploy_steps::{BiosSetting, OutOfBandStep, is_same_value};
 use std::time::Duration;
 use store::{OutOfBandRun, RunPhase};
 
-/// Time within which a machine must boot the ramdisk after a restart.
+/// Maximum time from a restart until the machine has booted the ramdisk.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Time within which all other phases must end.
+/// Maximum duration of all other phases.
 pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Time after the boot within which the service must report the new values. Some controllers update the values only
-/// after the firmware has finished its initialization.
+/// Maximum time from the boot until the service reports the new values. Some controllers update the values only after
+/// the firmware has finished its initialization.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum number of restarts per step.
 const RESTARTS: u32 = 3;
@@ -20,7 +21,7 @@ const RESTARTS: u32 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
-    /// Whether the machine runs its ramdisk, and has contacted the server recently.
+    /// True if the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
     /// Time since the machine requested its boot after the last restart; `None` if no such boot has registered.
     pub booted: Option<Duration>,
@@ -45,7 +46,7 @@ pub(crate) enum RunAction {
     Fail(String),
 }
 
-/// Decides the next action. Nothing is changed while the machine may run another system than the ramdisk.
+/// Decides the next action. Nothing is changed while the machine may run a system other than the ramdisk.
 pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAction {
     let Some(step) = run.current_step() else { return RunAction::Finish };
     let wanted = match run.phase {
@@ -81,7 +82,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
     }
 }
 
-/// Decides about a step that has not changed anything yet.
+/// Returns the next action for a step that has not changed anything yet.
 fn start_step(step: &OutOfBandStep, system: &SystemState) -> RunAction {
     let is_off = system.power.as_deref() == Some("Off");
     match (step, &system.bios) {
@@ -105,7 +106,7 @@ fn is_in_force(settings: &[BiosSetting], bios: &BiosState) -> bool {
     })
 }
 
-/// Decides about a step whose change does not need a restart.
+/// Returns the next action for a step whose change does not need a restart.
 fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let system = seen.system;
     match step {
@@ -122,7 +123,7 @@ fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     }
 }
 
-/// Decides about a step after the restart that applies it.
+/// Returns the next action for a step after the restart that applies its change.
 fn verify_step(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
     let Some(booted) = seen.booted else { return RunAction::Wait };
     let differences = match (step, &seen.system.bios) {

@@ -18,7 +18,7 @@ pub struct OutOfBandProgress {
     /// Stable error code of the failure; absent if no step has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Step that runs now or has failed, such as `bios.apply_configuration`; empty if all are completed.
+    /// Step that runs now or has failed, such as `bios.apply_configuration`; empty if all steps are completed.
     pub step: String,
     /// Number of completed steps.
     pub completed: usize,
@@ -49,7 +49,7 @@ impl OutOfBandProgress {
         })
     }
 
-    /// Returns one line for operators.
+    /// Formats the progress as one line for operators.
     pub fn describe(&self) -> String {
         match self.failed {
             true => format!("BIOS settings failed: {}", self.message),
@@ -86,7 +86,9 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
         }
         (Some(OutOfBandStep::ResetBios), Some(bios)) => {
             let (known, differing) = count_differing(bios);
-            format!("reset and restarted; {differing} of {known} attributes with a known default have another value")
+            format!(
+                "reset and restarted; {differing} of {known} attributes with a known default do not have their default value"
+            )
         }
         _ if was_unchanged => "already done".to_owned(),
         _ => "done".to_owned(),
@@ -94,7 +96,8 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
     sanitize_line(&format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len()))
 }
 
-/// Returns the number of attributes whose default is known, and how many of these differ from their default.
+/// Returns the number of attributes whose default is known, and the number of these attributes whose value differs from
+/// the default.
 fn count_differing(bios: &BiosState) -> (usize, usize) {
     let known = bios.registry.iter().filter_map(|(name, attribute)| {
         let default = attribute.default_value.as_ref().filter(|value| !value.is_null())?;

@@ -1,4 +1,4 @@
-//! Checks whether a Redfish service can run steps, before the first step changes anything. Pure.
+//! Checks whether a Redfish service can run steps, before the first step changes anything. The module performs no I/O.
 
 use crate::bmc::redfish::bios::{BiosAttribute, BiosState, SystemState};
 use common::format::untrusted_text::sanitize_line;

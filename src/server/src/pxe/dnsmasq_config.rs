@@ -1,4 +1,4 @@
-//! Configuration of dnsmasq, which reads no other configuration file.
+//! Configuration of dnsmasq. Apart from the generated file, dnsmasq reads no configuration file.
 
 use super::nic::PxeNic;
 use super::pxe_options::{AddressRange, DhcpOption};
@@ -11,7 +11,8 @@ pub(crate) const BINARIES: [&str; 2] = [BIOS, UEFI];
 const BIOS: &str = "undionly.kpxe";
 pub(crate) const UEFI: &str = "snponly.efi";
 
-/// Maximum length of a file name in the DHCP header, which has 128 bytes including the terminating zero.
+/// Maximum length of a file name in the DHCP header, in bytes. The header field has 128 bytes, including the
+/// terminating zero.
 pub(crate) const NAME_BYTES: usize = 127;
 
 /// Parameters of the configuration.
@@ -32,10 +33,10 @@ pub(crate) struct DnsmasqParameters<'a> {
     pub leases: &'a Path,
 }
 
-/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is
-/// iPXE, and gets the script. Every other client is firmware, and must load iPXE first. Firmware of unsupported
-/// architectures gets no response, because after a response without a boot file it would not try other servers of the
-/// network.
+/// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is an
+/// instance of iPXE, and gets the boot script. Every other client is firmware, and must load iPXE first. Firmware of
+/// unsupported architectures gets no response, because after a response without a boot file it would not try other
+/// servers of the network.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(

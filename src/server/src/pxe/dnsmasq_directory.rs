@@ -1,4 +1,4 @@
-//! Temporary directory of dnsmasq. It contains the files that dnsmasq reads and writes, and is removed when the server ends.
+//! Temporary directory with the files that dnsmasq reads and writes. The directory is removed when the server ends.
 
 use super::dnsmasq_config::BINARIES;
 use common::bounded_read::read_prefix;
@@ -10,7 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Maximum size of the lease file, in bytes. A lease has about a hundred bytes.
+/// Maximum size of the lease file, in bytes. The size of a lease is about a hundred bytes.
 const LEASES_BYTES: u64 = 8 << 20;
 
 pub(crate) struct DnsmasqDirectory {
@@ -52,7 +52,7 @@ impl DnsmasqDirectory {
         Ok(home)
     }
 
-    /// Changes the owner of the path to the user that dnsmasq switches to if root has started it.
+    /// Changes the owner of the path to the user to which dnsmasq switches when root starts it.
     fn change_owner(&self, path: &Path) -> Result<()> {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }
@@ -78,14 +78,14 @@ impl DnsmasqDirectory {
         Ok(path)
     }
 
-    /// Copies the leases like [`DnsmasqDirectory::keep_leases`], but even if their modification time is unchanged,
-    /// because the clock may be too coarse to show the last change.
+    /// Copies the leases, like [`DnsmasqDirectory::keep_leases`], but also if the modification time of the lease file
+    /// is unchanged. The resolution of file times may be too coarse to show the last change.
     pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()
     }
 
-    /// Copies the leases to the server's directory, if they have changed.
+    /// Copies the leases to the server's directory if the lease file has changed.
     pub(crate) fn keep_leases(&mut self) -> Result<()> {
         // A compromised dnsmasq might have replaced the file by a link.
         let opened =

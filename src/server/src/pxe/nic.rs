@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time during which an occupied port is tried again. A child process inherits the sockets of its parent until it
-/// executes its program, and may thus occupy a port for a moment.
+/// Duration for which binding an occupied port is retried. A child process keeps the sockets of its parent open until
+/// it executes its program, and may thus occupy a port for a moment.
 const STARTING: Duration = Duration::from_secs(2);
 
 /// UDP port of TFTP.
@@ -78,9 +78,9 @@ impl PxeNic {
     }
 
     /// Checks that a UDP port of the NIC is free, by binding it briefly. dnsmasq does not detect a conflict: it would
-    /// share the port with another dnsmasq, and each would receive only some of the packets. Like dnsmasq, this
-    /// function binds the TFTP port at the NIC's address only, and the other ports at all addresses, because DHCP
-    /// clients send broadcasts.
+    /// share the port with another instance of dnsmasq, and each instance would receive only some of the packets. Like
+    /// dnsmasq, this function binds the TFTP port at the NIC's address only, and the other ports at all addresses,
+    /// because DHCP clients send broadcasts.
     ///
     /// # Errors
     /// Another process listens on the port.

@@ -10,9 +10,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Number of requests, since packets may be lost.
+/// Number of requests that are sent. More than one request is needed, since packets may be lost.
 const REQUESTS: u32 = 2;
-/// Time during which offers are collected after each request. Many servers ping an address before they offer it, which
+/// Duration for which offers are collected after each request. Many servers ping an address before they offer it, which
 /// takes up to 3 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
@@ -31,8 +31,8 @@ struct DhcpOffer {
     boot_file: String,
 }
 
-/// Returns a problem with the other DHCP servers of the network, if any. `assigns` is true if this server assigns
-/// addresses.
+/// Returns the problem that other DHCP servers of the network cause, or `None` if they cause none. `assigns` is true if
+/// this server assigns addresses.
 ///
 /// # Errors
 /// No request can be sent, for example because the DHCP client of this host occupies the port.
@@ -122,8 +122,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
     let boots: Vec<&DhcpOffer> = others.iter().copied().filter(|offer| !offer.boot_file.is_empty()).collect();
     match assigns {
         true if !others.is_empty() => Some(format!(
-            "another DHCP server answers on {name}: {}. Machines may accept its answer, and then not boot from this server: stop it on \
-             this network, or start this server without --range",
+            "another DHCP server answers on {name}: {}. Machines may accept the answer of that server, and then not boot from this server: stop that server on this network, or start this server without --range",
             list(&others)
         )),
         false if others.iter().all(|offer| offer.address.is_unspecified()) => Some(format!(
@@ -131,8 +130,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
              assign addresses with --range"
         )),
         false if !boots.is_empty() => Some(format!(
-            "another server on {name} sends boot files: {}. Firmware may load that file instead of this server's: remove it from the \
-             configuration of that server",
+            "another server on {name} sends boot files: {}. Firmware may load that file instead of the boot file of this server: remove that file from the configuration of the other server",
             list(&boots)
         )),
         _ => None,

@@ -12,7 +12,7 @@ pub struct PxeOptions {
     pub range: Option<AddressRange>,
     /// DHCP options for all clients.
     pub dhcp_options: Vec<DhcpOption>,
-    /// Directory with iPXE's binaries. The default is the directory in which Debian installs them.
+    /// Directory with iPXE's binaries. The default is the directory in which Debian installs these binaries.
     pub ipxe: Option<PathBuf>,
 }
 
@@ -45,13 +45,13 @@ impl FromStr for AddressRange {
 /// DHCP option with its value, such as `ntp-server,10.0.0.5`, in the notation of dnsmasq.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpOption {
-    /// Name of the option as in `dnsmasq --help dhcp`, or its number.
+    /// Name of the option as in the output of `dnsmasq --help dhcp`, or number of the option.
     name: String,
     value: String,
 }
 
 impl DhcpOption {
-    /// Returns whether this is the option with this number and this name.
+    /// Returns whether this option has the given number or name.
     pub(super) fn is(&self, number: &str, name: &str) -> bool {
         self.name == number || self.name == name
     }

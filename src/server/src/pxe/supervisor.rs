@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time within which dnsmasq must report that it has started.
+/// Maximum time until dnsmasq reports that it has started.
 const START: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(2);
 /// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
@@ -104,7 +104,7 @@ pub(crate) struct DnsmasqSupervisor {
     dnsmasq: DnsmasqCommand,
     home: DnsmasqDirectory,
     running: Option<(BackgroundProcess, PxeNic)>,
-    /// Time before which dnsmasq is not restarted.
+    /// Earliest time of the next restart of dnsmasq.
     due: Instant,
     pause: Duration,
     /// Last reported problem, which is not reported again.

@@ -26,7 +26,7 @@ pub struct OperationDoc {
     pub query: &'static [&'static str],
     pub asks: Option<SchemaFn>,
     pub answers: Vec<(u16, ResponseContent)>,
-    /// Name of the schema of its error responses.
+    /// Name of the schema of the operation's error responses.
     pub refused: &'static str,
 }
 

@@ -18,8 +18,8 @@ use time::{OffsetDateTime, UtcOffset};
 /// Minimum interval between two plain lines about the progress of a machine.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// Maximum number of machines whose last progress is stored. When it is reached, machines without recent progress are
-/// removed.
+/// Maximum number of machines whose last progress is stored. When this number is reached, machines without recent
+/// progress are removed.
 const PROGRESSING: usize = 4096;
 
 pub(crate) trait LogOutput: Send {

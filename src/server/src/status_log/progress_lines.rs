@@ -12,8 +12,8 @@ const LINES: usize = 40;
 pub(crate) struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
-    /// Number of changes so far. Each line records the number of its last change, so that the least recently changed
-    /// line can be found.
+    /// Number of changes of all lines so far. Each line records this number at its last change, so that the least
+    /// recently changed line can be found.
     changes: u64,
     /// Number of machines whose lines were removed.
     hidden: u64,
@@ -30,7 +30,7 @@ impl MachineBars {
         MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
     }
 
-    /// Returns the line of a machine. Creates the line if necessary.
+    /// Returns the line of a machine. Creates the line if it does not exist.
     pub(crate) fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
         if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
             self.hide_one();

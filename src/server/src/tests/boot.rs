@@ -190,7 +190,7 @@ async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
     let base = format!("http://{}", server.address);
     let script = async || server.boot(&format!("uuid={ONE}")).await.text();
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")), "it is not there");
-    server.heard("initrd-luks is missing: its agent will refuse").await;
+    server.heard("initrd-luks is missing: the agent will refuse").await;
     server.write("boot/initrd-luks", "both");
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks ||")));
     assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");

@@ -41,7 +41,7 @@ async fn a_database_that_is_taken_away_stops_the_server() {
                 fs::copy(dir.join(FILES[0]), dir.join("copy")).unwrap();
                 fs::rename(dir.join("copy"), dir.join(FILES[0])).unwrap();
             },
-            "drophammer.sqlite is not the file",
+            "drophammer.sqlite is no longer the file",
         ),
         (|dir| fs::rename(dir, dir.with_extension("away")).unwrap(), "drophammer.sqlite is missing"),
         (|dir| fs::remove_file(dir.join(FILES[1])).unwrap(), "drophammer.id is missing"),

@@ -23,7 +23,7 @@ async fn an_order_taken_back_in_the_ramdisk_leaves_nothing_to_install() {
     assert_eq!((given.succeeded, given.reinstall, given.order), (true, false, None));
     assert_eq!((given.image.url.as_str(), given.image.mirrors.len(), given.image.digest), ("", 0, None));
     assert_eq!((given.image.id.as_str(), given.id.as_str()), ("debian-12", "a1"), "it can boot what it has");
-    server.heard("one is installed and no reinstall is ordered: it boots its disks").await;
+    server.heard("one is installed and no reinstall is ordered: the machine boots from its disks").await;
     // An agent that tried to install would have to request the point of no return, which is refused.
     for order in ["", ordered.order.unwrap().id.as_str()] {
         assert_eq!(server.begin(&token, order).await, 409, "{order:?}");

@@ -172,5 +172,5 @@ async fn a_blacklisted_image_does_not_install_and_reinstalls_what_runs_it() {
     blacklist("DELETE", "debian-11").await;
     assert_eq!(order("debian-11").await.status, 200);
     blacklist("PUT", "debian-11").await;
-    server.heard("a reinstall with image debian-11 is ordered, but the image was blacklisted since").await;
+    server.heard("a reinstall with image debian-11 is ordered, but the image has been blacklisted since then").await;
 }

@@ -224,7 +224,8 @@ async fn networks_are_those_of_the_machines_file() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         answer = allocate(json!([{"networkid": "stor", "autoacquire": true}])).await;
     }
-    let words = format!("network \"stor\" is not in the file of machine {TWO}: add it to `networks` there");
+    let words =
+        format!("network \"stor\" is not in the file of machine {TWO}: add the network to `networks` in that file");
     assert!(answer.status == 422 && answer.text().contains(&words.replace('"', "\\\"")), "{}", answer.text());
     for networks in [json!([{"autoacquire": true}]), json!(["internet"]), json!("internet")] {
         assert_eq!(allocate(networks).await.status, 400);

@@ -134,7 +134,7 @@ async fn an_installation_waits_for_bios_settings_and_a_boot_after_them() {
     let first = server.token(ONE).await;
     server.asks_until(&first, || service.changes().len() == 3, "the reset of the BIOS and the restart").await;
     assert_eq!(service.changes(), [&["POST /reset-bios"], &RESET[..]].concat());
-    server.heard("waits for BIOS settings: 2 steps over Redfish before the installation").await;
+    server.heard("waits for BIOS settings: 2 steps must run over Redfish before the installation").await;
     // The boot before the restart does not receive an installation, and may not erase anything.
     assert_eq!((server.asks(&first).await, server.begins_first(ONE, &first, "a1").await), (204, 409));
     assert_eq!(server.progress().await["step"], "bios.factory_reset");
@@ -189,7 +189,7 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());
     server.write("machines/one.yaml", &file);
-    server.heard("its steps over Redfish end, because its installation is no longer ordered").await;
+    server.heard("the steps over Redfish end, because the installation is no longer ordered").await;
     let token = server.token(ONE).await;
     server.allocated(ONE, &token).await;
 }

@@ -351,7 +351,7 @@ async fn without_the_firmware() {
     let by_uuid = format!("uuid={ONE}");
     let refused = json(&by_uuid).await;
     assert_eq!(refused.status, 409);
-    assert!(refused.text().contains("lacks a record that its allocation is installed"), "{}", refused.text());
+    assert!(refused.text().contains("has no record that the allocation is installed"), "{}", refused.text());
     server.installed().await;
     let refused = json(&by_uuid).await;
     assert_eq!(refused.status, 409);

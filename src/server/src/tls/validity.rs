@@ -8,7 +8,7 @@ use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use time::{Duration, PrimitiveDateTime};
 
-/// Remaining validity below which the certificate must be renewed.
+/// Remaining validity below which a certificate is reported as a problem, because it must be renewed.
 const RENEWAL: Duration = Duration::days(30);
 
 /// DER tags (X.690).

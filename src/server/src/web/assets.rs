@@ -1,4 +1,4 @@
-//! Style sheet, script and icon of the pages. They do not require a login.
+//! Style sheet, script and icon of the web pages. These files are served without a login.
 
 use super::frame;
 use axum::http::header;

@@ -1,4 +1,5 @@
-//! Differences between a machine file and the installed allocation, shown on the pages of a machine and its reinstall.
+//! Differences between a machine file and the installed allocation, shown on the web page of a machine and on the page
+//! of its reinstall.
 
 use common::encoding::encode_hex;
 use maud::{Markup, html};
@@ -9,7 +10,7 @@ use site::effective_allocation::{AllocationDifference, UNRECORDED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocationChanges {
     pub differences: Vec<AllocationDifference>,
-    /// True if the server has no record of the installed allocation, so the machine file applies.
+    /// True if the server has no record of the installed allocation, so that the machine file applies.
     pub is_unrecorded: bool,
 }
 

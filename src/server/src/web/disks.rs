@@ -101,7 +101,7 @@ fn describe_partition(partition: &DiskPartition) -> String {
     format!("{number} {label} {} {}", format_bytes(*size_bytes), describe_content(signatures, uses))
 }
 
-/// Returns a description for screen readers.
+/// Returns the description of a disk for screen readers.
 fn describe_disk(disk: &InventoryDisk) -> String {
     let partitions = disk.table.iter().flat_map(|table| &table.partitions).map(describe_partition);
     let all = partitions.collect::<Vec<_>>().join("; ");

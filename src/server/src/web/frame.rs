@@ -1,5 +1,5 @@
-//! Frame of every page: head, navigation, current problems, and the response headers that exclude scripts and styles of
-//! other sites.
+//! Frame of every web page: head, navigation, current problems, and the response headers that forbid scripts and styles
+//! of other sites.
 
 use super::form::TOKEN;
 use super::session::LoggedIn;
@@ -131,7 +131,7 @@ pub(crate) fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// Shows a time in UTC, to the second.
+/// Formats a time in UTC, to the second.
 pub(crate) fn show_time(text: &str) -> Markup {
     let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
     html! { time datetime=(text) title="UTC" { (minute) } }

@@ -33,8 +33,8 @@ pub(crate) const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
 /// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
 const QUIET: u32 = 30;
-/// Maximum number of machines whose state is stored. When the number is exceeded, the half of the machines that was
-/// silent longest is discarded.
+/// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
+/// those of the machines that have been silent longest.
 const MACHINES: usize = 16 << 10;
 
 /// Current states of machines. Cheap to clone.
@@ -98,7 +98,7 @@ impl LiveUpdates {
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
-    /// Registers a watcher, or returns `None` if there are [`WATCHERS`] already.
+    /// Registers a watcher. Returns `None` if [`WATCHERS`] watchers are registered already.
     pub(crate) fn add_watcher(&self) -> Option<WatcherPlace> {
         let mut picture = lock_mutex(&self.0);
         (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
@@ -145,7 +145,7 @@ pub(crate) struct MachineUpdate {
     /// True if the console log has grown.
     pub log: bool,
     pub phase: String,
-    /// Stage, and message or amount of data.
+    /// Stage of the installation, with a message or the amount of data.
     pub what: String,
     pub percent: Option<u8>,
     pub rate: String,

@@ -88,7 +88,7 @@ async fn build_page(
     Ok((directory.display_name(id).to_owned(), main))
 }
 
-/// Renders the page of a machine that has registered, but does not have a file.
+/// Renders the page of a machine that has registered, but does not have a machine file.
 fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
@@ -129,8 +129,8 @@ async fn read_last_report(app: &AppState, machine: &MachineSpec) -> Result<Optio
     Ok(report.and_then(|report| serde_json::from_str(&report).ok()))
 }
 
-/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, its
-/// report contains the printed plan.
+/// Returns the plan of a pending installation or reinstall; `None` if nothing is pending. After an installation, the
+/// report of the installation contains the plan.
 async fn pending_plan(
     app: &AppState,
     base: &BaseUrls,
@@ -262,7 +262,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
             @if let Some(image) = &listed.image {
                 dt { "Image" }
-                dd { (image) @if listed.claimed { " (claimed by its install marker, which was adopted)" } }
+                dd { (image) @if listed.claimed { " (according to the adopted install marker)" } }
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }

@@ -16,7 +16,8 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Age of an event in seconds after which its rate and remaining time are no longer shown. An agent sends an event every second.
+/// Age of a progress event in seconds above which the rate and the remaining time in the event are no longer shown. An
+/// agent sends an event every second.
 const FRESH_SECONDS: u64 = 30;
 
 /// Contents of a machine's row.
@@ -27,7 +28,7 @@ pub(crate) struct MachineRow {
     pub phase: DisplayPhase,
     /// Progress of a running operation, or the last event of a failed one.
     pub moved: Option<MachineUpdate>,
-    /// Description of the machine's open migration, if any.
+    /// Description of the machine's open migration; `None` if no migration is open.
     pub moving: Option<String>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) async fn get_layouts(State(app): State<Arc<AppState>>, person: Logged
     frame::render_page(&app, &person, "Layouts", "/layouts", main)
 }
 
-/// `GET /layouts/{id}/picture.svg`: the diagram of a layout, as drawn by `drophammer tree --svg`.
+/// `GET /layouts/{id}/picture.svg`: returns the diagram of a layout, as drawn by `drophammer tree --svg`.
 pub(crate) async fn get_diagram(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,
@@ -92,7 +92,7 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
     Ok(frame::render_page(&app, &person, "Images", "/images", main))
 }
 
-/// `GET /orders`: the open orders, and the result of each machine's last reinstall.
+/// `GET /orders`: shows the open orders, and the result of each machine's last reinstall.
 pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
     let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
     let machines = operator::list_machines(&app).await.map_err(refused)?;

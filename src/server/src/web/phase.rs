@@ -1,4 +1,4 @@
-//! State of a machine in one word. Pure.
+//! Phase of a machine: its state in one word. The module performs no I/O.
 
 use crate::operator::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
@@ -32,7 +32,8 @@ impl ObjectFate {
     }
 }
 
-/// Words that earlier versions used for phases, with the current words. Bookmarks may still contain the former words.
+/// Words that earlier versions used for phases, each with the current word. Bookmarks may still contain the former
+/// words.
 const FORMER_WORDS: [(&str, &str); 4] = [
     ("given up", "abandoned"),
     ("waits for your word", "waits for adoption"),

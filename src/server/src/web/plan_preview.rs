@@ -19,13 +19,14 @@ use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 pub(crate) enum PlanPreview {
     /// The plan cannot be determined, for this reason.
     Unknown(String),
-    /// The plan is refused, with the text that `drophammer plan` prints.
+    /// The plan is refused. Contains the text that `drophammer plan` prints.
     Refused(String),
     Planned(Box<PreviewPlan>, Box<RegisteredInventory>),
 }
 
-/// Plans with the allocation that the machine would receive in the state `standing`. `now` is true if the machine's
-/// agent is running. The agent has planned with the registered inventory, even if the installation has started since.
+/// Makes the plan for the allocation that the machine would receive in the state `standing`. `now` is true if the
+/// machine's agent is running. In that case, the agent has made its plan from the registered inventory, even if the
+/// installation has started since then.
 pub(crate) async fn load_preview(
     app: &AppState,
     base: &BaseUrls,
@@ -59,7 +60,7 @@ pub(crate) async fn load_preview(
     }
 }
 
-/// Plans with the registered inventory of the machine.
+/// Makes the plan from the registered inventory of the machine.
 fn plan_from_registration(
     told: &allocation::AssignedMachine,
     row: Row,
@@ -114,7 +115,7 @@ pub(crate) fn show_inventory_source(registered: &RegisteredInventory) -> Markup 
     }
 }
 
-/// Shows the lost and the preserved data by disk, and the plan.
+/// Shows for each disk which data would be lost and preserved, and shows the plan.
 pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
     let of = |verdict: DiskVerdict| planned.disks.iter().filter(move |disk| disk.verdict == verdict);
     let lost = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
@@ -149,7 +150,7 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
             ul {
                 @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, find_details(planned, disk))) } }
                 @for disk in of(DiskVerdict::Make) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank, and is recreated" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": would be preserved, but is blank, and will be recreated" }
                 }
                 @for disk in of(DiskVerdict::Volumes) {
                     li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes, written only while it is blank" }
@@ -157,7 +158,7 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
                 @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
                     @match thing.fate {
                         ObjectFate::Kept => li { (thing.name) },
-                        ObjectFate::Added => li { (thing.name) ": files of the image are added to its preserved data" },
+                        ObjectFate::Added => li { (thing.name) ": files of the image are added to the preserved data" },
                         ObjectFate::Made => {}
                     }
                 }

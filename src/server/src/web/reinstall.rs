@@ -71,8 +71,8 @@ async fn preview_reinstall(
     Ok(ReinstallPreview { plan, changes })
 }
 
-/// Returns a digest of the plan and the changes of the allocation. An order is refused if the digest differs from the
-/// one that was shown.
+/// Returns a digest of the plan and the changes of the allocation. An order is refused if its digest differs from the
+/// digest of the preview that was shown.
 fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
@@ -83,7 +83,7 @@ fn confirmation_name(machine: &MachineSpec) -> &str {
     if machine.name.is_empty() { &machine.id } else { &machine.name }
 }
 
-/// `GET /machines/{id}/reinstall`: the options and, once they are submitted, the plan. Nothing is ordered.
+/// `GET /machines/{id}/reinstall`: shows the options and, once they are submitted, the plan. Nothing is ordered.
 pub(crate) async fn get_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -151,7 +151,8 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
     }
 }
 
-/// Shows the plan with the form that orders the reinstall, or the reason why it cannot be ordered here.
+/// Shows the plan with the form that orders the reinstall, or the reason why the reinstall cannot be ordered on this
+/// page.
 fn show_confirmation(
     person: &LoggedIn,
     machine: &MachineSpec,
@@ -201,7 +202,8 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
     }
 }
 
-/// `POST /machines/{id}/reinstall`: orders the reinstall with the same checks as the API, if its plan is still the one that was shown.
+/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan is still the plan that was shown. The checks of
+/// the order are the same as in the API.
 pub(crate) async fn post_reinstall(
     State(app): State<Arc<AppState>>,
     base: BaseUrls,
@@ -236,7 +238,7 @@ pub(crate) async fn post_reinstall(
     }
 }
 
-/// `POST /machines/{id}/cancel`: cancels the order.
+/// `POST /machines/{id}/cancel`: cancels the machine's reinstall order.
 pub(crate) async fn post_cancel(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

@@ -20,10 +20,10 @@ use store::token::{self, TokenHash};
 
 const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions. A further login ends the session that was unused longest.
+/// Maximum number of sessions. A further login ends the session that has not been used for the longest time.
 const MOST: usize = 64;
-/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed to prevent
-/// guessing, since the token is random.
+/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
+/// guessing, since the token is long and random.
 const WRONG: u32 = 10;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.
@@ -40,14 +40,14 @@ struct SessionTable {
 }
 
 struct LoginSession {
-    /// Form token, which every form of this session contains. Other sites cannot know it.
+    /// Form token, which every form of this session contains. Other sites cannot obtain this token.
     form: String,
     begun: Instant,
     used: Instant,
 }
 
-/// Proof that the client is logged in. A handler with this extractor may show everything. A handler that changes
-/// something must also check the form token.
+/// Proof that the client is logged in. A handler with this extractor may show all data. A handler that makes a change
+/// must also check the form token.
 #[derive(Clone)]
 pub(crate) struct LoggedIn {
     pub session: TokenHash,
@@ -143,7 +143,7 @@ fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
 
 /// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`,
 /// which is valid even if a proxy has changed the `Host` header. Over http, `Origin` is compared with `Host`. If the
-/// browser sends none of these headers, the form token protects forms.
+/// browser sends neither header, only the form token protects against forms of other sites.
 pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text("host").unwrap_or_default();

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use store::{AllocationFields, InstalledAllocation};
 
-/// Field with the VPN's keys, the only secret field among those that are passed to the agent unchanged.
+/// Field with the keys of the VPN. Of all fields that are passed to the agent unchanged, only this one is secret.
 const VPN: &str = "vpn";
-/// Field with the Kubernetes volumes. They are separate resources, and always come from the file.
+/// Field with the Kubernetes volumes. Volumes are separate resources, and are always taken from the machine file.
 pub(crate) const VOLUMES: &str = "volumes";
 /// Field with the key of encrypted filesystems, some of which a reinstall preserves.
 pub(crate) const DISK_KEY: &str = "disk_key";
@@ -21,7 +21,8 @@ pub(crate) const OS: &str = "os";
 pub(crate) const OS_PARAMETERS: &str = "os_parameters";
 
 impl AllocationSpec {
-    /// Returns the fields that an installation takes from the file, except for image, layout and `give_up`, which have their own rules.
+    /// Returns the fields that an installation takes from the machine file. Omits the image, the layout and `give_up`,
+    /// to which separate rules apply.
     pub fn to_fields(&self) -> AllocationFields {
         let mut plain = Map::new();
         let mut insert = |name: &str, value: Value| {
@@ -59,8 +60,8 @@ impl AllocationSpec {
         secrets.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// Returns the allocation with the recorded fields. Volumes and `disk_key` come from the file. So do the OS
-    /// definition and the other secrets, if they were set at the installation.
+    /// Returns the allocation with the recorded fields. The volumes and `disk_key` are taken from the machine file. The
+    /// OS definition and the other secrets are taken from the machine file too, if they were set at the installation.
     ///
     /// # Errors
     /// Returns an error if a newer version has recorded a value that this version does not support.
@@ -108,7 +109,7 @@ impl AllocationSpec {
     }
 }
 
-/// Returns whether a value is equivalent to a missing field.
+/// Returns whether a field with this value is equivalent to a missing field.
 fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,

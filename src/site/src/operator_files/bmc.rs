@@ -1,4 +1,4 @@
-//! Access to a machine's BMC, as given in its file.
+//! Address and credentials of a machine's BMC, as specified in the machine file.
 
 use super::format_at;
 use super::yaml_node::format_position;
@@ -33,7 +33,8 @@ impl RawBmc {
     /// Validates the fields.
     ///
     /// # Errors
-    /// Returns an error if the URL is invalid, or username or password is missing. The message does not contain the password.
+    /// Returns an error if the URL is invalid, or username or password is missing. The error message does not contain
+    /// the password.
     pub(crate) fn validate(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
             return Err(format!(

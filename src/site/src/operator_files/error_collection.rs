@@ -40,7 +40,7 @@ pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, V
     (None, wrong)
 }
 
-/// Returns whether the value is from the file, and not a placeholder.
+/// Returns whether the value comes from the file rather than from a placeholder.
 pub(crate) fn is_given(value: &Spanned<String>) -> bool {
     value.span().start().is_some()
 }
@@ -68,7 +68,7 @@ fn as_mapping(node: &mut Node) -> Option<&mut MarkedMappingNode> {
     }
 }
 
-/// Removes the field whose name or value is at this position, or the list item at this position.
+/// Removes the field whose name or value begins at this position, or the list item that begins at this position.
 fn remove_at(node: &mut Node, mark: &Marker, gone: &mut BTreeSet<String>) -> bool {
     let begins = |span: &Span| span.start() == Some(mark);
     match node {

@@ -7,7 +7,7 @@ use model::allocation::FinisherChoice;
 use serde::Deserialize;
 use std::path::{Component, Path};
 
-/// Supported URLs of an image, as the end of messages with "is neither".
+/// Supported URLs of an image, worded as the end of a message that contains "is neither".
 const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
         if in_registry(mirror) != raw.url.as_ref().is_some_and(|url| in_registry(url)) {
             return Err(format_at(
                 mirror,
-                "mirrors of an image in a registry must be in registries; mirrors of any other image must not be",
+                "mirrors of an image in a registry must be in registries; mirrors of any other image must not be in registries",
             ));
         }
     }

@@ -8,7 +8,7 @@ use marked_yaml::{Marker, Node};
 use model::k8s_volume;
 use serde_json::Value;
 
-/// Returns all problems of the list in a machine file. Each begins with line and column.
+/// Returns all problems of the resource list in a machine file. Each problem begins with its line and column.
 pub(crate) fn find_problems(given: &Node) -> Vec<String> {
     let problems = k8s_volume::parse_volumes(&to_json(given)).err().unwrap_or_default();
     let resources: Vec<&Node> = given.as_sequence().into_iter().flat_map(|items| items.iter()).collect();
@@ -42,7 +42,7 @@ pub fn parse_resources(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Returns the position of the field with this path or, if it is missing, of the innermost existing parent.
+/// Returns the position of the field with this path or, if the field is missing, of the innermost existing parent.
 fn find_position<'a>(resources: &[&'a Node], place: &str) -> Option<&'a Marker> {
     let (index, path) = k8s_volume::split_place(place)?;
     let mut node = *resources.get(index)?;

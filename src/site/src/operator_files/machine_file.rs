@@ -46,7 +46,7 @@ struct RawMachine {
     allocation: Option<AllocationSpec>,
 }
 
-/// Returns the console arguments for machines whose file is missing or does not list any.
+/// Returns the default console arguments, for machines that have no machine file, or whose file does not list consoles.
 pub fn default_consoles() -> Vec<String> {
     ["tty0", "ttyS0,115200n8"].map(str::to_owned).to_vec()
 }
@@ -104,8 +104,8 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     }
 }
 
-/// Adds a problem with the position of the value. Nothing is added for a placeholder, since the missing field was
-/// reported already.
+/// Adds a problem with the position of the value. If the value is a placeholder, adds nothing, since the missing field
+/// was reported already.
 fn add_problem(wrong: &mut Vec<String>, value: &Spanned<String>, found: Result<(), String>) {
     if let Err(message) = found
         && error_collection::is_given(value)
@@ -171,7 +171,7 @@ fn check_login(allocation: &AllocationSpec, given: &Node) -> Vec<String> {
         .collect()
 }
 
-/// Converts a list of servers to metal-api's format. Returns its problems.
+/// Converts a list of servers to metal-api's format. Returns the problems of the list.
 fn normalize_server_field(allocation: &mut AllocationSpec, given: &Node, kind: ServerKind) -> Vec<String> {
     let Some((node, value)) = get_field(given, kind.field()).zip(allocation.passed_on.get_mut(kind.field())) else {
         return Vec::new();
@@ -195,7 +195,7 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
         (Some(os), _) if has_image => wrong.push(format_at(os, "an allocation has an os or an image, not both")),
         (Some(os), _) => wrong.extend(OsSelector::parse(os).err().map(|why| format_at(os, &why))),
         (None, Some(first)) => {
-            wrong.push(format_at(first, "os_parameters require an os, which the allocation does not name"))
+            wrong.push(format_at(first, "os_parameters require an os, which the allocation does not specify"))
         }
         (None, None) if !has_image => {
             wrong.push(format!("{here}an allocation needs an os or an image: missing field `image`"))
@@ -218,14 +218,14 @@ fn check_requested_trait(requested: &str, traits: &[Spanned<String>]) -> Result<
 fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
-        "true" => Ok(Some("its file gives no reason".to_owned())),
+        "true" => Ok(Some("the machine file does not give a reason".to_owned())),
         // These words are rejected, since they would have the opposite effect: `no` would be the reason of a lock.
-        "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason".to_owned()),
+        "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason for the lock".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
 }
 
-/// Checks that a serial number, WWN or path identifies a disk.
+/// Checks that a text can be the serial number, WWN or path of a single disk.
 ///
 /// # Errors
 /// Returns an error if the text is a placeholder that many disks report.

@@ -7,8 +7,8 @@ use common::diagnostic::Diagnostic;
 use marked_yaml::{Marker, Node};
 use netconfig::NetworkConfig;
 
-/// Maximum length of a configuration as JSON, in bytes. It is passed on the kernel command line in base64, which is
-/// longer by a third. An x86 kernel reads at most 2047 bytes of its command line.
+/// Maximum length of a configuration as JSON, in bytes. The configuration is passed on the kernel command line in
+/// base64, which is a third longer than the JSON. An x86 kernel reads at most 2047 bytes of its command line.
 const LONGEST_BYTES: usize = 768;
 
 /// Returns one line for each problem of the network configuration in the field `name`.
@@ -38,7 +38,7 @@ pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<Str
     let text = to_json(node).to_string();
     if text.len() > LONGEST_BYTES {
         let what = format!(
-            "has {} bytes as JSON, but only {LONGEST_BYTES} fit on a kernel command line: configure only what the ramdisk needs",
+            "is {} bytes long as JSON, but only {LONGEST_BYTES} bytes fit on a kernel command line: configure only what the ramdisk needs",
             text.len()
         );
         return Err(vec![format!("{}{name}: {what}", format_position(node.span().start()))]);
@@ -46,8 +46,8 @@ pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<Str
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
-/// Finds the position of the value at a path. For a field, this is the position of its name. For a missing value, it is
-/// the position of the enclosing value.
+/// Returns the position of the value at a path. For a field, the position of the field's name is returned. For a
+/// missing value, the position of the enclosing value is returned.
 fn locate_path<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marker> {
     let children: Vec<(String, Option<&Marker>, &Node)> = match node {
         Node::Mapping(mapping) => {

@@ -1,11 +1,11 @@
-//! Parameters of OS definitions: the parameters in an allocation, and the ones in `os/*.yaml`, which apply to all
-//! machines with a definition.
+//! Parameters of OS definitions: the parameters in an allocation, and the parameters in `os/*.yaml`, which apply to all
+//! machines that use a definition.
 
 use super::yaml_node::{deserialize_node, format_at, format_position, parse_document};
 use marked_yaml::{Node, Spanned};
 use model::os_definition::{OsSelector, ParameterChange};
 
-/// Change of a parameter with its position in the file.
+/// Change of an OS parameter, with the position of the change in the file.
 pub(crate) type SpannedChange = Spanned<ParameterChange>;
 
 /// Content of a file in `os/`: parameters for all machines that are installed with one OS definition, or with one variant of it.
@@ -34,7 +34,7 @@ pub(crate) fn parse_site_parameters(text: &str) -> Result<OsParametersFile, Stri
     if wrong.is_empty() { Ok(site) } else { Err(wrong.join("\n")) }
 }
 
-/// Parses changes of parameters. Returns the valid changes, and the problems of the invalid ones.
+/// Parses changes of OS parameters. Returns the valid changes, and the problems of the invalid changes.
 pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, Vec<String>) {
     let (mut said, mut wrong) = (Vec::<SpannedChange>::new(), Vec::new());
     for one in given {
@@ -82,7 +82,7 @@ mod tests {
             ("  os: web\n  image: debian-12", "5:7: an allocation has an os or an image, not both"),
             (
                 "  image: i\n  os_parameters: [a=b]",
-                "6:19: os_parameters require an os, which the allocation does not name",
+                "6:19: os_parameters require an os, which the allocation does not specify",
             ),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),
             ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is in this list twice"),

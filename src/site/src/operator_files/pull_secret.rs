@@ -1,4 +1,4 @@
-//! Registry credentials of an image, as given in its file.
+//! Registry credentials for an image, as specified in the image's YAML file.
 
 use super::format_at;
 use super::yaml_node::format_position;
@@ -28,7 +28,7 @@ pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     is_short.then(|| {
         let place = format_position(given.span().start());
         format!(
-            "{place}the disk_key has less than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
+            "{place}the disk_key has fewer than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
         )
     })
 }
@@ -52,7 +52,8 @@ impl RawPullSecret {
     /// Validates the credentials for the image at `url`.
     ///
     /// # Errors
-    /// Returns an error if the credentials are incomplete, or the URL is not in a registry. The message does not contain the secrets.
+    /// Returns an error if the credentials are incomplete, or the URL is not in a registry. The error message does not
+    /// contain the secrets.
     pub(crate) fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
         let RawPullSecret { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {
@@ -65,7 +66,10 @@ impl RawPullSecret {
             ));
         };
         if url.starts_with("oci+http://") {
-            return Err(format_at(url, "a pull_secret requires https (oci://): it could be intercepted over http"));
+            return Err(format_at(
+                url,
+                "a pull_secret requires https (oci://): the secret could be intercepted over http",
+            ));
         }
         let wrong = |why: &str| match &username {
             Some(given) => Err(format_at(given, why)),
@@ -81,7 +85,7 @@ impl RawPullSecret {
             _ => {}
         }
         if username.as_ref().is_some_and(|name| name.contains(':')) {
-            return wrong("the username in the pull_secret contains a colon, which would end it (RFC 7617)");
+            return wrong("the username in the pull_secret contains a colon, which would end the username (RFC 7617)");
         }
         if let Some(given) = token_service.as_ref().filter(|given| boot_values::validate_host(given).is_err()) {
             return Err(format_at(

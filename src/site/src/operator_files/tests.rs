@@ -48,7 +48,7 @@ fn a_machine_without_allocation() {
 #[test]
 fn a_machine_is_locked_with_a_reason_or_without() {
     let lock = |given: &str| parse_machine(&format!("id: {ID}\n{given}\n")).unwrap().locked;
-    assert_eq!(lock("locked: true").unwrap(), "its file gives no reason");
+    assert_eq!(lock("locked: true").unwrap(), "the machine file does not give a reason");
     assert_eq!(lock("locked: \"holds the only copy\"").unwrap(), "holds the only copy");
     for given in ["", "locked: false", "locked:", "locked: ~"] {
         assert_eq!(lock(given), None, "{given}");
@@ -101,7 +101,7 @@ fn a_bad_machine_is_told_where_and_why() {
         (&format!("id: {ID}\nallocation: {{id: ' ', hostname: h, image: i, filesystemlayout: l}}\n"), "id is empty"),
         (
             &format!("id: {ID}\nallocation: {{id: a, hostname: h, image: i}}\nlocked: no\n"),
-            "3:9: locked must be true, false, or the reason",
+            "3:9: locked must be true, false, or the reason for the lock",
         ),
         (
             &format!("id: {ID}\nallocation:\n  id: a\n  hostname: h\n  image: i\n  reinstall: true\n"),
@@ -179,7 +179,7 @@ allocation:
         "2:1: unknown field \"mac\"; did you mean \"macs\"?",
         "3:8: \"52:54:00:aa:00\" is not a MAC",
         "4:12: \"tty0 init=/bin/sh\" is not a console",
-        "5:9: locked must be true, false, or the reason",
+        "5:9: locked must be true, false, or the reason for the lock",
         "7:13: ",
         "8:3: unknown field \"hostnam\"; did you mean \"hostname\"?",
         "9:14: reinstalls can no longer be ordered in a file",

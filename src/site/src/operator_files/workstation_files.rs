@@ -1,5 +1,5 @@
-//! Machine files on the operator's workstation. Commands also accept layouts and other documents, and use these
-//! functions to distinguish them from machine files.
+//! Machine files on the operator's workstation. Commands that accept machine files also accept layouts and other
+//! documents. These functions distinguish machine files from the other documents.
 
 use super::yaml_node::{get_field, to_json};
 use super::{network_field, yaml_node};
@@ -24,13 +24,14 @@ pub fn is_agent_document(text: &str) -> bool {
     })
 }
 
-/// Returns the problems of the allocation's network, without checking the machine's NICs. Each begins with line and
-/// column.
+/// Returns the problems of the allocation's network configuration, without comparing it with the machine's NICs. Each
+/// problem begins with its line and column.
 pub fn find_network_problems(text: &str) -> Vec<String> {
     check_network(text, |node| network_field::find_problems(NETWORK, node))
 }
 
-/// Returns the problems of the allocation's network on a machine with these NICs. Each begins with line and column.
+/// Returns the problems of the allocation's network configuration on a machine with these NICs. Each problem begins
+/// with its line and column.
 pub fn find_network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
     check_network(text, |node| {
         let misfits = NetworkConfig::parse(&to_json(node)).map(|network| network.check_nics(nics)).unwrap_or_default();

@@ -33,7 +33,8 @@ fn read_without_nulls(text: &str, options: LoaderOptions) -> Result<Node, String
     Ok(node)
 }
 
-/// Removes null fields, so that `name:` and `name: null` leave `name` unset. serde would read null as a string.
+/// Removes null fields, so that `name:` and `name: null` leave `name` unset. If null fields were not removed, serde
+/// would deserialize null as a string.
 fn remove_nulls(node: &mut Node) {
     match node {
         Node::Mapping(mapping) => {
@@ -74,12 +75,12 @@ pub fn suggest_name<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Str
     }
 }
 
-/// Formats a position as `3:7: `, the start of a message.
+/// Formats a position as `3:7: `, with which a message can begin.
 pub(super) fn format_position(mark: Option<&Marker>) -> String {
     mark.map(|mark| format!("{}:{}: ", mark.line(), mark.column())).unwrap_or_default()
 }
 
-/// Formats a message so that it begins with the position of its value.
+/// Formats a message so that it begins with the position of the value that it describes.
 pub fn format_at(value: &Spanned<String>, message: &str) -> String {
     format!("{}{message}", format_position(value.span().start()))
 }
@@ -90,8 +91,8 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
 }
 
 /// Replaces the position at the start of each problem by the path of the field at this position. `rename` converts the
-/// path to a name that the reader of the message knows; an empty name is omitted. Used if the reader does not have the
-/// text of the document.
+/// path to a name that the reader of the message knows; an empty name is omitted. Used if the reader of the message
+/// does not have the text of the document.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();
     let replace = |line: &str| {

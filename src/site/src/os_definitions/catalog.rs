@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Definitions in `os/`, with the parameters for all machines.
+/// OS definitions in `os/`, with the parameters that apply to all machines.
 #[derive(Debug, Clone, Default)]
 pub struct DefinitionCatalog {
     folder: PathBuf,
@@ -25,7 +25,8 @@ impl DefinitionCatalog {
         DefinitionCatalog { folder, ..DefinitionCatalog::default() }
     }
 
-    /// Returns the names of the parameters that are set or removed for all machines, by definition or variant.
+    /// Returns the names of the parameters that are set or removed for all machines, by the name of the definition or
+    /// variant.
     pub fn preset_names(&self, name: &str) -> BTreeMap<String, Vec<String>> {
         self.site.preset_names(name)
     }
@@ -35,12 +36,12 @@ impl DefinitionCatalog {
         self.site.changes(os)
     }
 
-    /// Returns the file with the parameters of a definition or variant; `None` if there are none.
+    /// Returns the path of the file with the parameters of a definition or variant; `None` if no such file exists.
     pub fn site_file(&self, os: &OsSelector) -> Option<&Path> {
         self.site.file(os)
     }
 
-    /// Combines a definition with the given parameters of an allocation, and with the site-wide parameters.
+    /// Combines a definition with the specified parameters of an allocation, and with the site-wide parameters.
     ///
     /// # Errors
     /// Returns an error if the definition cannot be used, or a parameter is unknown.
@@ -111,7 +112,7 @@ impl DefinitionCatalog {
     }
 }
 
-/// Adds empty positions to changes that are not from a file.
+/// Adds empty positions to parameter changes that were not read from a file.
 fn with_spans(changes: &[ParameterChange]) -> Vec<SpannedChange> {
     changes.iter().map(|change| Spanned::new(Span::new_blank(), change.clone())).collect()
 }

@@ -63,8 +63,8 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     Ok(files)
 }
 
-/// Visits every file, with its path in the definition. Symbolic links are followed, since Debian's `variants.list` is one; dangling links
-/// are skipped.
+/// Visits every file, with its path in the definition. Symbolic links are followed, since Debian's `variants.list` is a
+/// symbolic link. Dangling links are skipped.
 fn walk_files(
     folder: &Path,
     within: &str,

@@ -17,7 +17,8 @@ type FileParameters = (PathBuf, Vec<SpannedChange>);
 pub(super) struct SiteParameters(BTreeMap<OsSelector, FileParameters>);
 
 impl SiteParameters {
-    /// Collects the parameters of all files. If two files configure the same definition, the first file by name takes precedence.
+    /// Collects the parameters of all files. If two files configure the same definition, the file whose name sorts
+    /// first takes precedence.
     pub(super) fn collect(files: Vec<(PathBuf, OsParametersFile)>, problems: &mut Vec<String>) -> SiteParameters {
         let mut site = BTreeMap::<OsSelector, FileParameters>::new();
         for (path, file) in files {
@@ -34,7 +35,7 @@ impl SiteParameters {
         SiteParameters(site)
     }
 
-    /// Returns the names of the parameters that are set or removed, by definition or variant.
+    /// Returns the names of the parameters that are set or removed, by the name of the definition or variant.
     pub(super) fn preset_names(&self, name: &str) -> BTreeMap<String, Vec<String>> {
         let own = self.0.iter().filter(|(os, _)| os.name == name);
         let keys = |said: &[SpannedChange]| said.iter().map(|change| change.key().to_owned()).collect();
@@ -56,14 +57,15 @@ impl SiteParameters {
         site
     }
 
-    /// Returns the parameters of a definition and of one of its variants. An empty variant has no parameters.
+    /// Returns the parameters of a definition and of one of its variants. If `variant` is empty, returns no parameters
+    /// for the variant.
     pub(super) fn levels(&self, name: &str, variant: &str) -> [Option<&FileParameters>; 2] {
         let get = |variant: &str| self.0.get(&OsSelector { name: name.to_owned(), variant: variant.to_owned() });
         [get(""), if variant.is_empty() { None } else { get(variant) }]
     }
 
-    /// Selects the variant of the definition, with the parameters of all levels. `own` contains the parameters of an
-    /// allocation.
+    /// Selects the variant of the definition. Applies the site-wide parameters of the definition and of the variant,
+    /// and the allocation's parameters in `own`.
     pub(super) fn select(&self, definition: &OsDefinition, variant: &str, own: &[SpannedChange]) -> SelectedDefinition {
         let levels = self.levels(&definition.name, variant);
         let [site, of_variant] = levels.map(|said| said.map(|(_, said)| without_spans(said)).unwrap_or_default());
@@ -71,7 +73,7 @@ impl SiteParameters {
         definition.select(variant, levels.resolve(definition))
     }
 
-    /// Returns a problem for each parameter that the definition does not support.
+    /// Returns a message for each parameter that the definition does not support.
     pub(super) fn find_unknown(&self, definition: &OsDefinition) -> Vec<String> {
         let own = self.0.iter().filter(|(os, _)| os.name == definition.name);
         let unknown = own.flat_map(|(_, (path, said))| {
@@ -81,8 +83,8 @@ impl SiteParameters {
     }
 
     /// Verifies the parameters of the definition and of its variants, as for an allocation without own parameters.
-    /// Returns a problem for each list of parameters that `verify` refuses. `get_verdict` returns `None` while `verify`
-    /// runs.
+    /// Returns a message for each list of parameters that the `verify` program refuses. `get_verdict` returns `None`
+    /// while the program runs.
     pub(super) fn verify(
         &self,
         definition: &OsDefinition,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Timeout of `verify`. It is short, because the operator waits for the result.
+/// Timeout of the `verify` program. The timeout is short, because the operator waits for the result.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Digest of a definition together with its parameters.
@@ -20,11 +20,11 @@ pub struct VerifyResult {
     verdict: VerifyVerdict,
 }
 
-/// Runs `verify` for parameters that an operator is about to store. The verdict is not cached.
+/// Runs the `verify` program for parameters that an operator is about to store. The verdict is not cached.
 ///
 /// # Errors
-/// Returns an error if `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the machine runs it before
-/// it writes anything.
+/// Returns an error if `verify` refuses the parameters. If `verify` cannot run here, the parameters are accepted: the
+/// machine runs `verify` before it writes anything to its disks.
 pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     if !chosen.has_verify() {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     }
 }
 
-/// Cache of known and pending verdicts.
+/// Cache of the verdicts of `verify` programs, including pending verdicts.
 pub struct VerifyCache {
     /// Verdicts by digest; `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
@@ -62,12 +62,12 @@ impl VerifyCache {
         Ok(VerifyCache { known: HashMap::new(), queue: Some(queue) })
     }
 
-    /// Creates a cache that does not run `verify`. The machine runs `verify` before it writes anything.
+    /// Creates a cache that does not run `verify`. The machine runs `verify` before it writes anything to its disks.
     pub fn disabled() -> VerifyCache {
         VerifyCache { known: HashMap::new(), queue: None }
     }
 
-    /// Returns the verdict, or `None` if `verify` is running or was just queued.
+    /// Returns the verdict, or `None` if `verify` is still running or has been queued by this call.
     pub(crate) fn get_verdict(&mut self, chosen: &SelectedDefinition) -> Option<VerifyVerdict> {
         if !chosen.has_verify() {
             return Some(VerifyVerdict::Good);

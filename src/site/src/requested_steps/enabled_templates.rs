@@ -1,5 +1,6 @@
-//! Templates that the traits of a machine enable. A machine is invalid if one of them cannot run on it, even if its
-//! allocation does not request this template, since another allocation may request it.
+//! Templates that the traits of a machine enable. A machine file is invalid if one of these templates cannot run on the
+//! machine. This also applies to templates that the allocation does not request, since a later allocation may request
+//! them.
 
 use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
 use crate::effective_allocation::with_effective_allocation;
@@ -32,14 +33,14 @@ fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<Stri
     problems.flatten().map(|why| add_reason(&why)).collect()
 }
 
-/// Returns the arrays of the enabled templates, without requested and invalid ones.
+/// Returns the arrays of the enabled templates. Requested templates and invalid templates are omitted.
 pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) -> Vec<RequestedArrays> {
     let valid =
         find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).ok());
     valid.flatten().collect()
 }
 
-/// Adds why the template affects the machine, and the remedy, to each problem.
+/// Extends each problem with the reason why the template affects the machine, and with the remedy.
 pub(super) fn add_reason(problems: &str) -> String {
     let lines = problems.lines().map(|line| {
         format!("{line}; the trait enables this template, although it is not requested: correct the template, or remove the trait")

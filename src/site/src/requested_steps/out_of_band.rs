@@ -1,5 +1,5 @@
-//! Steps of templates that run through the management controller of the machine. A machine whose controller does not support Redfish is
-//! refused before it boots.
+//! Steps of templates that run through the management controller of the machine. If a machine's controller does not
+//! support Redfish, a template with such steps is reported as a problem before the machine boots.
 
 use super::enabled_templates::find_unrequested;
 use super::{RequestedTemplate, find_templates};
@@ -41,8 +41,8 @@ pub fn find_out_of_band_templates(machine: &MachineSpec, known: &SiteObjects) ->
     with_steps.collect()
 }
 
-/// Converts the merged steps that run through the management controller. Adds a problem if the machine's controller cannot run them, or if
-/// their order is impossible.
+/// Converts the merged steps that run through the management controller. Adds a problem if the machine's controller
+/// cannot run the steps, or if their order is impossible.
 pub(super) fn convert_steps(
     machine: &MachineSpec,
     steps: &[PlannedStep],
@@ -62,15 +62,15 @@ pub(super) fn convert_steps(
     converted
 }
 
-/// Returns the reason why no step can run through this controller, or `None` if it supports Redfish.
+/// Returns the reason why no step can run through this controller, or `None` if the controller supports Redfish.
 fn explain_unsupported_controller(bmc: Option<&Bmc>) -> Option<&'static str> {
     match bmc.map(|bmc| &bmc.at) {
         Some(BmcAddress::Redfish { .. }) => None,
         Some(BmcAddress::Ipmi { .. }) => Some(
-            "this step requires Redfish, but the management controller of the machine is addressed over IPMI: give its https:// address in `bmc:`",
+            "this step requires Redfish, but the management controller of the machine is addressed over IPMI: specify the controller's https:// address in `bmc:`",
         ),
         None => Some(
-            "this step requires Redfish, but the machine file has no management controller: add `bmc:` with its https:// address",
+            "this step requires Redfish, but the machine file has no management controller: add `bmc:` with the controller's https:// address",
         ),
     }
 }

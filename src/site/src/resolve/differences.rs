@@ -10,8 +10,8 @@ use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, promise_check};
 
-/// Returns why a machine whose installed layout is not in the database cannot be reinstalled. That is the case if the
-/// layout in the files contradicts the machine's install marker.
+/// Returns the reason why a machine whose installed layout is not in the database cannot be reinstalled: the layout in
+/// the files contradicts the machine's install marker. Returns `None` if the machine can be reinstalled.
 pub(crate) fn explain_broken_promise(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -29,8 +29,8 @@ pub(crate) fn explain_broken_promise(
     ))
 }
 
-/// Returns notes about the differences between the machine file and the installed system. The state of the installed
-/// system takes precedence.
+/// Returns notes about the differences between the machine file and the installed system. The installed system takes
+/// precedence over the machine file.
 pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
     let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
     let mut notes = Vec::new();
@@ -53,15 +53,16 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
                 format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
             notes.push(format_at(layout, &message));
         } else if is_other {
-            let message =
-                format!("layout {id} has changed since the machine was installed; the machine keeps the old one");
+            let message = format!(
+                "layout {id} has changed since the machine was installed; the machine keeps the layout with which it was installed"
+            );
             notes.push(format_at(layout, &message));
         }
     }
     notes
 }
 
-/// Returns a note about the fields of the machine file that a reinstall ignores unless it applies the file.
+/// Returns a note about the fields of the machine file that a reinstall without `--apply-allocation` ignores.
 fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     let all = find_allocation_differences(allocation, standing);
     let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();

@@ -1,14 +1,15 @@
 //! Record of the source machines that have checked the target's certificate. A source receives the certificate in a
-//! response, checks it, and reports a problem before it contacts the server again. Its next request therefore proves
-//! that it has checked the certificate, and that it is alive. The record is kept in memory only, since a source sends a
-//! request every few seconds.
+//! response, checks it, and reports a problem before it contacts the server again. The source's next request therefore
+//! proves that it has checked the certificate, and that it is still running. The record is kept in memory only, since a
+//! source sends a request every few seconds.
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time after its last request during which the source is considered alive. A source sends a request every three seconds.
+/// Duration for which the source is considered alive after its last request. A source sends a request every three
+/// seconds.
 const RECENT: Duration = Duration::from_secs(30);
 
 /// Last certificate that was sent to each source machine, by machine id.
@@ -22,7 +23,8 @@ struct CertificateCheck {
 }
 
 impl CertificateChecks {
-    /// Records that the source machine has contacted the server, and which certificate is sent to it, if any.
+    /// Records that the source machine has contacted the server. Also records the certificate in the response, if the
+    /// response contains one.
     pub fn record_call(&self, machine: &str, certificate: Option<&str>) {
         let mut looks = lock_mutex(&self.0);
         let Some(certificate) = certificate else {

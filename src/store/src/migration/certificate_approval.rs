@@ -1,5 +1,5 @@
 //! Trust in the two certificates of a migration. A certificate is trusted if the operator has approved it, if the peer
-//! verifies it with a shared secret, or if the migration was ordered without approvals. The server sends the target's
+//! can verify it with a shared secret, or if the migration was ordered without approvals. The server sends the target's
 //! certificate to the source only once that certificate is trusted, and permits the target to start only once both
 //! certificates are trusted. The module performs no I/O.
 
@@ -7,12 +7,13 @@ use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
 use model::migration::{MigrationPeer, MigrationSide};
 use serde::{Deserialize, Serialize};
 
-/// Minimum number of hexadecimal digits of a fingerprint that the operator must give: 64 bits.
+/// Minimum number of hexadecimal digits of a fingerprint that the operator must specify. These digits correspond to 64
+/// bits.
 const FEWEST_DIGITS: usize = 16;
 const DIGITS: usize = 64;
 const PREFIX: &str = "sha256:";
 
-/// Whether a certificate is trusted, and why.
+/// Reason why a certificate is or is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CertificateTrust {
@@ -31,7 +32,7 @@ impl CertificateTrust {
         match self {
             CertificateTrust::Unapproved => "not approved",
             CertificateTrust::Operator => "approved",
-            CertificateTrust::Secret => "verified by the other machine, whose ramdisk has the secret",
+            CertificateTrust::Secret => "verified by the other machine, whose ramdisk contains the shared secret",
             CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
         }
     }
@@ -40,7 +41,7 @@ impl CertificateTrust {
 /// Certificate of one machine of a migration, as shown to the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CertificateShown {
-    /// Fingerprint, `sha256:HEX`, as shown on the console of the machine.
+    /// Fingerprint of the certificate, `sha256:HEX`, as shown on the console of the machine.
     pub fingerprint: String,
     pub trust: CertificateTrust,
 }
@@ -53,8 +54,8 @@ impl Migration {
         }
     }
 
-    /// Returns the certificate of the machine with this role, unless the migration has already finished copying or has
-    /// ended.
+    /// Returns the certificate of the machine with this role. Returns `None` once the migration has finished copying or
+    /// has ended.
     pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
         let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
         let end = self.find_endpoint(part).filter(|_| copies)?;
@@ -64,7 +65,7 @@ impl Migration {
         })
     }
 
-    /// Returns whether and why the certificate of the machine with this role is trusted.
+    /// Returns whether the certificate of the machine with this role is trusted, and the reason.
     pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
         let approved = match part {
             MigrationSide::Send => &self.approved.sender,
@@ -93,9 +94,10 @@ impl Migration {
             .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
     }
 
-    /// Returns whether a missing approval prevents the target from starting. At the start, the target erases its disks
-    /// and receives the secrets of the allocation. While the target copies, only its own certificate is checked. If the
-    /// source boots again in this phase, the target waits for the approval of the source, and does not fail.
+    /// Returns whether a missing approval prevents the target from starting to copy. At the start, the target erases
+    /// its disks and receives the secrets of the allocation. While the target copies, only its own certificate is
+    /// checked. If the source boots again in this phase, the target does not fail, but waits until the operator
+    /// approves the source's new certificate.
     pub fn approval_is_missing(&self) -> bool {
         match self.state {
             MigrationState::Planned => self.awaits_approval(),
@@ -104,11 +106,10 @@ impl Migration {
         }
     }
 
-    /// Returns why the target must not start, with the remedy.
+    /// Returns the reason why the target must not start to copy, with the remedy.
     pub fn explain_missing_approval(&self) -> String {
         format!(
-            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with the consoles of the \
-             machines, and approve them with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
+            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with those on the consoles of the machines, and approve the certificates with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
             a = self.a,
             b = self.b
         )
@@ -126,16 +127,17 @@ impl Migration {
         (!is_withheld).then(peer)
     }
 
-    /// Returns the migration after the approval of the certificates with these fingerprints.
+    /// Returns the migration with the certificates that have these fingerprints marked as approved.
     ///
     /// # Errors
-    /// Returns an error if a fingerprint matches neither of the current certificates.
+    /// Returns an error if the migration no longer uses certificates, no fingerprint is specified, or a fingerprint
+    /// matches neither of the two current certificates.
     pub(crate) fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
             return Err(format!("the migration is {}: its certificates are no longer used", self.state));
         }
         if fingerprints.is_empty() {
-            return Err("no fingerprint is given: use `--approve FINGERPRINT`".to_owned());
+            return Err("no fingerprint is specified: use `--approve FINGERPRINT`".to_owned());
         }
         let mut next = self.clone();
         for given in fingerprints {
@@ -164,7 +166,7 @@ impl Migration {
         };
         let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
         format!(
-            "{given} is not the fingerprint of a current certificate: {}, {}. A machine has another certificate after each boot: compare it with the console again",
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
             shown(MigrationSide::Send, &self.a),
             shown(MigrationSide::Receive, &self.b)
         )
@@ -184,7 +186,7 @@ fn parse_fingerprint(given: &str) -> Result<String, String> {
     let is_one =
         (FEWEST_DIGITS..=DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_one.then_some(digits).ok_or_else(|| {
-        format!("a fingerprint is the SHA-256 of a certificate, of which at least the first {FEWEST_DIGITS} hexadecimal digits are required")
+        format!("a fingerprint is the SHA-256 digest of a certificate: specify at least the first {FEWEST_DIGITS} hexadecimal digits of the digest")
     })
 }
 

@@ -1,6 +1,7 @@
-//! Assignment of the target machine's disks to the disk names of the layout. The order's assignments take precedence.
-//! The other disks are assigned by equal names or hints or, if there are as many disks as names, in the order of their
-//! names. The module performs no I/O.
+//! Assignment of the target machine's disks to the disk names of the layout. If the migration order assigns disks, it
+//! must assign one to every disk name. Otherwise the disks are assigned by equal names or hints. If that does not
+//! assign all disk names, the non-removable disks of the target machine are assigned in the order of their names. Their
+//! number must then be the number of disk names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -9,8 +10,8 @@ use model::layout::hints::{explain_differences, find_candidates};
 use model::layout::{DiskSpec, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disk of the machine for each disk name of the layout. `said` contains the assignments of the order, by
-/// disk name of the layout.
+/// Returns the disk of the target machine for each disk name in the layout. `said` contains the assignments in the
+/// migration order, by disk name in the layout.
 ///
 /// # Errors
 /// Returns all problems of the assignment.
@@ -33,7 +34,7 @@ pub fn map_disks(
         match disk {
             Some(disk) => pairs.push((name, disk)),
             None if said.contains_key(name) => {}
-            None => problems.push(format!("none of its disks is assigned to {name}")),
+            None => problems.push(format!("no disk of the machine is assigned to {name}")),
         }
     }
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
@@ -62,7 +63,8 @@ pub fn map_disks(
     Err(problems)
 }
 
-/// Assigns disks by equal names or hints or, if that is incomplete, in the order of their names if there are as many as in the layout.
+/// Assigns disks by equal names or hints. If that does not assign all disks of the layout, assigns the machine's
+/// non-removable disks in the order of their names. Their number must then be the number of disks in the layout.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();
@@ -96,10 +98,10 @@ fn find_disk<'a>(found: &'a [Found], wanted: &str) -> Result<&'a Found, String> 
     match all[..] {
         [one] => Ok(one),
         [] if found.iter().any(|disk| disk.serial == wanted && !wanted.is_empty()) => {
-            Err(format!("the serial number {wanted:?} is a placeholder, which identifies no disk: use its device name"))
+            Err(format!("the serial number {wanted:?} is a placeholder: specify the device name of the disk instead"))
         }
         [] => Err(format!("disk {wanted:?} not found")),
-        _ => Err(format!("{wanted:?} matches several of its disks: use a device name")),
+        _ => Err(format!("{wanted:?} matches several disks of the machine: use a device name")),
     }
 }
 
@@ -126,20 +128,20 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let has = has.collect::<Vec<_>>().join(", ");
     let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
     format!(
-        "its disks: {}. Select them with: {}",
+        "the machine has these disks: {}. Assign them with: {}",
         if has.is_empty() { "none" } else { &has },
         flags.collect::<Vec<_>>().join(" ")
     )
 }
 
-/// Describes the first disk that differs from the expected one.
+/// Describes the first disk that is not the recorded disk.
 pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) -> Option<String> {
     now.iter().find_map(|now| {
         let then = then.iter().find(|then| then.device == now.device)?;
         then.is_different_disk(now).then(|| {
             let words = |disk: &RecordedDisk| format!("serial {:?}, {}", disk.serial, format_bytes(disk.size_bytes));
             format!(
-                "{} must be the disk with {}, but is now the one with {}: put the disk back, or cancel the migration and order it again",
+                "{} must be the disk with {}, but is now the disk with {}: put the disk back, or cancel the migration and order it again",
                 now.device,
                 words(then),
                 words(now)
@@ -210,13 +212,13 @@ filesystems:
         let layout = read_yaml(TWO).unwrap().layout;
         let three = [disk("nvme0n1", "A", false), disk("nvme1n1", "A", false), disk("nvme2n1", "C", false)];
         for (words, wrong) in [
-            (vec![], vec!["none of its disks is assigned to /dev/sda", "assigned to /dev/sdb"]),
+            (vec![], vec!["no disk of the machine is assigned to /dev/sda", "assigned to /dev/sdb"]),
             (vec![("/dev/sda", "C")], vec!["assigned to /dev/sdb"]),
             (
                 vec![("/dev/sda", "C"), ("/dev/sdb", "C")],
                 vec!["/dev/nvme2n1 cannot be assigned to both /dev/sda and /dev/sdb"],
             ),
-            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several of its disks"]),
+            (vec![("/dev/sda", "A"), ("/dev/sdb", "C")], vec!["\"A\" matches several disks of the machine"]),
             (vec![("/dev/sdz", "C")], vec!["layout two does not list disk /dev/sdz", "assigned to /dev/sda"]),
             (vec![("/dev/sda", "X"), ("/dev/sdb", "")], vec!["disk \"X\" not found", "disk \"\" not found"]),
         ] {
@@ -225,7 +227,7 @@ filesystems:
             assert!(wrong.iter().all(|wrong| text.contains(wrong)), "{words:?}: {text}");
             let last = problems.last().unwrap();
             assert!(last.contains("/dev/nvme2n1 (1.00 GB serial C)"), "{last}");
-            assert!(last.ends_with("Select them with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
+            assert!(last.ends_with("Assign them with: --disk /dev/sda=DISK --disk /dev/sdb=DISK"), "{last}");
         }
     }
 }

@@ -6,10 +6,10 @@ use crate::token::TokenHash;
 use model::migration::{self, MigratedMachine, MigrationSide};
 
 impl Migration {
-    /// Returns the migration after an event. It is unchanged if the event has no effect.
+    /// Returns the migration after an event. The returned migration is unchanged if the event has no effect.
     ///
     /// # Errors
-    /// Returns the reason why the event is rejected. The machine that sent it must not continue.
+    /// Returns the reason why the event is rejected. The machine that sent the event must not continue.
     pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
         match word {
             MigrationEvent::Waiting(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
@@ -32,7 +32,7 @@ impl Migration {
             MigrationEvent::Finished => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
-                state => Err(format!("the migration is {state}: only a migration that is booting can be finished")),
+                state => Err(format!("the migration is {state}: only a migration in state booting can be finished")),
             },
             MigrationEvent::Cancelled { off } => self.cancel(*off),
             MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
@@ -53,12 +53,14 @@ impl Migration {
             return Err(format!("the migration is {}", self.state));
         }
         if part == MigrationSide::Send && self.left == Some(end.boot) {
-            return Err("this boot has reported its success, and has booted the installed system".to_owned());
+            return Err("this boot has already reported its success: the machine must boot its ramdisk again to wait for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
             MigrationSide::Send => {
-                let carried = carried.ok_or("the source machine must describe its contents: carried is missing")?;
+                let carried = carried.ok_or(
+                    "the source machine must describe the system on its disks: the field `carried` is missing",
+                )?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
                         "the install marker on the source machine's disks is of allocation {:?}, but {:?} is migrated",
@@ -126,7 +128,7 @@ impl Migration {
         match (part, self.state) {
             (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
-                    "source machine {} has booted again since all data was received, and its own system may have written data in between: the data must be received again",
+                    "source machine {} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
                     self.a
                 ))
             }
@@ -153,8 +155,8 @@ impl Migration {
         }
     }
 
-    /// Returns whether the source is still in the boot in which it sent all data. A later boot is detected only once it
-    /// has registered.
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot of the source is
+    /// detected only once that boot has registered.
     fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
         let Some(sender) = &self.sender else { return false };
         let is_it = from.is_none_or(|from| from == migration::certificate_digest(&sender.certificate));

@@ -1,4 +1,4 @@
-//! Handling of install reports of machines whose migration is live or has ended.
+//! Handling of install reports from machines whose migration is in progress or has ended.
 
 use super::{MigrationUpdate, apply_event};
 use crate::barred_allocations::bar_allocations;
@@ -27,7 +27,7 @@ impl ServerState {
     }
 }
 
-/// Handles a report as [`ServerState::handle_migration_report`]. `text` is the report as JSON.
+/// Handles a report, as [`ServerState::handle_migration_report`] does. `text` is the report as JSON.
 pub fn handle_report(
     transaction: &Transaction,
     machine: &str,
@@ -71,7 +71,7 @@ fn success_event(
 }
 
 /// Handles a report of a machine whose migration has ended. If the boot that received the system repeats its report of
-/// success, the report is acknowledged. Other reports are handled as for a machine without a migration.
+/// success, the report is acknowledged. Other reports are handled as if the machine were not part of a migration.
 fn handle_repeated_report(
     transaction: &Transaction,
     machine: &str,

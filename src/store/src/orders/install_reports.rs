@@ -1,4 +1,5 @@
-//! Handling of reports at the end of an installation: their effects on the record of the machine and on its order.
+//! Handling of the reports that machines send at the end of an installation: effects on the record of the machine and
+//! on its reinstall order.
 
 use crate::barred_allocations::lift_bar;
 use crate::confirmation::{ConfirmedBy, insert_confirmation};
@@ -22,9 +23,9 @@ pub struct ReportOutcome {
     pub news: bool,
     /// True if the machine should start another attempt immediately.
     pub retry: bool,
-    /// Order to which the report refers, in its state after the report.
+    /// Reinstall order to which the report refers, in its state after the report.
     pub order: Option<ReinstallOrder>,
-    /// Whether the installation has succeeded; `None` if the report refers to an order other than the open one.
+    /// True if the installation has succeeded; `None` if the report refers to an order that is not open.
     pub over: Option<bool>,
     /// Reason why the reported success is not valid. If set, nothing was recorded.
     pub unproven: Option<UnprovenReason>,
@@ -145,9 +146,9 @@ fn confirm_by_report(
     Ok(())
 }
 
-/// Returns the reported marker if it names this allocation, and describes an installation that the server has not
-/// recorded. That is the case if the report is a failure, or if the machine needs confirmation and the recorded marker
-/// is a different one.
+/// Returns the reported install marker if it names this allocation and describes an installation that the server has
+/// not recorded. The installation is not recorded if the machine reports a failure, or if the machine needs
+/// confirmation and the server has recorded a different marker.
 fn find_unknown_marker<'a>(
     standing: &InstallState,
     allocation: &str,
@@ -179,13 +180,14 @@ fn complete_order(
     delete_order(transaction, machine, allocation)
 }
 
-/// Ends an adoption, since the installation is proven and no longer known only from the adopted marker.
+/// Ends an adoption. The installation is proven, so it is no longer known only from the adopted marker.
 fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
     let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
-/// Records that the allocation is installed, with the layout and image that were served last, unless the reported marker contradicts them.
+/// Records that the allocation is installed. Also records the layout and image that were served last, unless the
+/// reported install marker contradicts them.
 fn record_installed(
     transaction: &Transaction,
     machine: &str,

@@ -9,12 +9,13 @@ const VALID: u8 = 0x80;
 const EFI: u8 = 0x20;
 const DEVICE: u8 = 0x3c;
 const PXE: u8 = 0x04;
-/// Flags without the valid bit: the controller reports only the device, as ipmi_sim does, or the flags have expired.
+/// Flags whose valid bit is not set: the controller reports only the device, as ipmi_sim does, or the flags have
+/// expired.
 const DEVICE_ONLY: [u8; 2] = [0, PXE];
 
 impl IpmiController<'_> {
-    /// Lets the machine boot over PXE once: in EFI mode, unless it has registered with BIOS. Returns a warning if the controller does not
-    /// report the flags.
+    /// Lets the machine boot over PXE once. The boot mode is EFI, unless the machine has registered with BIOS firmware.
+    /// Returns a warning if the controller does not report the flags.
     pub(super) fn boot_pxe(&self, firmware: Option<FirmwareType>) -> Result<Option<String>> {
         // By default, the flags expire after 60 seconds. Not all controllers support this parameter.
         let _ = self.run(&["raw", "0x00", "0x08", "0x03", "0x08"]);

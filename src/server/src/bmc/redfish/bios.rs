@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 /// Power state and boot targets of a system, and its BIOS.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct SystemState {
-    /// `On`, `Off`, or a transition between them; `None` if the service does not report it.
+    /// Power state: `On`, `Off`, or a transition between these two; `None` if the service does not report a power
+    /// state.
     pub power: Option<String>,
-    /// Boot targets that the service supports; empty if it does not list them.
+    /// Boot targets that the service supports; empty if the service does not list them.
     pub boot_targets: Vec<String>,
-    /// `None` if the service offers no Bios resource for the system.
+    /// BIOS of the system; `None` if the service does not offer a Bios resource for the system.
     pub bios: Option<BiosState>,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct BiosState {
     pub current: Map<String, Value>,
     /// Values that apply after a restart.
     pub pending: Map<String, Value>,
-    /// Attributes by name, if the service offers their registry.
+    /// Attributes in the attribute registry, by name; empty if the service does not offer the registry.
     pub registry: BTreeMap<String, BiosAttribute>,
     /// Name of the attribute registry.
     registry_name: String,
@@ -130,8 +131,8 @@ impl RedfishMachine<'_> {
         })
     }
 
-    /// Reads the attributes of the registry with this name. If the list of registries contains it under another name,
-    /// as with sushy-emulator, the name in the registry itself must match.
+    /// Reads the attributes of the registry with this name. If the list of registries contains the registry under
+    /// another name, as with sushy-emulator, the name inside the registry must match.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
         let list = self.client.fetch("/redfish/v1/Registries")?.document;
         let links = list["Members"].as_array().into_iter().flatten().filter_map(|link| link["@odata.id"].as_str());
@@ -151,11 +152,11 @@ impl RedfishMachine<'_> {
         Ok(Vec::new())
     }
 
-    /// Requests these values for the next restart. If the service lists pending values of these attributes, they must
-    /// be the requested ones.
+    /// Requests these values, which take effect at the next restart. If the service lists pending values of these
+    /// attributes, the pending values must be the requested ones.
     ///
     /// # Errors
-    /// The service rejects them, reports other values, or has no settings resource.
+    /// The service rejects the values, reports other values, or does not have a settings resource.
     pub(crate) fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
             return Err(bmc_refusal(format!(
@@ -195,8 +196,8 @@ fn read_attributes(resource: &Value) -> Map<String, Value> {
     resource["Attributes"].as_object().cloned().unwrap_or_default()
 }
 
-/// Describes the pending values that differ from the settings. Settings that the service does not list as pending are
-/// checked after the restart.
+/// Describes the pending values that differ from the requested settings. A setting that the service does not list as
+/// pending is checked after the restart.
 fn find_unaccepted(settings: &[BiosSetting], pending: &Map<String, Value>) -> Vec<String> {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| {
         let reported = pending.get(name).filter(|reported| !reported.is_null() && !is_same_value(reported, value))?;

@@ -1,7 +1,8 @@
 //! Boot override of a system: the device from which the system boots once or always, in the boot mode of the machine.
 //!
-//! Some controllers fall back to legacy boot if the mode is missing, others reject the mode; some change the override only in the settings
-//! resource of the system. All variants are tried, and the result is read back.
+//! Some controllers fall back to legacy boot if the request does not contain the mode, and others reject the mode. Some
+//! change the override only in the settings resource of the system. All variants are tried, and the override is read
+//! afterwards.
 
 use super::{RedfishMachine, find_settings, with_apply_time};
 use crate::bmc::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
@@ -23,8 +24,8 @@ struct BootOverride<'a> {
 }
 
 impl RedfishMachine<'_> {
-    /// Sets the device from which the machine boots, once or always, and reads the override back. Returns a warning if
-    /// the controller reports another value of `BootSourceOverrideEnabled`.
+    /// Sets the device from which the machine boots, once or always, and reads the override afterwards. Returns a
+    /// warning if the controller reports another value of `BootSourceOverrideEnabled`.
     ///
     /// # Errors
     /// The service does not support the device, rejects the request, or reports another device or boot mode afterwards.
@@ -73,8 +74,9 @@ impl RedfishMachine<'_> {
         (!settings["Boot"]["BootSourceOverrideTarget"].is_null()).then_some(path)
     }
 
-    /// Requests the override at a path, first with the boot mode. If the controller rejects the mode, repeats the
-    /// request without it. Returns the reason as the inner error if the override did not take effect.
+    /// Requests the override at a path. The first request contains the boot mode. If the controller rejects the mode,
+    /// the request is repeated without the mode. If the override did not take effect, returns the reason as the inner
+    /// error.
     fn try_override(
         &self,
         path: &str,
@@ -111,7 +113,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the override of the system. If it does not have the requested target, reads the resource at `path`.
+    /// Reads the boot override of the system. If the override does not have the requested target, reads the resource at
+    /// `path`.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {
@@ -140,8 +143,8 @@ impl BootOverride<'_> {
         json!({ "Boot": boot })
     }
 
-    /// Describes the first property that differs from the requested value, with both values. `sent_mode` is `None` if
-    /// the request omitted the mode.
+    /// Describes the first property whose value differs from the requested value. The description contains both values.
+    /// `sent_mode` is `None` if the request omitted the mode.
     fn find_difference(&self, boot: &Value, sent_mode: Option<&str>) -> Option<String> {
         let text = |name: &str| boot[name].as_str();
         let expected_mode = sent_mode.or(self.mode.filter(|mode| *mode == UEFI));
@@ -178,7 +181,7 @@ fn select_mode(boot: &Value, firmware: Option<FirmwareType>) -> Option<&str> {
     })
 }
 
-/// Returns the values of a list, joined by commas, if the list is not empty and does not contain this value.
+/// Returns the values of a list, joined by commas. Returns `None` if the list is empty or contains this value.
 fn list_excluding(list: &Value, value: &str) -> Option<String> {
     let known: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     (!known.is_empty() && !known.contains(&value)).then(|| known.join(", "))

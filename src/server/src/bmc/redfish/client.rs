@@ -42,7 +42,7 @@ pub(super) struct RedfishRequest<'a> {
     pub path: &'a str,
     pub body: Option<&'a Value>,
     pub if_match: Option<&'a str>,
-    /// Whether the request is sent without credentials.
+    /// True if the request is sent without credentials.
     pub is_anonymous: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct RedfishResponse {
     body: Vec<u8>,
 }
 
-/// Resource, with the ETags that changes of it must contain.
+/// Resource, with the ETags that a request to change the resource must contain.
 pub(super) struct RedfishResource {
     pub document: Value,
     etag: Option<String>,
@@ -80,7 +80,8 @@ impl<'a> RedfishClient<'a> {
         Ok(RedfishResource { document, etag })
     }
 
-    /// Changes a resource that was read before. If the controller rejects the ETag, the change is repeated with the other forms of the ETag.
+    /// Changes a resource that was read before. If the controller rejects the ETag, the request is repeated with the
+    /// other forms of the ETag.
     pub(super) fn patch(&self, path: &str, resource: &RedfishResource, body: &Value) -> Result<RedfishResponse> {
         let attempts = etag::list_attempts(resource.etag.as_deref(), resource.document["@odata.etag"].as_str());
         let mut attempts = attempts.iter();
@@ -109,7 +110,7 @@ impl<'a> RedfishClient<'a> {
                 self.open_session().map_err(|why| {
                     let rejected = self.explain_rejection(&response);
                     bmc_refusal(format!(
-                        "{rejected}; it does not offer Basic authentication, and no session could be opened: {why}"
+                        "{rejected}; the controller does not offer Basic authentication, and no session could be opened: {why}"
                     ))
                 })?;
                 continue;
@@ -162,9 +163,9 @@ impl<'a> RedfishClient<'a> {
         })
     }
 
-    /// Returns the URL to which the response redirects the request; `None` if it is not a redirect. A request other
-    /// than GET is repeated only if the redirect preserves its method: a status of 307 or 308, or a path that differs
-    /// only in a trailing slash.
+    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A request
+    /// other than GET is repeated only if the redirect preserves its method: a status of 307 or 308, or a path that
+    /// differs only in a trailing slash.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -192,7 +193,7 @@ impl<'a> RedfishClient<'a> {
         }
     }
 
-    /// Returns the response, or an error with the controller's message if it is not a success.
+    /// Returns the response. If its status is not a success, returns an error with the controller's message.
     pub(super) fn expect_success(&self, response: RedfishResponse) -> Result<RedfishResponse> {
         match response.status.is_success() {
             true => Ok(response),
@@ -218,7 +219,7 @@ impl RedfishResponse {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Returns the body as JSON; `None` if it is not JSON, or the response is an error.
+    /// Returns the body as JSON; `None` if the body is not JSON, or the response is an error.
     pub(super) fn document(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok().filter(|_| self.status.is_success())
     }
@@ -228,7 +229,8 @@ impl RedfishResponse {
         String::from_utf8_lossy(&self.body).contains(text)
     }
 
-    /// Returns whether the controller may accept the request in another form or at another time, judging by the status.
+    /// Returns whether the status indicates that the controller may accept the request in another form or at another
+    /// time.
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self.status.as_u16(), 400 | 404 | 405 | 409 | 422 | 501)
     }

@@ -22,7 +22,8 @@ pub(crate) struct DoubleState {
     pub power: &'static str,
     /// Boot override: enabled, target and mode.
     pub boot: [String; 3],
-    /// Former power state and boot override, and the number of reads that still report them after a change.
+    /// Power state and boot override before a change, and the number of further reads that still report this former
+    /// state.
     former: Option<(&'static str, [String; 3], u32)>,
     unavailable: u32,
     busy: u32,
@@ -44,7 +45,7 @@ pub(crate) struct RedfishDouble {
 }
 
 impl RedfishDouble {
-    /// Starts a controller whose machine has this power state, and boots in UEFI mode.
+    /// Starts a controller whose machine has this power state and boots in UEFI mode.
     pub(crate) fn start(power: &'static str, quirks: &[Quirk]) -> RedfishDouble {
         let boot = ["Disabled", "None", "UEFI"].map(str::to_owned);
         let state = DoubleState { power, boot, former: None, unavailable: 0, busy: 0, resets: 0, session: None };
@@ -77,8 +78,8 @@ impl RedfishDouble {
         self.http.requests()
     }
 
-    /// Returns the requests that changed the system, such as `POST ForceOff`, or `PATCH` with the last segment of the
-    /// path and the boot mode.
+    /// Returns the requests that changed the system, as strings: `POST` and the reset type (`POST ForceOff`), or
+    /// `PATCH`, the last segment of the path, and the boot mode.
     pub(crate) fn changes(&self) -> Vec<String> {
         let changes = self.requests().into_iter().filter_map(|request| {
             let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
@@ -95,7 +96,7 @@ impl RedfishDouble {
     }
 }
 
-/// Converts a response, so that the connection is closed only after this time.
+/// Converts a response, so that the connection is closed only this many milliseconds after the response.
 fn to_late_close(response: &Act, milliseconds: u64) -> Act {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);
@@ -275,7 +276,7 @@ impl Exchange<'_> {
         system
     }
 
-    /// Prepares the delayed or failing reads after a change.
+    /// Sets how many of the reads after a change report the former state or fail.
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));

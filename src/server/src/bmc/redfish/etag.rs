@@ -1,8 +1,9 @@
 //! ETags of resources, in the forms that controllers accept in `If-Match`.
 
-/// Returns the values of `If-Match` to try for a resource, in this order: the ETag in the header, then in the document, each as received and
-/// in its strong form; no `If-Match`, since some controllers reject every value; and `*`, since others require the header without
-/// providing an ETag.
+/// Returns the values of `If-Match` to try for a resource, in this order. The first values are the ETag in the header
+/// and the ETag in the document, each as received and in its strong form. Then no `If-Match` is sent, since some
+/// controllers reject every value. The last value is `*`, since other controllers require the header, but do not
+/// provide an ETag.
 pub(super) fn list_attempts(header: Option<&str>, document: Option<&str>) -> Vec<Option<String>> {
     let mut attempts = Vec::new();
     for etag in [header, document].into_iter().flatten().filter(|etag| is_header_value(etag)) {
@@ -16,7 +17,7 @@ pub(super) fn list_attempts(header: Option<&str>, document: Option<&str>) -> Vec
     attempts
 }
 
-/// Returns the ETag without `W/`, doubled quotation marks, and the suffix of compressed responses.
+/// Returns the ETag in its strong form: without `W/`, doubled quotation marks, or the suffix of compressed responses.
 fn to_strong_form(etag: &str) -> String {
     let opaque = etag.trim().trim_start_matches("W/").trim_matches('"');
     format!("\"{}\"", opaque.trim_end_matches("-gzip"))

@@ -36,7 +36,8 @@ impl RedfishMachine<'_> {
         self.reach_state(&self.client.fetch(&self.path)?, OFF, &SWITCH_OFF)
     }
 
-    /// Restarts the machine, or switches it on if it is off. If the controller cannot restart it, it is switched off and on.
+    /// Restarts the machine, or switches it on if it is off. If the controller cannot restart the machine, the machine
+    /// is switched off and on.
     ///
     /// # Errors
     /// As with [`RedfishMachine::switch_on`].
@@ -118,7 +119,8 @@ impl RedfishMachine<'_> {
         Ok(Err(rejection))
     }
 
-    /// Returns the reset types that the controller supports, from the action or its `@Redfish.ActionInfo`; `None` if it does not list them.
+    /// Returns the reset types that the controller supports, as listed by the action or its `@Redfish.ActionInfo`;
+    /// `None` if neither lists them.
     fn list_reset_types(&self, reset: &Value) -> Option<Vec<String>> {
         read_strings(&reset["ResetType@Redfish.AllowableValues"]).or_else(|| {
             let info = self.client.fetch(reset["@Redfish.ActionInfo"].as_str()?).ok()?.document;
@@ -129,7 +131,7 @@ impl RedfishMachine<'_> {
     }
 }
 
-/// Returns the strings of a list; `None` if it is missing or empty.
+/// Returns the strings of a list; `None` if the list is missing or empty.
 fn read_strings(list: &Value) -> Option<Vec<String>> {
     let strings: Vec<String> = list.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     (!strings.is_empty()).then_some(strings)

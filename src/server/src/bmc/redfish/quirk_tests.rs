@@ -151,7 +151,7 @@ fn a_change_without_effect_fails_with_both_values() {
             &[NoSession],
             "On",
             PowerAction::On,
-            "rejected the username and password: session required; it does not offer Basic authentication",
+            "rejected the username and password: session required; the controller does not offer Basic authentication",
         ),
         (&[RedirectsForever], "On", PowerAction::On, "redirects /redfish/v1/Systems more than 4 times"),
     ] {

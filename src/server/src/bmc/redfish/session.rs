@@ -16,7 +16,7 @@ pub(super) struct Session {
 }
 
 impl RedfishClient<'_> {
-    /// Opens a session, which replaces an expired one.
+    /// Opens a session, which replaces the expired session if there is one.
     pub(super) fn open_session(&self) -> Result<()> {
         let path = self.find_sessions();
         let body = json!({ "UserName": self.bmc.username, "Password": self.bmc.password.reveal() });

@@ -1,6 +1,6 @@
 //! Atomic changes of a file on disk. The new file is exchanged with the old one atomically, and the old file is read
-//! afterwards. If its content differs from the expected one, another process has edited the file concurrently, and the
-//! old file is restored.
+//! afterwards. If the content of the old file differs from the expected content, another process has edited the file
+//! concurrently, and the old file is restored.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Error, ErrorKind};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EditResult {
     Written,
-    /// The file was changed concurrently, and was not written.
+    /// Another process has changed the file concurrently. The file was not written.
     Changed,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn remove_unchanged(path: &Path, old: &str) -> std::io::Result<EditRe
     Ok(done)
 }
 
-/// Writes a temporary file next to the path, and syncs it. Returns its path.
+/// Writes a temporary file next to the path, and syncs the file. Returns the path of the temporary file.
 pub(crate) fn write_temporary(path: &Path, text: &str, permissions: Permissions) -> std::io::Result<PathBuf> {
     let new = hidden_path(path, "new")?;
     if let Some(folder) = path.parent() {

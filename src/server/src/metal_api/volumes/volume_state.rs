@@ -1,4 +1,5 @@
-//! Lifecycle of a Kubernetes volume, translated from the diagrams in the design proposal of MetalK8s' operator. Pure.
+//! Lifecycle of a Kubernetes volume, implemented according to the diagrams in the design proposal of MetalK8s'
+//! operator. The module performs no I/O.
 //!
 //! MetalK8s prepares a volume with a Salt job. Here, an installation of the machine replaces the Salt job, so a volume
 //! waits for the next installation.
@@ -10,12 +11,12 @@ use std::fmt;
 /// Phase in the status of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumeState {
-    /// The storage of the volume is being prepared, or will be.
+    /// The storage of the volume is being prepared, or will be prepared.
     Pending,
     /// The storage of the volume is prepared, and the volume has a PersistentVolume.
     Available,
     Failed,
-    /// The storage of the volume is being released, or will be.
+    /// The storage of the volume is being released, or will be released.
     Terminating,
 }
 
@@ -46,7 +47,10 @@ pub(crate) enum StorageJob {
     Failed,
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "in the table of MetalK8s; here, a job is part of an installation")
+        expect(
+            dead_code,
+            reason = "the table of MetalK8s contains this state; here, a job is part of an installation"
+        )
     )]
     NotFound,
     Succeeded,
@@ -76,7 +80,7 @@ pub(crate) enum LifecycleStep {
     Fail,
     Prepare,
     Unprepare,
-    /// Clear the record of the job, so that the job is started again.
+    /// Delete the record of the job, so that the job is started again.
     Forget,
     /// Record that the job has succeeded.
     Note,

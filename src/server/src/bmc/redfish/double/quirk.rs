@@ -5,26 +5,26 @@
 pub(crate) enum Quirk {
     /// Paths without a trailing slash are redirected with this status.
     Slash(u16),
-    /// Redirects to an absolute URL, otherwise like `Slash(308)`.
+    /// Like `Slash(308)`, but redirects to an absolute URL.
     SlashAbsolute,
     /// Every request is redirected to itself.
     RedirectsForever,
-    /// A boot override without a mode becomes a legacy boot.
+    /// A boot override that is requested without a boot mode becomes a legacy boot.
     ModeLost,
     ModeRequired,
     ModeReadOnly,
     ModeMissing,
     /// A change sets the boot mode to legacy, whatever mode is requested.
     ModeIgnored,
-    /// `If-Match` is required. The ETag is only in the document.
+    /// `If-Match` is required. The ETag is only in the document, not in the response header.
     EtagInDocument,
-    /// The ETag in the header is weak; only its strong form is accepted.
+    /// The ETag in the header is weak, but only the strong form of the ETag is accepted.
     EtagWeak,
     EtagDoubled,
     EtagCompressed,
     /// Every `If-Match` is rejected.
     EtagRejected,
-    /// `If-Match` is required, but there is no ETag.
+    /// `If-Match` is required, but the controller does not provide an ETag.
     EtagUnknown,
     /// The boot override can be changed only in the settings resource.
     SettingsOnly,
@@ -32,7 +32,8 @@ pub(crate) enum Quirk {
     SettingsSilent,
     /// The settings resource does not contain the boot override.
     SettingsOther,
-    /// The links to the settings resource and to the description of the reset action are dead.
+    /// The links to the settings resource and to the description of the reset action point to resources that do not
+    /// exist.
     DeadLinks,
     /// The reset types are listed by `@Redfish.ActionInfo`.
     ActionInfo,
@@ -59,7 +60,7 @@ pub(crate) enum Quirk {
     NoSession,
     PasswordChange,
     Forbidden,
-    /// The override is reported as permanent.
+    /// The boot override is reported as permanent.
     AlwaysContinuous,
     PxeMissing,
     BootMissing,
