@@ -1,4 +1,5 @@
-//! Record of an attempt that passed the point of no return: the devices that it was creating, and the comparison with present devices.
+//! Record of an attempt that passed the point of no return: the devices that the attempt was creating, and their
+//! comparison with the devices that are present now.
 
 use super::PlanRequest;
 use super::attempt::DISK;
@@ -82,8 +83,9 @@ impl<'a> AttemptDevices<'a> {
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether this is the recorded disk. It may have no table, the table from before the attempt, or the table that the attempt
-    /// writes. An identifier must match, because a different disk that only looks the same may have been inserted.
+    /// Returns whether the disk is the recorded one. The disk may have no partition table, the table from before the
+    /// attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
+    /// looks the same may have been inserted.
     fn is_same_disk(&self, record: &RecordedDisk, disk: &InventoryDisk) -> bool {
         let guids = table_guids(record);
         let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));

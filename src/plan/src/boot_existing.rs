@@ -1,4 +1,4 @@
-//! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
+//! Plan for a machine that is already installed. The plan destroys nothing, and boots the installed system.
 
 use super::display::RunningTrees;
 use super::read_only::ReadOnlyPlan;
@@ -45,9 +45,9 @@ pub(crate) fn find_installation<'a>(
     find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns a matching marker: the one on the root filesystem of the layout, or else the newest one, or else the first
-/// one found. All matching markers lead to the same decision; the choice only determines which system is read and
-/// booted.
+/// Returns one of the matching markers: the one on the root filesystem of the layout; if there is none, the newest one;
+/// if no marker is proven to be the newest, the first one found. The decision is the same for all matching markers; the
+/// choice only determines which system is booted.
 pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -91,7 +91,7 @@ fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: 
     marker.check_attempt(attempt, &claim.begun_on).is_ok() && disks_with_new_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// Returns whether the order was carried out, and this marker was written by the attempt that did so.
+/// Returns whether the reinstall order was carried out, and this marker was written by the attempt that carried it out.
 pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let is_of_order = claim.order.is_some() && claim.order == marker.order;
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
@@ -155,8 +155,9 @@ pub(crate) fn plan_boot(
     }
 }
 
-/// Announces a received installation again, with the partition tables and the digest of the attempt that received it. The control plane
-/// accepts the success only from a boot that has announced the attempt, because the source machine may be running its system again.
+/// Announces the start of the attempt again for a received installation, with the partition tables and the digest of
+/// the attempt that received it. The control plane accepts a report of success only from a boot that has announced the
+/// attempt: in the meantime, the source machine may have started its own system again.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);

@@ -27,7 +27,7 @@ pub(crate) fn describe_contents(disk: &inventory::InventoryDisk) -> String {
     if parts.is_empty() { describe_unrecognized(disk.blank).to_owned() } else { parts.join(" · ") }
 }
 
-/// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
+/// Describes a device on which nothing is recognized. The text contains "blank" only if the device is proven blank.
 pub(crate) fn describe_unrecognized(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }

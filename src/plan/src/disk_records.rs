@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 pub(crate) struct DiskRecords<'a> {
     /// Records of the last completed installation.
     finished: &'a [RecordedDisk],
-    /// Records of the last started attempt. They are newer than `finished`, and include the replacements of disks of that installation.
+    /// Records of the last started attempt. These records are newer than `finished`. They include disks that replaced
+    /// disks of the installation in `finished`.
     begun_on: &'a [RecordedDisk],
     /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,
@@ -117,7 +118,8 @@ impl PlanDecider<'_> {
                 None => "without it".to_owned(),
             };
             let message = format!(
-                "{}, but this installation was started {then}; this disk has {}. The installation continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
+                "{}, but this installation was started {then}; this disk has {}. The installation continues only on \
+                    the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this disk",
                 describe_match(listed, found),
                 recorded_disk_match::describe_disk_fully(found)
             );
@@ -139,7 +141,7 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, with which the machine was installed; it must be kept, but reads as blank",
+            "{}, with which the machine was installed; the disk must be kept, but reads as blank",
             describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
@@ -213,7 +215,8 @@ impl PlanDecider<'_> {
                 "The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back"
             }
             false => {
-                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added"
+                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove \
+                    the disk that was added"
             }
         };
         Some(format!(
@@ -223,9 +226,9 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table with its GUID. It is
-    /// unknown which disk has the copy. No data is lost if the layout still selects the recorded disk, and either the found disk is not
-    /// wiped or both disks are wiped.
+    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table
+    /// with its GUID. It is unknown which of the two disks has the copy. No data is lost if the layout still selects
+    /// the recorded disk, and either the found disk is not wiped or both disks are wiped.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -275,18 +278,20 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the remedy that comes first in the list.
+    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the first remedy in the
+    /// list.
     fn suggest_remedy(&self, found: &inventory::InventoryDisk, first: &str) -> String {
         match self.discard_name(found) {
-            None => format!("{first}, or erase the new one"),
-            Some(name) => format!("{first}, erase the new one, or discard its data with --give-up {name}"),
+            None => format!("{first}, or erase the new disk"),
+            Some(name) => format!("{first}, erase the new disk, or discard its data with --give-up {name}"),
         }
     }
 }
 
 impl DiskRecords<'_> {
-    /// Returns whether this is the disk of the interrupted attempt. The attempt may have wiped the partition table. If the disk has no
-    /// other identifier, it must look the same as the recorded one and be in the same slot.
+    /// Returns whether the found disk is the disk of the interrupted attempt. The attempt may have wiped the partition
+    /// table of the disk. If the disk has no other identifier, it must look the same as the recorded disk and be in the
+    /// same slot.
     pub(crate) fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,
@@ -307,10 +312,13 @@ fn describe_difference(
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
         DiskLikeness::TooLittle => {
-            format!("{is}, and was {was} when the machine was installed: no identifier is known for both disks")
+            format!(
+                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so \
+                they cannot be compared"
+            )
         }
         _ if describe_disk(found) == was => {
-            format!("{is}, as when the machine was installed, but other properties differ")
+            format!("{is}, as when the machine was installed, but other properties of the disk differ")
         }
         _ if recorded_disk_match::has_other_size_only(record, found) => format!(
             "{is}, the same as when the machine was installed, but its size has changed from {} to {} bytes",

@@ -1,6 +1,6 @@
 //! Target of a machine migration: an installation that receives the system of another machine instead of an image. The
-//! migration specifies the disks. All ids are those of the source machine, and filesystems are received instead of
-//! created.
+//! migration specifies the disks. All ids of new objects are those of the source machine, and filesystems are received
+//! instead of created.
 //!
 //! | refused before the first write | |
 //! |---|---|
@@ -45,7 +45,7 @@ impl PlanRequest {
     }
 }
 
-/// Installation of the system of another machine.
+/// Installation of a system that is received from another machine.
 pub(crate) struct MigrationSource<'a> {
     pub request: &'a PlanRequest,
     pub offer: &'a MigrationOffer,
@@ -176,7 +176,8 @@ impl PlanDecider<'_> {
             let is_it = |is: &&MigratedFilesystem| is.device == wanted.device && is.format == wanted.format;
             let Some(was) = carried.filesystems.iter().find(is_it) else {
                 let message = format!(
-                    "{} must have {} according to the layout, but the source machine does not have this filesystem; correct the layout, or create the filesystem there",
+                    "{} must have {} according to the layout, but the source machine does not have this filesystem; \
+                        correct the layout, or create the filesystem on the source machine",
                     wanted.device, wanted.format
                 );
                 self.refuse(place, message);
@@ -196,7 +197,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks that the disks are those that the control plane specifies, and that none belongs to the source machine.
+    /// Checks that the disks of this machine are those that the control plane specifies, and that none of them belongs
+    /// to the source machine.
     fn compare_migration_disks(&mut self, moving: &MigrationOffer, marker: &InstallMarker) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {

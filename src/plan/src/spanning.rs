@@ -1,5 +1,5 @@
-//! Objects that span disks with different verdicts: arrays, groups, filesystems and any other objects made of several devices, active or
-//! not.
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects that consist of
+//! several devices, whether or not they are active.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
@@ -61,7 +61,8 @@ impl PlanDecider<'_> {
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
+            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep \
+                or wipe all of it",
             thing.name,
             wiped.join(", "),
             staying.join(", "),
@@ -123,7 +124,8 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects that libblkid does not identify by a UUID. The metadata of each component contains an id of the object.
+    /// Returns objects that libblkid does not identify by a UUID. They are identified by the id of the object in the
+    /// metadata of each component.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Other formats are recognized by their signatures, which every inventory contains.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Endings of the lines that describe devices without recognized content. A started attempt may have created something on such a device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
-/// Returns a line for each disk that differs, with its approved and its present state.
+/// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.
 pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
     let key = |disk: &ApprovedDisk| {
         let ApprovedDisk { serial, wwn, device, place, size_bytes, .. } = disk.clone();

@@ -27,7 +27,7 @@ impl<'a> PlanDecider<'a> {
         let layout = self.layout;
         if layout.logicalvolumes.iter().any(|listed| listed.volumegroup == group && listed.name == volume.name) {
             return Err(Some(format!(
-                "has the name of a volume that the layout has in vg:{group}; list it as rawBlockDevice"
+                "has the name of a volume that the layout defines in vg:{group}; list the volume as rawBlockDevice"
             )));
         }
         let Some(listed) = layout.volumegroups.iter().find(|listed| listed.name == group) else {
@@ -137,8 +137,8 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Make))
     }
 
-    /// Adds the volume to a preserved group. On the disks of the group, only the new extents are written, and the metadata in which LVM
-    /// records them.
+    /// Adds the volume to a preserved group. On the disks of the group, only the new extents and the LVM metadata that
+    /// records these extents are written.
     fn add_logical(
         &mut self,
         volume: &K8sVolume,
@@ -170,7 +170,7 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
     }
 
-    /// Records the new volume, so that the next attempt recognizes it if this one is interrupted.
+    /// Records the new volume, so that the next attempt recognizes the volume if this attempt is interrupted.
     fn record_extension(&mut self, group: &str, volume: &K8sVolume, create: &CreateVolume, on: &[LayoutPath]) {
         self.decided.persistent.extended.insert(create.group.clone());
         if let VolumeContent::Filesystem { .. } = volume.content {

@@ -17,7 +17,8 @@ const MAXIMUM_COMPARED: usize = 32;
 pub(super) struct VolumeDevice<'a> {
     pub device: &'a DevicePath,
     pub unit: StackUnit<'a>,
-    /// Whether the UUID is in the location that the mode of the volume requires, and the device has no second signature.
+    /// Whether the UUID is in the location that the mode of the volume requires, and no second signature is on the
+    /// device.
     pub is_plain: bool,
 }
 
@@ -68,8 +69,8 @@ impl<'a> PlanDecider<'a> {
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device with the volume's data that this reinstall wipes. The list of volumes may now refer to a
-    /// different device.
+    /// Returns a device that contains the volume's data and is wiped by this reinstall. The list of volumes may refer
+    /// to a different device now.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);

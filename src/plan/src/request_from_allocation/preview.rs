@@ -1,5 +1,5 @@
-//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used offline and in the
-//! server.
+//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used by the server, and
+//! by the commands that plan offline.
 
 use super::{build_request, clear_begun_if_intact};
 use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};
@@ -10,8 +10,8 @@ use model::layout::Layout;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str =
-    "the data that must be kept can be checked only on the machine: its agent refuses the run unless they are intact";
+pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only on the machine: the agent refuses the run if that data is not \
+        intact";
 
 /// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -39,7 +39,7 @@ pub struct PreviewPlan {
 /// A plan that would be refused.
 pub struct PreviewRefusal {
     pub problems: Vec<Diagnostic>,
-    /// Refusal as printed by `drophammer plan`.
+    /// Refusal as `drophammer plan` prints it.
     pub printed: String,
 }
 

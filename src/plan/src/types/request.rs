@@ -66,7 +66,8 @@ impl InstallClaim {
         self.is_of_this_machine(marker) && self.allocation == marker.allocation
     }
 
-    /// Returns whether this allocation was ever installed, according to the control plane. If a reinstall is ordered, it was installed.
+    /// Returns whether this allocation was ever installed, according to the control plane. A reinstall order implies
+    /// that it was installed.
     pub fn is_installed(&self) -> bool {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
         self.succeeded || remembered || self.order.is_some()

@@ -58,7 +58,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
         (raw("v", 1, "Block", "/dev/sda"), "refers to /dev/sda, which the layout or another volume uses"),
         (raw("v", 1, "Block", "/dev/csi/varlib"), "refers to /dev/csi/varlib, which the layout or another volume uses"),
         (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
-        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
+        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout defines in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
         (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on given hardware"),
     ];
@@ -117,7 +117,7 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
         let said = refused(&layout, &machine(), InstallMode::Install, &large);
         let expected = format!(
             "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and supports at most \
-             {most} bytes; make it smaller, or put /var/lib/metalk8s on xfs",
+             {most} bytes; make the volume smaller, or put /var/lib/metalk8s on xfs",
             most + 1
         );
         assert_eq!(said, [expected], "{options}");
