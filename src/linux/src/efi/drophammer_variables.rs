@@ -22,11 +22,11 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VENDOR}"))
 }
 
-/// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
+/// Reads the JSON in a variable. Returns `None` if there is no such variable, which includes machines without EFI.
 ///
 /// # Errors
-/// Returns an error if the variable exists but cannot be read or parsed. The caller must not treat the variable as
-/// absent, because data that its record protects could then be erased.
+/// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the
+/// variable as absent: the variable contains a record that protects data, and this data could be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {

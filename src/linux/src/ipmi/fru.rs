@@ -10,16 +10,16 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes per read. Every BMC supports this length, and it is even because some devices are read in
-/// words.
+/// Maximum number of bytes per read. Every BMC supports this length. The number is even, because some devices are read
+/// in words of two bytes.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;
-/// Format version of header and areas.
+/// Format version of the header and of each area.
 const VERSION: u8 = 1;
 /// Type/length byte that ends the fields of an area.
 const END_OF_FIELDS: u8 = 0xc1;
-/// Maximum number of fields of an area that are read.
+/// Maximum number of fields that are read from an area.
 const MAXIMUM_FIELDS: usize = 8;
 
 /// Area of the FRU inventory.
@@ -40,8 +40,8 @@ impl FruArea {
         }
     }
 
-    /// Returns the offset of the first field. It follows version and length, and one more item: the chassis type, the
-    /// language and date of the board, or the language of the product.
+    /// Returns the offset of the first field of an area. The field follows the version, the length and one more item:
+    /// the chassis type, the language and date of the board, or the language of the product.
     fn first_field(self) -> usize {
         match self {
             FruArea::Chassis | FruArea::Product => 3,
@@ -116,7 +116,7 @@ impl FruStorage {
     }
 }
 
-/// Reads an area. Its second byte is its length, in units of 8 bytes.
+/// Reads an area. The second byte of an area is its length, in units of 8 bytes.
 fn read_area(bmc: &mut Bmc, storage: &FruStorage, offset: usize) -> Result<Vec<u8>, IpmiError> {
     let start = storage.read(bmc, offset, 8)?;
     let length = usize::from(start[1]) * 8;
@@ -144,7 +144,7 @@ fn has_valid_checksum(bytes: &[u8]) -> bool {
 /// Parses the fields of an area.
 ///
 /// # Errors
-/// Returns an error if version or checksum is wrong, or a field ends after the area.
+/// Returns an error if the version or the checksum is wrong, or a field ends after the end of the area.
 pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'static str> {
     if area.first().is_none_or(|version| version & 0x0f != VERSION) {
         return Err("unsupported format version");
@@ -187,7 +187,7 @@ fn decode_bcd(digit: u8) -> Option<char> {
     }
 }
 
-/// Unpacks up to four characters of three bytes, the lowest bits first.
+/// Unpacks up to four characters of 6 bits from three bytes, the lowest bits first.
 fn unpack_six_bits(bytes: &[u8]) -> impl Iterator<Item = char> {
     let packed = bytes.iter().rev().fold(0_u32, |packed, byte| packed << 8 | u32::from(*byte));
     let characters = bytes.len() * 8 / 6;

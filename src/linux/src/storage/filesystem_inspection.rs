@@ -1,5 +1,5 @@
-//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without replaying their
-//! journals, to read their usage and install markers.
+//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without a replay of their
+//! journals, to read their used space and install markers.
 
 use super::mount;
 use crate::probe;
@@ -12,10 +12,10 @@ use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
-/// Returns `None` for formats that layouts do not support, except ext2. Such a filesystem cannot contain an install
-/// marker, and its content is untrusted, so no driver may parse it. The options are safe in any state of the
-/// filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic. Several copies of
-/// an XFS with the same UUID can be mounted.
+/// Returns `None` for other formats than ext2 and the formats that layouts support. A filesystem with such another
+/// format cannot contain an install marker, and its content is untrusted, so no driver may parse it. The options are
+/// safe in any state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not
+/// panic. Several copies of an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -62,8 +62,8 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Returns device and format of each unused filesystem. Devices with several signatures are omitted, since it is
-/// unknown which one is valid.
+/// Returns the device and format of each unused filesystem. Devices with several signatures are omitted, because it is
+/// unknown which signature is valid.
 fn find_candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
     let candidate = |(device, unit): (&DevicePath, StackUnit)| match (unit.signatures(), unit.uses()) {
         ([signature], []) if safe_mount_options(&signature.kind).is_some() => {
@@ -80,7 +80,7 @@ fn mount_read_only(device: &DevicePath, kind: &str, point: &Path) -> io::Result<
     Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
 }
 
-/// Empty directory accessible only to root, removed on drop.
+/// Empty directory that only root can access, and that is removed when this value is dropped.
 struct TemporaryMountPoint(PathBuf);
 
 impl TemporaryMountPoint {
