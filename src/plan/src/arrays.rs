@@ -138,7 +138,7 @@ impl<'a> PlanDecider<'a> {
                 self.refuse_without(raid, below);
                 return None;
             }
-            [] => "none of them is a member of an array".to_owned(),
+            [] => "none of the devices is a member of an array".to_owned(),
             several => {
                 let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
                 let ambiguous =

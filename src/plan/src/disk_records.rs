@@ -153,7 +153,7 @@ impl PlanDecider<'_> {
                 format!("if its data are lost, order the reinstall again with --give-up {name}")
             }
         };
-        self.refuse(place, format!("{said}. Check whether it was erased or its controller is failing; {remedy}"));
+        self.refuse(place, format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"));
     }
 
     /// Decides on a listed disk for which the installation has no record.

@@ -8,8 +8,8 @@ use operations::MakeFilesystem;
 /// A filesystem of the layout and its fate.
 pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 
-/// Fate of a filesystem of the layout. Device paths are those during the installation, because a path in the layout may
-/// be a link.
+/// Fate of a filesystem of the layout. Device paths are the paths during the installation, because a path in the layout
+/// may be a link.
 pub(crate) enum FilesystemFate {
     /// Created on a new device.
     Made(NewFilesystem),

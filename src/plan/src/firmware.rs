@@ -49,9 +49,7 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
         return None;
     }
     let reason = match &inventory.firmware_variables {
-        None => "the inventory does not contain them; read the inventory again with this version of \
-            drophammer"
-            .to_owned(),
+        None => "the inventory does not contain them; read it again with this version of drophammer".to_owned(),
         Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
             format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
         }
@@ -120,7 +118,7 @@ impl VariableClassifier<'_> {
         option.class == LoadOptionClass::Boot && self.found.boot_current == Some(option.number)
     }
 
-    /// Returns the origin of a load option, and the reason for it.
+    /// Returns the origin of a load option, and the reason for this classification.
     fn find_origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
         use VariableOrigin::{Firmware, Foreign};
         let (origin, reason) = match &option.target {
@@ -163,12 +161,7 @@ impl VariableClassifier<'_> {
             PartitionFate::Unread(device) => {
                 (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
             }
-            PartitionFate::Absent => (
-                VariableOrigin::Foreign,
-                "starts a partition that is not on any disk of the \
-                machine"
-                    .to_owned(),
-            ),
+            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk contains".to_owned()),
         }
     }
 

@@ -10,8 +10,8 @@ use operations::ByteRange;
 /// Size of the backup GPT (entries and header) at the end of a disk, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Returns the ranges of a disk that is preserved or not ours. On a preserved disk, partitions that the installation
-/// mounts are not included, because mounting writes to them.
+/// Returns the ranges of a disk that is preserved, or that the layout does not list. On a preserved disk, partitions
+/// that the installation mounts are not included, because mounting writes to them.
 pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);

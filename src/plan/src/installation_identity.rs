@@ -216,7 +216,7 @@ impl<'a> PlanDecider<'a> {
             if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
                 if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
-                    self.warn(format!("{said}: it will be discarded, as requested by the operator"));
+                    self.warn(format!("{said}: that installation will be discarded, as requested by the operator"));
                 } else {
                     let remedy = suggest_remedy(request.mode, claim, found.marker);
                     self.refuse("disks", format!("{said}: {remedy}"));

@@ -106,7 +106,7 @@ impl<'a> PlanDecider<'a> {
             several => {
                 let there: Vec<String> = several.iter().map(|group| describe_group(group)).collect();
                 let there = match there.is_empty() {
-                    true => "none of them is a physical volume of a known group".to_owned(),
+                    true => "none of the devices is a physical volume of a known group".to_owned(),
                     false => format!("there is {}", there.join(" and ")),
                 };
                 let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();

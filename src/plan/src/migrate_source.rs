@@ -328,7 +328,7 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
         [_, _, ..] => {
-            Err(format!("has several signatures, {}; wipe the wrong one with wipefs", describe_content(unit)))
+            Err(format!("has several signatures, {}; wipe the wrong signature with wipefs", describe_content(unit)))
         }
         _ => Err(format!(
             "must contain {format} according to the layout, but contains {}; correct the layout that is stored for the machine",

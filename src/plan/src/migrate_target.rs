@@ -60,7 +60,8 @@ impl SystemSource for MigrationSource<'_> {
         refuse_taken_ids(self.request, inventory, decided)
     }
 
-    /// Returns false for the creation of filesystems other than swap, because they are received.
+    /// Returns false for the creation of filesystems other than swap, because these filesystems are received from the
+    /// source machine.
     fn is_created(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Device(DeviceOp::MakeFilesystem(make)) => make.format == FilesystemFormat::Swap,
@@ -160,7 +161,8 @@ impl PlanDecider<'_> {
         };
         let volumes = &self.request.assigned.allocation.volumes;
         if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
-            let message = "the allocation has Kubernetes volumes, which are not migrated; remove them from it first (drophammer volume rm)";
+            let message = "the allocation has Kubernetes volumes, which are not migrated; remove the volumes from the \
+                allocation first (drophammer volume rm)";
             self.refuse("moving", message);
         }
         self.compare_migration_disks(moving, &carried.marker);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | |
+    /// | on disks that are not wiped (preserved or unlisted) | on a disk that a reinstall wipes | |
     /// |---|---|---|
     /// | no object lacks a component | anything | allowed |
     /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |

@@ -39,7 +39,7 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
         .collect()
 }
 
-/// Compares the identity of each preserved object with its present one.
+/// Compares the recorded identity of each preserved object with its present identity.
 pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
     let stack = DeviceStack::new(now);
     let proof = |kept: &PreservedObject| PreservationProof {

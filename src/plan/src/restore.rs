@@ -66,8 +66,8 @@ impl<'a> RestorePlan<'a> {
     }
 
     /// Returns the rehearsal: on the present disks, it activates all preserved objects, and creates all volumes that
-    /// are added to preserved groups. It mounts with the options of the layout, because the installed system must be
-    /// able to mount the filesystems with them. Filesystems that the plan creates are not mounted.
+    /// are added to preserved groups. The filesystems are mounted with the options of the layout, because the installed
+    /// system must be able to use these options. Filesystems that the plan creates are not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {

@@ -24,8 +24,8 @@ impl PlanDecider<'_> {
     ///
     /// | mode | an object has members on disks that are wiped, and others on | |
     /// |---|---|---|
-    /// | install | disks that are not ours | loses members, with a warning |
-    /// | reinstall | preserved disks, or disks that are not ours | refused |
+    /// | install | unlisted disks | loses members, with a warning |
+    /// | reinstall | preserved or unlisted disks | refused |
     pub(crate) fn check_spanning(&mut self) {
         for thing in self.list_spanning() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));

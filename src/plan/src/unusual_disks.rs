@@ -80,12 +80,15 @@ pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     // 0: the inventory does not contain the size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
-            "it has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
+            "the disk has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format \
+                --size=512)",
             disk.sector_bytes
         ));
     }
     (disk.zoned == HOST_MANAGED).then(|| {
-        "it is a host-managed zoned disk, whose zones can only be written sequentially; partition tables and filesystems are not supported on it".to_owned()
+        "the disk is a host-managed zoned disk, whose zones can only be written sequentially; partition tables and \
+            filesystems are not supported on it"
+            .to_owned()
     })
 }
 

@@ -95,7 +95,7 @@ pub fn read_file(path: &Path) -> Option<Vec<u8>> {
 /// Writes a variable.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses the change. A new variable does not exist after a failure.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }
@@ -129,7 +129,7 @@ fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> 
 /// Removes a variable, if it exists.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses the change.
 pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }
@@ -137,7 +137,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
 /// Removes a variable of any vendor by its path.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses the change.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
     remove_if_present(path)

@@ -121,7 +121,7 @@ fn read_area(bmc: &mut Bmc, storage: &FruStorage, offset: usize) -> Result<Vec<u
     let start = storage.read(bmc, offset, 8)?;
     let length = usize::from(start[1]) * 8;
     if length == 0 {
-        return Err(IpmiError::Malformed("its length is zero"));
+        return Err(IpmiError::Malformed("the length of the area is zero"));
     }
     let rest = if length > 8 { storage.read(bmc, offset + 8, length - 8)? } else { Vec::new() };
     Ok([start, rest].concat())
@@ -153,12 +153,12 @@ pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'s
         return Err("wrong checksum");
     }
     // The last byte is the checksum.
-    let mut rest = area.get(first..area.len() - 1).ok_or("it is too short")?;
+    let mut rest = area.get(first..area.len() - 1).ok_or("the area is too short")?;
     let mut fields = Vec::new();
     while fields.len() < MAXIMUM_FIELDS {
         let Some((&type_length, after)) = rest.split_first().filter(|(byte, _)| **byte != END_OF_FIELDS) else { break };
         let length = usize::from(type_length & 0x3f);
-        let (bytes, after) = after.split_at_checked(length).ok_or("a field ends after it")?;
+        let (bytes, after) = after.split_at_checked(length).ok_or("a field ends after the end of the area")?;
         fields.push(decode_field(type_length >> 6, bytes));
         rest = after;
     }

@@ -69,7 +69,7 @@ fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
         }
         thread::sleep(bmc.pause);
     }
-    Err(IpmiError::Malformed("its parameters are being changed"))
+    Err(IpmiError::Malformed("the LAN parameters are being changed"))
 }
 
 /// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; without

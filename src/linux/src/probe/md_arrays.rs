@@ -152,7 +152,7 @@ fn writes_at_start(features: &str, version: &str) -> bool {
     features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
 }
 
-/// Removes the home host from a name: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+/// Removes the home host from an array name. Examples: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
 fn strip_home_host(name: &str) -> String {
     let name = name.split("  (local to host").next().unwrap_or(name);
     name.split_once(':').map_or(name, |(_, name)| name).to_owned()
@@ -177,7 +177,7 @@ fn parse_role_1(text: &str) -> MemberRole {
 }
 
 /// Parses the line about the member itself in metadata 0.90. The slot and the state follow the number, major and minor:
-/// `this 0 254 0 0 active sync /dev/vda`.
+/// `this 0     254        0        0      active sync   /dev/vda`.
 fn parse_role_090(line: &str) -> Option<MemberRole> {
     let mut words = line.split_whitespace();
     (words.next() == Some("this")).then_some(())?;
@@ -225,8 +225,7 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
         let why = match rival {
             Some((other, ..)) => {
                 format!(
-                    "this member and member {other} were used without each other: the operator must choose one of \
-                    them"
+                    "this member and member {other} were used without each other: the operator must choose one of them"
                 )
             }
             None if superblock.events.saturating_add(1) < latest => "this member has missed changes".to_owned(),

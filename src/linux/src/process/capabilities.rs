@@ -43,7 +43,7 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
 /// Called between fork and exec, where only system calls are safe.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses. The program must not be started then.
+/// Returns an error if the kernel refuses the change. In this case, the program must not be started.
 pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
     let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
         // SAFETY: prctl is only called with options that take numbers.

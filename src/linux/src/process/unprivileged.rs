@@ -12,7 +12,7 @@ pub const NOBODY_ELSE: u32 = 65_432;
 /// Switches to the unprivileged user and group. Only root can do this.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses the change. In this case, the process must not continue.
 pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
@@ -34,7 +34,7 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
 /// Closes all file descriptors except standard input, output and error, because the parent may have leaked descriptors.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses.
+/// Returns an error if the kernel refuses to close a descriptor.
 pub fn close_inherited_files() -> io::Result<()> {
     // SAFETY: this process has not opened any file yet except the standard three.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;

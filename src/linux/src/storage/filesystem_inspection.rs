@@ -12,10 +12,10 @@ use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
-/// Returns `None` for other formats than ext2 and the formats that layouts support. A filesystem with such another
-/// format cannot contain an install marker, and its content is untrusted, so no driver may parse it. The options are
-/// safe in any state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not
-/// panic. Several copies of an XFS with the same UUID can be mounted.
+/// Returns `None` for a format that is neither ext2 nor supported by layouts. A filesystem of such a format cannot
+/// contain an install marker, and its content is untrusted, so no driver may parse it. The options are safe in any
+/// state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic.
+/// Several copies of an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),

@@ -161,7 +161,9 @@ fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::other(why));
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
-        return refuse(format!("its entries at sector {own} do not fit: the last usable sector is {last_usable}"));
+        return refuse(format!(
+            "the entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
+        ));
     }
     for GptEntry { number, sectors, .. } in gpt.entries() {
         let end = sectors.end.saturating_sub(1);

@@ -45,7 +45,7 @@ fn require_blank(device: &DevicePath) -> Result<()> {
     let is_blank = probe::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
     match is_blank {
         true => Ok(()),
-        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: it was not changed"))),
+        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: the device was not changed"))),
     }
 }
 

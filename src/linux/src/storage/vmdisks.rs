@@ -15,7 +15,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Size of a read.
+/// Size of a read, in bytes.
 const BLOCK: usize = 1 << 20;
 /// Size of the blocks within a read that are compared with zeros, in bytes.
 const PIECE: usize = 64 << 10;

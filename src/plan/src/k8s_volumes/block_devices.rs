@@ -321,10 +321,11 @@ impl<'a> PlanDecider<'a> {
         let there = match &device.content {
             Err(why) => why.clone(),
             Ok([]) if device.blank => {
-                "it is blank: on a kept disk, a volume can only be added to the free space of a group (lvmLogicalVolume)"
+                "the device is blank: on a kept disk, a volume can only be added to the free space of a group \
+                    (lvmLogicalVolume)"
                     .to_owned()
             }
-            Ok([]) => "it contains unrecognized data".to_owned(),
+            Ok([]) => "the device contains unrecognized data".to_owned(),
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(content_text::describe_signature).collect();
                 format!("there is {}", found.join(" and "))

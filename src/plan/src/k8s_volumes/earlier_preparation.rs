@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 /// Remedy that is available in every case: a new resource gets a new UID, and Kubernetes identifies a volume by the UID
 /// of its resource.
-const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
+const REPLACE: &str = "delete the resource in Kubernetes and list a new resource, which has another UID";
 
 impl<'a> PlanDecider<'a> {
     /// Checks whether a volume that was not found on any unwiped device may be prepared.

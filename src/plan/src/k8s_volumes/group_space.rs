@@ -37,7 +37,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
         .or_else(|| check_contiguous(name, size_bytes, allocation))
 }
 
-/// Like [`find_obstacle`], for an inventory that contains only the amount of free space.
+/// Makes the check of [`find_obstacle`] for an inventory that contains only the amount of free space.
 fn find_obstacle_by_size(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     match group.free_bytes {

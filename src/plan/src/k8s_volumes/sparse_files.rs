@@ -166,7 +166,7 @@ impl<'a> PlanDecider<'a> {
             }
             why => Err(Some(format!(
                 "cannot be located below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
-                why.unwrap_or("it was not inspected")
+                why.unwrap_or("the filesystem was not inspected")
             ))),
         }
     }

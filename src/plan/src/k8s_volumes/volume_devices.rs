@@ -143,7 +143,8 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
     let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
     match other {
         Some(other) if unit.signatures().len() > 1 => format!(
-            "has its UUID on {device}, which has several signatures: {}; if {stale} is the stale one, remove it in the rescue shell: wipefs --all --types {stale} {device}",
+            "has its UUID on {device}, which has several signatures: {}; if {stale} is the stale signature, remove it \
+                in the rescue shell: wipefs --all --types {stale} {device}",
             signatures.join(" and "),
             stale = other.kind
         ),

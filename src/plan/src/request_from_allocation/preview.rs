@@ -10,8 +10,8 @@ use model::layout::Layout;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only on the machine: the agent refuses the run if that data is not \
-        intact";
+pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only on the machine: the agent \
+    refuses the run if that data is not intact";
 
 /// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,7 +64,12 @@ pub fn preview_plan(
     clear_begun_if_intact(&machine.id, &mut allocation, &parsed.layout, &inventory);
     let mut request = build_request(machine, &machine.id, &allocation, &[]);
     if is_outdated {
-        return predict_plan(&parsed.layout, &inventory, &request, "its disks have changed since it registered");
+        return predict_plan(
+            &parsed.layout,
+            &inventory,
+            &request,
+            "the disks of the machine have changed since it registered",
+        );
     }
     if inventory.filesystems.is_empty()
         && request.mode == InstallMode::Reinstall
@@ -81,7 +86,7 @@ pub fn preview_plan(
             &parsed.layout,
             &inventory,
             &request,
-            "its arrays and volume groups were not active when it registered",
+            "the arrays and volume groups of the machine were not active when it registered",
         ),
         Err(refusal) => Err(PreviewRefusal { printed: refusal.to_string(), problems: refusal.problems }),
     }

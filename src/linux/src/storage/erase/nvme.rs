@@ -38,7 +38,7 @@ pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDead
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
     // Queried again: another namespace may have been created since the inventory.
     if !namespace.methods.contains(&method) {
-        return Err("the controller does not support it for a single namespace".to_owned());
+        return Err("the controller does not support this erase method for a single namespace".to_owned());
     }
     match method {
         EraseMethod::NvmeFormatCrypto => format_namespace(device, &namespace, 2, deadline),

@@ -24,7 +24,7 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
         (is(&|disk| disk.read_only = true), "refers to /dev/sdc, which is read-only"),
         (
             is(&|disk| disk.sector_bytes = 520),
-            "cannot use /dev/sdc: it has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
+            "cannot use /dev/sdc: the disk has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
         ),
         (is(&|disk| disk.unreadable = Some("EIO".into())), "refers to /dev/sdc, whose content cannot be read: EIO"),
         (
@@ -44,7 +44,7 @@ fn an_unsupported_disk_is_not_discovered() {
         disk.zoned = "host-managed".to_owned();
     }
     let said = refused(&layout(), &machine, InstallMode::Install, std::slice::from_ref(&discovered));
-    assert!(said.len() == 1 && said[0].contains("/dev/sdc (it is a host-managed zoned disk, "), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("/dev/sdc (the disk is a host-managed zoned disk, "), "{said:?}");
     machine.disks[3].zoned = "none".to_owned();
     let plan = planned(&layout(), &machine, InstallMode::Install, &[discovered]).unwrap();
     assert_eq!(plan.disks[3].verdict, DiskVerdict::Volumes);
