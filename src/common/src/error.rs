@@ -111,7 +111,7 @@ impl StdError for Error {
     }
 }
 
-/// Adds phase and description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
+/// Adds a phase and a description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
 pub trait Context<T> {
     /// Wraps the error of the result in an [`Error`] with this phase and description.
     ///

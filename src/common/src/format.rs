@@ -115,7 +115,7 @@ pub fn without_secrets(text: &str) -> String {
     shown + rest
 }
 
-/// Masks secrets in a URL without its scheme.
+/// Masks secrets in a URL that is passed without its scheme.
 fn mask_url(url: &str) -> String {
     const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
     let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));

@@ -77,8 +77,8 @@ impl ConsoleLog {
         }
     }
 
-    /// Returns at most `most` bytes of the output from offset `start` onwards, preceded by its actual offset. This
-    /// offset is higher than `start` if the output at `start` has been dropped.
+    /// Returns at most `most` bytes of the output from offset `start` onwards, together with the actual offset of the
+    /// returned bytes. This offset is higher than `start` if the output at `start` has been dropped.
     pub fn read_since(&self, start: u64, most: usize) -> (u64, String) {
         let tail = self.lock_tail();
         let start = start.max(tail.gone);

@@ -1,7 +1,7 @@
 //! GPT partition tables. Reads either copy of a table, and writes both.
 //!
-//! A table is stored as the bytes read from the disk, so that entries of an image keep their attributes and unknown
-//! fields. Entry N is in slot N-1, even if earlier slots are free.
+//! A table is stored as the bytes that were read from the disk, so that the entries in an image keep their attributes
+//! and unknown fields. Entry N is in slot N-1, even if earlier slots are free.
 
 use flate2::Crc;
 use std::fs::File;
@@ -49,7 +49,7 @@ const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 const NAME: usize = 56;
 
-/// Function that fills a buffer from an offset of a disk or of a copy of its contents.
+/// Function that fills a buffer, reading from an offset of a disk or of a copy of the disk's contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
 /// A copy of the partition table: primary or backup.
@@ -293,7 +293,7 @@ pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
 }
 
 /// Resizes the protective partition to cover the disk from LBA 1; the size 0xFFFFFFFF means "this many sectors or
-/// more". Other entries of a hybrid MBR are preserved.
+/// more". If the MBR has other entries (hybrid MBR), it is not changed.
 pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
     // In a hybrid MBR, other entries follow the protective one, which must not overlap them.
     if mbr[446..510].chunks_exact(16).filter(|entry| entry[4] != 0).count() != 1 {

@@ -66,8 +66,8 @@ impl KernelLog {
         }
     }
 
-    /// Formats the last messages that contain one of these words as a suffix of an error message; empty if there are
-    /// none.
+    /// Formats the last messages that contain one of these words as a suffix of an error message; returns an empty text
+    /// if there are no such messages.
     pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
         if said.is_empty() { String::new() } else { format!("; {EXCERPT_PREFIX}{}", said.join(" | ")) }

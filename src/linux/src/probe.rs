@@ -53,8 +53,8 @@ pub enum ProbeDepth {
 
 /// Reads the inventory of this machine.
 ///
-/// Requires root for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with the reason in
-/// [`model::inventory::InventoryDisk::unreadable`].
+/// Root privileges are required for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with
+/// the reason in [`model::inventory::InventoryDisk::unreadable`].
 ///
 /// # Errors
 /// Returns an error if sysfs or procfs is not mounted, or the users of a disk cannot be determined.

@@ -1,5 +1,5 @@
-//! Starts and supervises external programs. All other modules start processes through this one: argv without a shell,
-//! stdin from /dev/null, a deadline, and errors that quote the tool's own output.
+//! Starts and supervises external programs. All other modules start processes through this module. A process is started
+//! without a shell, with stdin from /dev/null and with a time limit. Errors quote the output of the tool.
 
 mod background;
 pub mod capabilities;
@@ -147,7 +147,8 @@ impl ToolCommand {
         self
     }
 
-    /// Restricts the process to these capabilities, without other privileges: see [`capabilities::keep_only_capabilities`].
+    /// Restricts the process to these capabilities; it has no other privileges. See
+    /// [`capabilities::keep_only_capabilities`].
     pub fn restrict_capabilities(mut self, capabilities: &'static [capabilities::Capability]) -> Self {
         self.only = Some(capabilities);
         self
@@ -164,7 +165,7 @@ impl ToolCommand {
         self
     }
 
-    /// Sets the time after which the process and all its descendants are killed.
+    /// Sets the time limit after which the process and all its descendants are killed.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self

@@ -4,7 +4,8 @@ use crate::text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device::DevicePath;
 
-/// Properties of an operation, defined next to its data. The enums of operations delegate to these implementations.
+/// Properties of an operation. Each operation implements this trait next to its data; the enums of operations delegate
+/// to these implementations.
 pub trait PlannedOperation {
     /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
@@ -47,8 +48,8 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Undo of one operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the system
-/// incomplete.
+/// Action that undoes an operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the
+/// system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Unlocks everything that the session has locked.

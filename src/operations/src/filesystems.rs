@@ -12,7 +12,8 @@ pub struct MakeFilesystem {
     pub device: DevicePath,
     pub format: FilesystemFormat,
     pub label: Option<String>,
-    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, the notation of RFC 4122 for other formats.
+    /// UUID in the notation of blkid and fstab. For vfat, it has the form `1A2B-3C4D`; for other formats, it is in the
+    /// notation of RFC 4122.
     pub uuid: String,
     pub createoptions: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Properties of a machine that are needed to make the files of the image bootable on it.
+//! Properties of a machine that are needed to make the files of the image bootable on this machine.
 
 use crate::{ByteRange, FstabEntry, MachineFiles};
 use model::allocation::FinisherChoice;
@@ -19,7 +19,7 @@ pub struct BootDisk {
     pub gap: Option<ByteRange>,
 }
 
-/// Everything that is needed to make the image bootable on this machine, and to let its owner log in.
+/// All data that is needed to make the image bootable on this machine, and to allow the owner of the machine to log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinishInputs {
     pub way: FinisherChoice,
@@ -123,7 +123,7 @@ pub struct Esp {
     pub first_lba: u64,
     pub sectors: u64,
     pub sector_bytes: u32,
-    /// Mount point in the target, either of the partition or of the mirror that contains it.
+    /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
     /// The mirror that contains the partition. Writes to the mirror reach all of its members.

@@ -65,7 +65,7 @@ pub enum VolumeFilling {
     Partition {
         guid: Uuid,
     },
-    /// No content: an LVM block volume is identified by its LVM UUID.
+    /// No content is written, because an LVM block volume is identified by its LVM UUID.
     Nothing,
 }
 

@@ -8,7 +8,8 @@ use model::registry_auth::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
+/// Offset of the data of a container, in bytes. The data follows both headers and the key slots (LUKS2 On-Disk Format,
+/// 2.2; default of cryptsetup).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
 /// Creates a LUKS2 container on a whole device, and opens it.

@@ -13,7 +13,7 @@ use serde::Serialize;
 pub struct ReceiveMigration {
     /// Id of the migration order.
     pub order: String,
-    /// Id of the source machine, which has the allocation until the migration is complete.
+    /// Id of the source machine. The allocation belongs to this machine until the migration is complete.
     pub machine: String,
     pub devices: Vec<ReceivedDevice>,
 }
@@ -42,7 +42,7 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
 /// A device that receives the content of the corresponding device on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
-    /// Name in the layout, on both machines.
+    /// Name of the device in the layout, which is the same for both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,

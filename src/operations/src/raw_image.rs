@@ -66,7 +66,8 @@ pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String>
     })
 }
 
-/// A partition that is added at the end of a disk, after the partitions of a raw image, with its content.
+/// A partition that is added at the end of a disk, after the partitions of a raw image, and the content of this
+/// partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AddedPartition {
     pub name: String,

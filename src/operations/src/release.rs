@@ -5,7 +5,8 @@ use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
 
-/// A holder to release: it is on disks that will be wiped, or it was assembled only for inspection.
+/// A holder that is released, because it is on disks that will be wiped, or because it was assembled only for
+/// inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {

@@ -80,7 +80,7 @@ stages! {
 pub enum FailureState {
     /// No disk was written.
     Untouched,
-    /// No disk was written, but the control plane may have recorded the start of this attempt.
+    /// No disk was written, but the control plane may already have recorded the start of this attempt.
     Announced,
     /// The system is incomplete, and must not boot until another attempt has completed it.
     HalfMade,

@@ -27,7 +27,8 @@ pub struct WipeDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Erase methods, tried in order until one succeeds. In any case, the ranges in `zero` are zeroed afterwards.
+    /// Erase methods, which are tried in order until one of them succeeds. The ranges in `zero` are zeroed afterwards,
+    /// whether or not a method has succeeded.
     pub methods: Vec<EraseMethod>,
     /// Whether the operation fails if none of `methods` succeeds.
     pub strict: bool,

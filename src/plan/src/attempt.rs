@@ -61,8 +61,8 @@ pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions
     marked.collect()
 }
 
-/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the next attempt
-/// recognizes its objects by these ids.
+/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the
+/// next attempt recognizes the objects of this attempt by these ids.
 fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());

@@ -52,7 +52,8 @@ impl<'a> AttemptDevices<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Returns the record for exactly this device, matched by its unique id, if the disks below the device do not contradict the record.
+    /// Returns the record of exactly this device, which is found by the unique id of the device, if the disks below the
+    /// device do not contradict the record.
     fn recorded_filling(&self, stack: &DeviceStack, device: &DevicePath) -> Option<&'a PendingCreation> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_below(stack, device);
@@ -101,7 +102,8 @@ fn table_guids(record: &RecordedDisk) -> Vec<&str> {
     [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect()
 }
 
-/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several devices share it.
+/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several
+/// devices have the same GUID or UUID.
 pub(crate) fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());

@@ -97,9 +97,9 @@ pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &Inst
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
 }
 
-/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem also
-/// contains the marker of the source machine, which is ignored. Returns false if the source machine has booted since:
-/// its system may have written data that is missing here.
+/// Returns whether this machine wrote the marker after it had received all data of the migration. A received root
+/// filesystem also contains the marker of the source machine, which is ignored. Returns false if the source machine has
+/// booted since: its system may have written data that is missing on this machine.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
@@ -185,8 +185,8 @@ fn read_only_mounts(
     Ok((mounts, root_uuid))
 }
 
-/// Explains why the installed system cannot be booted. If the allocation is installed according to the control plane, the remedy is a
-/// reinstall, because erasing the disk would not start an installation.
+/// Explains why the installed system cannot be booted. If the control plane records the allocation as installed, the
+/// remedy is a reinstall, because no installation would start after the disk was erased.
 fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
     let anew = match request.mode {

@@ -51,8 +51,9 @@ pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<I
     }
 }
 
-/// Returns the size that one member contributes. Metadata 1.1 and 1.2 reserve space at the start for a reshape: a 1024th of the member, at
-/// most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
+/// Returns the size that one member contributes to an array. Metadata 1.1 and 1.2 reserve space at the start for a
+/// reshape: a 1024th of the member, at most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm,
+/// super1.c: validate_geometry1).
 fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
     let reserved = match metadata {
         "0.90" | "1.0" => MIB,
@@ -106,8 +107,8 @@ pub(crate) struct CapacityShortage {
     pub existing_mib: u64,
 }
 
-/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is its number of physical volumes.
-/// `None` if the layout does not specify a size.
+/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is the number of physical volumes
+/// of the group. Returns `None` if the layout does not specify a size.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,

@@ -46,12 +46,12 @@ pub(crate) struct PlanDecider<'a> {
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that Kubernetes volumes use.
     pub layout_names: BTreeSet<LayoutPath>,
-    /// Sizes in bytes of the volumes that are added to each preserved group.
+    /// Sizes, in bytes, of the volumes that are added to a preserved group, by group.
     pub added: BTreeMap<String, Vec<u64>>,
     pub decided: PlanDecisions,
 }
 
-/// Volume group as planned, before its volumes are decided.
+/// Volume group as planned, before the decisions on its volumes are made.
 pub(crate) struct PlannedGroup<'a> {
     /// Physical volumes.
     pub physical: Vec<DevicePath>,
@@ -140,8 +140,9 @@ impl<'a> PlanDecider<'a> {
         self.stack.disks_below(&self.stack.kernel_name(device))
     }
 
-    /// Returns the devices below an object and their common fate: the object is created if all of its devices are created, and preserved if
-    /// all of them are preserved. A mixture is refused. Returns `None` if a problem was added.
+    /// Returns the devices below an object and their common fate: the object is created if all of its devices are
+    /// created, and preserved if all of them are preserved. A mixture of created and preserved devices is refused.
+    /// Returns `None` if a problem was added.
     pub(crate) fn common_fate(
         &mut self,
         place: &str,

@@ -99,8 +99,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks the disks of an interrupted first installation. A first installation preserves nothing, but it may erase only the disks on
-    /// which it was started.
+    /// Checks the disks of an interrupted first installation. A first installation preserves no data, but it may erase
+    /// only the disks on which the attempt was started.
     pub(crate) fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
         if begun_on.is_empty() {
             return;
@@ -127,7 +127,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Refuses a recorded disk that reads as blank, because it has lost its data. The replacement of a recorded disk may be blank.
+    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. A disk that replaces a
+    /// recorded disk may be blank.
     fn refuse_blanked(
         &mut self,
         place: &str,
@@ -183,7 +184,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Explains why names or hints match other disks now: the recorded disk has another name, or this disk was recorded with another name.
+    /// Explains why names or hints match other disks now than when the machine was installed: either the recorded disk
+    /// has another name now, or this disk was recorded with another name.
     fn find_elsewhere(
         &self,
         listed: &layout::DiskSpec,
@@ -238,7 +240,7 @@ impl PlanDecider<'_> {
         })
     }
 
-    /// Decides on a disk that is not the recorded one, or cannot be identified.
+    /// Decides on a disk that is not the recorded disk, or that cannot be identified.
     fn decide_unproven(
         &mut self,
         place: String,

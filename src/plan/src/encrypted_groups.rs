@@ -96,7 +96,7 @@ impl<'a> PlanDecider<'a> {
         None
     }
 
-    /// Decides on a group of which at least one container was not opened.
+    /// Decides on a group for which at least one container was not opened.
     fn decide_unopened_group(
         &mut self,
         place: &str,

@@ -41,7 +41,7 @@ pub fn plan_erasure(
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
 
-/// Decides on the disks of a layout that lists only whole disks.
+/// Decides on the disks of a layout that lists disks without partitions.
 pub(super) fn decide_erasure(
     layout: &Layout,
     inventory: &Inventory,

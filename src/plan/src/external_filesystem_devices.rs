@@ -117,7 +117,8 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns the devices that belong to the same filesystem as this one, according to the ids in their superblocks.
+    /// Returns the devices that belong to the same filesystem as this device, according to the ids in their
+    /// superblocks.
     fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
         let parts = || self.inventory.parts.iter();
         let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole_key).collect();

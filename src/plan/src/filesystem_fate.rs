@@ -13,7 +13,8 @@ pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 pub(crate) enum FilesystemFate {
     /// Created on a new device.
     Made(NewFilesystem),
-    /// Created on a preserved device, which is blank, or on which an interrupted attempt left the filesystem unfinished.
+    /// Created on a preserved device. The device is blank, or contains the filesystem that an interrupted attempt left
+    /// unfinished.
     Filled(NewFilesystem),
     /// Preserved. The UUID may be absent if the filesystem can be found without it.
     Kept { device: DevicePath, uuid: Option<String> },

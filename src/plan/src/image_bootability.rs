@@ -12,7 +12,8 @@ use operations::{ImageFindings, ImageNeeds};
 /// Mount points that may contain kernels and the init program, in addition to `/`.
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
-/// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, which must be bootable as it was built.
+/// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, because a raw image must
+/// be bootable without changes.
 pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
     if layout.disks.iter().any(|disk| disk.image) {
         return None;

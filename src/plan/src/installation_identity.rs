@@ -122,7 +122,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
+    /// Refuses the plan, because no marker proves that the installation on this machine is older than the installation
+    /// that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
             "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
@@ -136,8 +137,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Warns about the source machine's marker, which an earlier migration attempt has copied here. According to the control plane, the
-    /// allocation still belongs to the source machine.
+    /// Warns about the source machine's marker, which an earlier migration attempt has copied to this machine.
+    /// According to the control plane, the allocation still belongs to the source machine.
     fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
             "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",

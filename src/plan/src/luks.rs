@@ -357,7 +357,7 @@ pub(crate) fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
     (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(entries))))
 }
 
-/// Returns both ends of the locked containers on this disk, which must not be written.
+/// Returns both ends of each locked container on this disk. These ranges must not be written.
 pub(crate) fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
     let Some(found) = meant.inventory.find_disk(disk.device.as_str()) else { return Vec::new() };
     let locked = |device: &DevicePath| is_locked(decided, device);

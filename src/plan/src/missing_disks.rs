@@ -61,8 +61,8 @@ fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 
-/// Returns whether an array has all of its data without these active members. RAID 10 stores the two copies of a chunk
-/// on adjacent members.
+/// Returns whether an array still has all of its data if these active members are missing. RAID 10 stores the two
+/// copies of a chunk on adjacent members.
 pub(crate) fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),

@@ -80,7 +80,8 @@ impl<'a> PlanDecider<'a> {
         all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
     }
 
-    /// Returns the id that all components of a filesystem or pool share, if the object is such a component.
+    /// Returns the id that all components of a filesystem or pool have in common, if the object is a component of a
+    /// filesystem or pool.
     fn whole_id(&self, parts: &BTreeMap<&DevicePath, &SpanningComponent>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
         let part = parts.get(device);
@@ -89,7 +90,7 @@ impl<'a> PlanDecider<'a> {
         part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
 
-    /// Describes the fate of the object on these devices, if one of their disks is not wiped.
+    /// Describes the fate of the object on these devices, if at least one disk below the devices is not wiped.
     fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
         let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).collect();
         self.describe_fate_of(&verdicts)

@@ -14,7 +14,7 @@ pub(crate) struct OpaqueOnDisks {
 }
 
 /// Returns the opaque objects that a plan lists. Objects that the agent has not tried to open yet are omitted: a
-/// warning announces that it will inspect them.
+/// warning announces that the agent will inspect them.
 pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }

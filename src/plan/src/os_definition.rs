@@ -17,7 +17,8 @@ const HYPERVISOR: &str = "none";
 /// NIC mode for OS definitions of Ganeti. It means that a NIC of the machine is not a port of a bridge.
 const CARD: &str = "routed";
 
-/// Returns the reasons why the definition is invalid, or why its `create` program cannot create the system of the layout.
+/// Returns the reasons why the definition is invalid, or why its `create` program cannot create a system on the disks
+/// of the layout.
 pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<Diagnostic> {
     let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
     let impossible = chosen.find_problem().map(|why| Diagnostic::new("allocation.definition", why));

@@ -26,8 +26,8 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolAllocation<'a> {
     Unallocated,
-    /// The machine is allocated. `installed` is true if a successful installation of the allocation was reported to the
-    /// control plane, and the control plane records such reports.
+    /// The machine is allocated. `installed` is true if the control plane has recorded a report of success for an
+    /// installation of the allocation.
     Allocated {
         allocation: &'a str,
         reinstall: bool,

@@ -120,7 +120,7 @@ fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
     .into()
 }
 
-/// Returns the identity of a group without the volumes that the plan adds.
+/// Returns the identity of a group. The volumes that the plan adds are not part of the identity.
 fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> ObjectIdentity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
     physical.sort();
@@ -189,7 +189,8 @@ pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
-    /// Flags of each device: [`KEPT`] if a disk below it is preserved, [`OTHER`] if a disk below it is not.
+    /// Flags of each device: [`KEPT`] if a disk below the device is preserved, and [`OTHER`] if a disk below the device
+    /// is not preserved.
     below: CombinedValues,
     kept: BTreeSet<&'a KernelName>,
 }

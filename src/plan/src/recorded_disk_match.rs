@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum DiskLikeness {
     /// Record and disk have an identifier in common, and no property differs.
     Equal,
-    /// A property differs: the disk is a different one, or it has changed.
+    /// A property differs: either the disk is not the recorded disk, or the disk has changed since it was recorded.
     Contradicting,
     /// Record and disk have no unique identifier in common, and no property differs.
     TooLittle,

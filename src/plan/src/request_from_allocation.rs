@@ -1,5 +1,5 @@
-//! Builds the request for a plan from the allocation that the control plane sends. Used by the agent and for offline
-//! plans.
+//! Builds the request for a plan from the allocation that the control plane sends. The module is used by the agent and
+//! for offline plans.
 
 pub mod preview;
 
@@ -12,7 +12,8 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::PlanAssignment;
 
-/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on its kernel command line.
+/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on the kernel command line
+/// of the machine.
 pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {
     let subject = PlanSubject {
         machine: id.to_owned(),

@@ -216,8 +216,8 @@ impl<'a> RestorePlan<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Returns the physical volumes that are not on arrays or containers of the plan. The others are deactivated
-    /// together with their array or container.
+    /// Returns the physical volumes that are not on arrays or containers of the plan. All other physical volumes are
+    /// deactivated together with their array or container.
     fn on_existing_devices(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
             self.decided
@@ -297,8 +297,8 @@ fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String
     }
 }
 
-/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. `None` if the format cannot
-/// be mounted from a disk.
+/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. Returns
+/// `None` if the format cannot be mounted from a disk.
 pub(crate) fn no_replay_option(format: FilesystemFormat) -> Option<&'static str> {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("noload"),

@@ -49,7 +49,7 @@ pub(crate) fn disks_to_remake(
     remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
 }
 
-/// Returns whether all other disks have the same verdict as in the first decision.
+/// Returns whether all disks except the recreated ones have the same verdict as in the first decision.
 pub(crate) fn changes_only(
     meant: &LayoutMatch,
     remade: &BTreeSet<LayoutPath>,

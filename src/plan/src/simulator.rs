@@ -52,7 +52,7 @@ pub(crate) fn root_uuid(plan: &Plan) -> String {
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
 }
 
-/// UUID of a filesystem of the simulated raw image, which is the same on every disk that the image is written to.
+/// UUID of a filesystem in the simulated raw image. It is the same on every disk that the image is written to.
 fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }

@@ -13,7 +13,7 @@ pub(crate) const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// An object that consists of several devices of the machine.
 struct SpanningObject {
-    /// Name, such as `md127`, `raid5 "data"`, `vg:vg00`.
+    /// Name of the object, such as `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
     whole: String,
     members: Vec<KernelName>,
@@ -98,7 +98,7 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Only present devices are considered; absent ones are checked in
+    /// Returns filesystems on several devices. Only present devices are considered; absent devices are checked in
     /// `missing_members`. Two devices with the same UUID are assumed to be members of one filesystem, because a
     /// signature does not show whether one of them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {

@@ -236,8 +236,8 @@ fn closing_stages(
     ]
 }
 
-/// Returns the disks whose identity is verified: the disks that the plan may write, and other disks that contain a part
-/// of a preserved object.
+/// Returns the disks whose identity is verified: the disks of the layout, unlisted disks that are used for Kubernetes
+/// volumes, and other disks that contain a part of a preserved object.
 fn disks_to_identify(
     inventory: &Inventory,
     decided: &PlanDecisions,

@@ -108,7 +108,7 @@ fn invert_uuid(uuid: &str) -> String {
     Uuid::try_parse(uuid).map_or(uuid.to_owned(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string())
 }
 
-/// Returns the trial of a filesystem; `None` if it is not created.
+/// Returns the trial of a filesystem; `None` if the filesystem is not created.
 fn filesystem_trial((wanted, is): &PlacedFilesystem, kernel: Option<&str>) -> Option<TryFilesystem> {
     let in_memory =
         NewFilesystem { device: "tmpfs".into(), uuid: String::new(), size: DeviceSize::Known(0), sector_bytes: 512 };

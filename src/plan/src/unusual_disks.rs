@@ -38,7 +38,7 @@ const SHARED_PARTITIONS: [(&str, &str); 2] =
 const SHARED_GROUP: &str = "a shared LVM volume group";
 
 impl PlanDecider<'_> {
-    /// Refuses to wipe disks that are unsupported, or that other machines may use.
+    /// Refuses to wipe disks that are not supported, or that other machines may use.
     pub(crate) fn refuse_unusual_disks(&mut self) {
         let layout = self.layout;
         let shared = self.find_shared_contents();
@@ -75,7 +75,7 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns why a disk cannot be used at all; `None` if it can.
+/// Returns why a disk cannot be used at all; `None` if it can be used.
 pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     // 0: the inventory does not contain the size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {

@@ -35,8 +35,9 @@ impl<'a> PlanDecider<'a> {
         self.add_zero_proof(device, vec![ByteRange { start: 0, length: size_bytes }]);
     }
 
-    /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first installation, samples
-    /// suffice: there is no order with which an operator could discard the disk instead of waiting for hours.
+    /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first
+    /// installation, samples are sufficient: reading the disk may take hours, and there is no reinstall order with
+    /// which an operator could discard the disk instead.
     pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);

@@ -1,6 +1,7 @@
-//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the writing direction
-//! are escaped. Every command and log writes through these functions (`crate::output`, `linux::console`). The only escape sequences in the
-//! output come from the program's own [`TextStyle`]s.
+//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the
+//! writing direction are escaped. All commands and logs write their output through the functions of this module
+//! (`crate::output`, `linux::console`). The only escape sequences in the output come from the program's own
+//! [`TextStyle`]s.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -16,8 +17,8 @@ pub enum TextStyle {
     Cyan,
 }
 
-/// Parameters of each style's Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style determines its mark; see
-/// [`FIRST_MARK`].
+/// Styles, each with the parameters of its Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style
+/// determines its mark; see [`FIRST_MARK`].
 const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Bold, "1"),
     (TextStyle::Dim, "2"),

@@ -309,7 +309,7 @@ fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Valu
     field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
-/// Returns for each new item the index of the old item that it matches.
+/// Returns, for each new item, the index of the matching old item.
 fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

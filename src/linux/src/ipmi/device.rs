@@ -27,7 +27,7 @@ struct SystemInterfaceAddress {
     lun: c_uchar,
 }
 
-/// `struct ipmi_addr`, which is as long as the longest address.
+/// `struct ipmi_addr`. Its size is sufficient for the longest type of address.
 #[repr(C)]
 struct IpmiAddress {
     kind: c_int,

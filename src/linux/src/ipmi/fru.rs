@@ -90,7 +90,7 @@ struct FruStorage {
 }
 
 impl FruStorage {
-    /// Reads a range; both ends are multiples of 8.
+    /// Reads a range of bytes. Both ends of the range must be multiples of 8.
     fn read(&self, bmc: &mut Bmc, offset: usize, length: usize) -> Result<Vec<u8>, IpmiError> {
         if offset + length > self.bytes {
             return Err(IpmiError::Malformed("it ends after the storage"));

@@ -1,4 +1,4 @@
-//! LAN parameters of the BMC (IPMI 2.0, 23.2): address and MAC of its first LAN channel that has an address.
+//! LAN parameters of the BMC (IPMI 2.0, 23.2): the address and the MAC of the first LAN channel that has an address.
 
 use super::{Bmc, Command, IpmiError};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,7 +7,7 @@ use std::thread;
 const GET_CHANNEL_INFO: Command = (0x06, 0x42);
 const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
-/// Channels that may be LANs; 0 is IPMB.
+/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because it is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;

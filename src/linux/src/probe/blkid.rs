@@ -205,7 +205,7 @@ unsafe fn copy_partition(partition: blkid::blkid_partition) -> BlkidPartition {
     }
 }
 
-/// Copies a string of libblkid; null is empty.
+/// Copies a string of libblkid. A null pointer results in an empty string.
 ///
 /// # Safety
 /// `data` must be null, or a valid NUL-terminated string.

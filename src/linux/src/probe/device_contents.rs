@@ -40,7 +40,8 @@ pub(super) struct DeviceContents {
 /// ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
-/// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
+/// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is
+/// returned.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -165,8 +166,8 @@ fn build_table(
 }
 
 /// Returns the signatures in a partition, and whether it is blank. A partition registered with the kernel is read
-/// through its own device node, because data written through this node may still be only in its page cache. Other
-/// partitions are read through the disk.
+/// through its own device node, because data that was written through this node may still be only in the page cache of
+/// the node. Other partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,

@@ -19,7 +19,7 @@ const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 /// Interval of progress messages. The same duration is the time limit for each command that this module runs.
 const SAY: Duration = Duration::from_secs(30);
 
-/// Maximum number of neighbours stored for a NIC, since frames may be forged.
+/// Maximum number of neighbours that are stored for a NIC. The number is limited, because frames may be forged.
 const MOST: usize = 16;
 
 /// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found

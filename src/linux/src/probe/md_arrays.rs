@@ -57,7 +57,7 @@ pub(super) fn read_arrays(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<MdA
     (arrays, unknown)
 }
 
-/// Returns the superblock of each member, and the unreadable members with the reason.
+/// Returns the superblock of each member, and the members whose superblock cannot be read, with the reason.
 fn examine_members(
     devices: &[&DevicePath],
     examine: &impl Fn(&DevicePath) -> Result<String, String>,

@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Maximum number of entries read from a directory; a node has only a few volumes.
+/// Maximum number of entries that are read from a directory. A Kubernetes node has only a few volumes.
 const MOST_ENTRIES: usize = 4096;
 
 /// Returns every mounted filesystem whose root directory is visible.

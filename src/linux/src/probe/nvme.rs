@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Timeout of Identify, which normally takes milliseconds; a removed controller must not block the inventory.
+/// Timeout of the command Identify, which normally takes milliseconds. The timeout prevents a removed controller from
+/// blocking the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
 // Controller or Namespace Structure (CNS): selector of Identify.

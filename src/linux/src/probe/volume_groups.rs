@@ -146,7 +146,7 @@ pub(super) struct LvmReportGroup {
     /// Permissions: `writeable` or `read-only`.
     #[serde(default)]
     vg_permissions: String,
-    /// Lock type; not empty if lvmlockd(8) or clvmd manages the group.
+    /// Lock type of the group; not empty if lvmlockd(8) or clvmd manages the group.
     #[serde(default)]
     vg_lock_type: String,
     #[serde(default)]
@@ -177,16 +177,16 @@ pub(super) struct LvmReportVolume {
     pub lv_uuid: String,
     pub lv_name: String,
     lv_size: String,
-    /// Attributes. The first letter is the type: `O` for an origin whose snapshot will be merged into it, `S` for
-    /// such a snapshot (lvs(8)).
+    /// Attributes of the volume (lv_attr). The first letter is the type of the volume: `O` for an origin whose snapshot
+    /// will be merged into it, `S` for such a snapshot (lvs(8)).
     #[serde(default)]
     lv_attr: String,
     #[serde(default)]
     origin: String,
-    /// Health; `partial` if a physical volume is missing.
+    /// Health of the volume; `partial` if a physical volume is missing.
     #[serde(default)]
     lv_health_status: String,
-    /// Roles, such as `public,origin,thickorigin`.
+    /// Roles of the volume, such as `public,origin,thickorigin`.
     #[serde(default)]
     lv_role: String,
     /// Not empty while pvmove(8) is moving the volume.
@@ -290,8 +290,8 @@ fn build_groups(
     groups
 }
 
-/// Returns why the group cannot be activated here; `None` if it can. The ramdisk has no system ID (lvmsystemid(7)) and
-/// no lock manager (lvmlockd(8)).
+/// Returns why the group cannot be activated in the ramdisk; `None` if it can be activated. The ramdisk has no system
+/// ID (lvmsystemid(7)) and no lock manager (lvmlockd(8)).
 fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
@@ -309,10 +309,10 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     }
 }
 
-/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its
-/// snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the origin's extents do
-/// not contain the current content. Activating a volume that is being moved continues the move. In all other
-/// attributes, such volumes are equal to linear volumes.
+/// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
+/// together with its snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the
+/// origin's extents do not contain the current content. Activating a volume that is being moved continues the move. In
+/// all other attributes, such volumes are equal to linear volumes.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
@@ -363,7 +363,7 @@ pub(super) fn parse_number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// Concatenates the UUIDs of group and volume without dashes, as in device-mapper UUIDs of LVM.
+/// Concatenates the UUIDs of the group and the volume without dashes. LVM uses this text in device-mapper UUIDs.
 pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }

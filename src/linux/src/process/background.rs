@@ -9,7 +9,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Running process, killed on drop together with all its descendants.
+/// Running process. When this value is dropped, the process and all its descendants are killed.
 pub struct BackgroundProcess {
     child: Child,
     argv: String,

@@ -21,7 +21,7 @@ const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
 /// Parameters of [`super::ToolCommand::confined`].
 pub(crate) struct Confinement {
     pub root: PathBuf,
-    /// Mount points whose device nodes are unusable.
+    /// Mount points below which device nodes cannot be used.
     pub no_devices: Vec<PathBuf>,
     /// Working directory, as a path inside the new root.
     pub folder: PathBuf,

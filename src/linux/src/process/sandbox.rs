@@ -185,7 +185,8 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     Ok(nix::unistd::chdir("/")?)
 }
 
-/// Bind-mounts a directory of this system, or recreates it as a symlink if it is one.
+/// Bind-mounts a directory of this system in the new root. If the directory is a symlink in this system, recreates the
+/// symlink.
 fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
     let (there, here) = (Path::new("/").join(folder), root.join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Sandboxed workers: this program started again as a process without privileges (`privileges`), which communicates
-//! over one socket.
+//! Sandboxed workers. A worker is another process of this program that has no privileges (`privileges`) and
+//! communicates over one socket.
 
 use super::STARTING;
 use common::sync::lock_mutex;
@@ -23,7 +23,7 @@ const PROGRAM: &str = "/proc/self/exe";
 pub enum WorkerJob {
     /// Decodes an image.
     Image,
-    /// Reads which blocks the filesystems of a disk use.
+    /// Determines which blocks of a disk are used by the filesystems on it.
     UsedBlocks,
 }
 

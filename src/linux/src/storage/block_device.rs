@@ -233,7 +233,7 @@ pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::
     run_blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
 }
 
-/// Unregisters partition `number` from the kernel; EBUSY if it is in use.
+/// Unregisters partition `number` from the kernel. Returns EBUSY if the partition is in use.
 pub(crate) fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
     run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
 }
@@ -256,8 +256,8 @@ fn run_blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> ni
     unsafe { ioctl::blkpg(disk.as_raw_fd(), &arg) }.map(drop)
 }
 
-/// Returns the sysfs directory of a device, `/sys/devices/…/block/sda`, by its device number, since the path may be a
-/// link.
+/// Returns the sysfs directory of a device, such as `/sys/devices/…/block/sda`. The directory is found by the device
+/// number, because the path may be a link.
 ///
 /// # Errors
 /// Returns an error if the path is not a block device, or sysfs is not mounted.

@@ -80,7 +80,7 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan, which stay open while the plan is carried out. The kernel does not assign the name of an open disk
+/// Disks of a plan. They stay open while the plan is carried out. The kernel does not assign the name of an open disk
 /// to another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);

@@ -93,12 +93,12 @@ pub fn check_image_table(
     Ok(Some(DiskTable { kind: "gpt".to_owned(), guid: Some(found.guid()), partitions: partitions.collect() }))
 }
 
-/// Returns the error for growing a partition in a table other than GPT.
+/// Returns the error that is reported if a partition must be enlarged in a partition table other than GPT.
 pub fn cannot_grow_without_gpt(number: u32) -> String {
     format!("partition {number} cannot grow: the image has no GPT")
 }
 
-/// Returns the error for adding a partition to a table other than GPT.
+/// Returns the error that is reported if a partition must be added to a partition table other than GPT.
 pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
     format!("cannot add partition {}: the image has no GPT", added.name)
 }
@@ -156,7 +156,7 @@ fn zero_old_backup_header(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<
     Ok(())
 }
 
-/// Checks that the entries and all partitions of a resized table end at or before its last usable sector.
+/// Checks that the entries and all partitions of a resized table end at or before the last usable sector of the table.
 fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::other(why));
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());

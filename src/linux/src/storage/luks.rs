@@ -112,8 +112,8 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container is directly on top of its device. A mapping on top of an overlay
-/// of the device has the same name.
+/// Returns whether the open mapping of this container is directly on top of the container's device. The check is
+/// necessary because a mapping on top of an overlay of the device has the same name.
 ///
 /// # Errors
 /// Returns an error if the device is missing from sysfs.

@@ -147,7 +147,8 @@ fn parse_uuid(start: &[u8], format: FilesystemFormat) -> Option<String> {
     }
 }
 
-/// Creates the link that udev would create. Without it, grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…`.
+/// Creates the link that udev would create. Without this link, grub-mkconfig writes `root=/dev/…` instead of
+/// `root=UUID=…`.
 fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
     let link = Path::new("/dev/disk/by-uuid").join(uuid);
     let what = || format!("link {} to {device}", link.display());

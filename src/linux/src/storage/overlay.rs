@@ -55,7 +55,7 @@ pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OverlayUsage {
     Bytes(u64),
-    /// The changes exceeded the memory; reads of the overlay fail now.
+    /// The changes have exceeded the maximum memory, so reads of the overlay fail now.
     Over,
 }
 

@@ -26,7 +26,7 @@ const ALIGNMENT: usize = 4096;
 pub struct TestDisks(Vec<DevicePath>);
 
 impl TestDisks {
-    /// Takes the disks with these kernel names, such as `vda vdb`.
+    /// Takes the disks with these kernel names for a test. The names are separated by spaces, such as `vda vdb`.
     pub fn take(names: &str) -> TestDisks {
         assert_test_machine();
         free();

@@ -9,7 +9,8 @@ use operations::ByteRange;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Size of the areas at both ends that contain signatures: superblocks, partition tables, RAID and LVM metadata.
+/// Size in bytes of the area at each end of a device that may contain signatures: superblocks, partition tables, RAID
+/// and LVM metadata.
 pub(crate) const END_BYTES: u64 = 1024 * 1024;
 
 /// Size of the boot code in an MBR, in bytes. The boot code precedes the disk signature and the partition table (UEFI

@@ -1,4 +1,4 @@
-//! Table of the Kubernetes volumes: device and verdict of each.
+//! Table of the Kubernetes volumes, with the device and the verdict of each volume.
 use crate::{PersistentVerdict, PersistentVolume};
 use common::format::{format_bytes, format_columns};
 use operations::text::strip_dev;

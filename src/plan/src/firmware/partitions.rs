@@ -76,7 +76,7 @@ impl BootPartitions {
     }
 
     /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not
-    /// contain. So the entry may refer to the MBR of any preserved disk.
+    /// contain. Therefore the entry may refer to the MBR of any preserved disk.
     pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)

@@ -37,7 +37,7 @@ const GIB: u64 = 1 << 30;
 /// Maximum log size of XFS, which mkfs.xfs never chooses by itself.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
-/// Size of the headers and first blocks of an XFS allocation group; 24 KiB were measured.
+/// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.
 const XFS_GROUP_BYTES: u64 = 64 << 10;
 
 /// Options of mke2fs that do not change the amount written.
@@ -65,7 +65,8 @@ impl PlanDecider<'_> {
         self.refuse(place, message);
     }
 
-    /// Returns the free bytes of the carrier; `None` if unknown before it is created or opened.
+    /// Returns the number of free bytes on the carrier; `None` if this number is unknown until the carrier is created
+    /// or opened.
     fn carrier_free_bytes(&self, wanted: &FilesystemSpec, is: &FilesystemFate) -> Option<u64> {
         match is {
             FilesystemFate::Kept { .. } => {

@@ -147,7 +147,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Decides on a preserved filesystem that was not inspected. If the plan is made offline, the machine will inspect
-    /// the filesystem later. If it is made on the machine, the filesystem cannot be mounted.
+    /// the filesystem later. If the plan is made on the machine, a filesystem that was not inspected cannot be mounted.
     fn extend_unread(
         &mut self,
         volume: &K8sVolume,

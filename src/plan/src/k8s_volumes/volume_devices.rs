@@ -89,7 +89,8 @@ impl<'a> PlanDecider<'a> {
         self.verdicts_on(device).iter().any(|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make))
     }
 
-    /// Returns whether a reinstall erases the device, and the operator does not discard all of its disks.
+    /// Returns whether a reinstall erases the device, and the operator does not discard all of the disks below the
+    /// device.
     fn is_lost_copy(&self, device: &DevicePath) -> bool {
         let is_given_up = self.disks_below(device).iter().all(|disk| self.is_discarded(disk));
         self.request.mode == InstallMode::Reinstall && self.is_erased(device) && !is_given_up
@@ -102,8 +103,8 @@ impl<'a> PlanDecider<'a> {
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns whether the upper device is assembled from the lower one, or from the disk that contains the lower one
-    /// as a partition.
+    /// Returns whether the upper device is assembled from the lower device, or from the disk that contains the lower
+    /// device as a partition.
     fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
         let (lower, upper) = (self.stack.kernel_name(lower), self.stack.kernel_name(upper));
         let whole = self.stack.whole_of(&lower.device_path()).and_then(|unit| unit.device());

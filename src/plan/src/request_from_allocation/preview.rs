@@ -145,8 +145,8 @@ pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     }
 }
 
-/// Removes mounts and active swap areas, which end when the installed system stops. The inventory then shows the disks
-/// as the agent will find them.
+/// Removes mounts and active swap areas from the inventory, because they end when the installed system stops. The
+/// inventory then shows the disks as the agent will find them.
 pub fn remove_temporary_uses(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

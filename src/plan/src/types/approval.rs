@@ -53,7 +53,8 @@ pub enum ObjectFate {
 pub struct ApprovedDisk {
     /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
     pub contents: Option<Vec<String>>,
-    /// Name in the layout; set only if the disk has no unique serial number or WWN in the machine.
+    /// Name of the disk in the layout. It is set only if no serial number or WWN identifies the disk uniquely within
+    /// the machine.
     pub device: String,
     pub model: String,
     /// Partitions of the disk in the layout: the number, label and size in MiB of each partition.

@@ -27,7 +27,7 @@ fn is_zero(number: &usize) -> bool {
 /// A variable, with its origin and fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedVariable {
-    /// Name, such as `Boot0003` or `BootNext`.
+    /// Name of the variable, such as `Boot0003` or `BootNext`.
     pub name: String,
     #[serde(skip)]
     pub vendor: Uuid,

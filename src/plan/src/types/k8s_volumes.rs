@@ -16,7 +16,7 @@ pub struct PersistentVolume {
     /// Current names of the disks below the device.
     pub disks: Vec<KernelName>,
     pub verdict: PersistentVerdict,
-    /// Path that Kubernetes mounts. For a new logical volume it is unknown until LVM has created it.
+    /// Path that Kubernetes mounts. For a new logical volume, the path is unknown until LVM has created the volume.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
     /// Size in bytes; `None` if it is unknown before the volume is created.

@@ -30,10 +30,11 @@ impl DiskContent {
     }
 }
 
-/// An array, group or filesystem that loses members: some of its members are wiped, and the others stay unchanged.
+/// An array, group or filesystem that loses members: some of its members are wiped, and its other members stay
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TornObject {
-    /// Name, such as `md127`, `vg:vg00`, `zfs_member "tank"`.
+    /// Name of the object, such as `md127`, `vg:vg00`, `zfs_member "tank"`.
     pub name: String,
     /// Description of the whole object.
     pub whole: String,

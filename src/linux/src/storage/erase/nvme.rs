@@ -14,7 +14,7 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 const SANITIZE_STATUS: u32 = 0x81;
 const STATUS_BYTES: usize = 32;
 
-/// Value by which the controller indicates that it does not provide an estimate.
+/// Value by which the controller indicates that it does not provide an estimate of the duration.
 const UNKNOWN: u32 = u32::MAX;
 
 // Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after

@@ -82,7 +82,7 @@ pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
 /// Discards the whole disk.
 ///
 /// # Errors
-/// Returns an error if the disk does not support it, or the deadline is exceeded.
+/// Returns an error if the disk does not support discarding, or the deadline is exceeded.
 pub(super) fn discard_disk(file: &File, size: u64, deadline: EraseDeadline) -> Result<(), String> {
     process_chunks(size, DISCARD_CHUNK_BYTES, deadline, |start, length| {
         block_device::discard_range(file, start, length)

@@ -93,8 +93,8 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
     open.run().map(drop).context(Phase::Storage, what)
 }
 
-/// Key in a temporary file, because systemd-cryptenroll reads keys only from seekable files. Unlike arguments, files
-/// are not shown in process lists.
+/// Key in a temporary file. systemd-cryptenroll reads keys only from seekable files; unlike arguments, files are not
+/// shown in process lists.
 struct KeyFile(PathBuf);
 
 impl KeyFile {
