@@ -2,7 +2,7 @@
 
 use std::io::{Read, Result};
 
-/// Reads at most `limit` bytes, and ignores the rest.
+/// Reads at most `limit` bytes, and ignores all further bytes.
 ///
 /// # Errors
 /// Returns the error of the reader.
@@ -12,7 +12,7 @@ pub fn read_prefix(from: impl Read, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads all bytes. Returns `None` if the reader has more than `limit` bytes.
+/// Reads all bytes. Returns `None` if the reader provides more than `limit` bytes.
 ///
 /// # Errors
 /// Returns the error of the reader.

@@ -1,4 +1,5 @@
-//! Findings about an input, each with its location. A parser collects them, so that it can report all of them together.
+//! Findings about an input, each with its location. A parser collects the findings, so that all of them can be reported
+//! together.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,13 +10,13 @@ use std::fmt;
 pub struct Diagnostic {
     /// Path in the document, such as `disks[0].partitions[1].size`; empty for the document as a whole.
     pub place: String,
-    /// Line in the file, from 1, if the document was read from a file.
+    /// Line in the file, starting at 1; `None` if the document was not read from a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// Column in the file, from 1.
+    /// Column in the file, starting at 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// Problem and remedy, in one sentence.
+    /// The problem and its remedy, in one sentence.
     pub message: String,
 }
 

@@ -13,7 +13,8 @@ pub fn join_hex(bytes: impl AsRef<[u8]>, separator: &str) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(separator)
 }
 
-/// Decodes hexadecimal digits of either case. Returns `None` if a character is not a digit or the last byte is incomplete.
+/// Decodes hexadecimal digits in upper or lower case. Returns `None` if a character is not a digit or the last byte is
+/// incomplete.
 pub fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
     let digits = digits?;

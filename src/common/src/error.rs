@@ -6,7 +6,7 @@ use std::fmt;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Phase in which an error occurred. The names are printed in reports.
+/// Phase in which an error occurred. The name of the phase is printed in reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Settings,
@@ -58,7 +58,8 @@ impl Error {
         Error { phase, what: what.into(), source: None, refused: false, denied: false }
     }
 
-    /// Creates an error for a request that is invalid or unsafe. Nothing was written, and a retry fails the same way.
+    /// Creates an error for a request that is invalid or unsafe. Nothing was written, and a retry would fail in the
+    /// same way.
     pub fn refusal(phase: Phase, what: impl Into<String>) -> Self {
         Error { refused: true, ..Error::new(phase, what) }
     }
@@ -110,7 +111,7 @@ impl StdError for Error {
     }
 }
 
-/// Adds phase and description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
+/// Adds a phase and a description to an error: `.context(Phase::Storage, || format!("open {device}"))`.
 pub trait Context<T> {
     /// Wraps the error of the result in an [`Error`] with this phase and description.
     ///

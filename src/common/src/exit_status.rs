@@ -1,14 +1,14 @@
-//! Outcome of a command, which determines its exit status.
+//! Outcome of a command. It determines the exit status.
 
 use crate::error::Result;
 use crate::output;
 
-/// Outcome of a command that has not failed with an error.
+/// Outcome of a command that did not fail with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutcome {
     Good,
     Refused,
-    /// Plans of several machines were computed: none is refused, and at least one erases data.
+    /// Plans of several machines were computed. No plan is refused, and at least one plan erases data.
     Erases,
     /// Outcome of the agent: the machine reboots immediately.
     BootAgain,
@@ -22,7 +22,8 @@ impl CommandOutcome {
     }
 }
 
-/// Prints the error of a refusal, and converts it to [`CommandOutcome::Refused`], which has a different exit status than a failure.
+/// Prints the error if it is a refusal, and converts it to [`CommandOutcome::Refused`], because a refusal has a
+/// different exit status than a failure.
 pub fn report_refusal(result: Result<CommandOutcome>) -> Result<CommandOutcome> {
     match result {
         Err(error) if error.is_refusal() => {

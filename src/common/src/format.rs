@@ -10,8 +10,8 @@ use terminal::{escape_line, is_hidden};
 /// Error message for a YAML line that is indented by a tab.
 pub const TAB: &str = "a tab indents this line; YAML requires spaces";
 
-/// Returns line and column of a tab that indents `line` or the line after it. The YAML parser reports such a tab at the end of the previous
-/// line.
+/// Returns the line and column of a tab that indents `line` or the next line. The next line is included, because the
+/// YAML parser reports such a tab at the end of the previous line.
 pub fn find_indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
     let indents = |line: &str| line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
     let mut lines = text.lines().enumerate().skip(line.saturating_sub(1)).take(2);
@@ -37,16 +37,17 @@ pub fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// Pads the text with spaces to a width in columns. Format strings are unsuitable: they panic if a width exceeds 65,535.
+/// Pads the text with spaces to a width in columns. Rust's format strings are unsuitable, because they panic if a width
+/// exceeds 65,535.
 pub fn pad_to_width(text: &str, width: usize) -> String {
     text.to_owned() + &" ".repeat(width.saturating_sub(self::display_width(text)))
 }
 
-/// Width in columns to which console output is folded. Most server consoles are at least this wide.
+/// Maximum width of console output, in columns. Longer lines are folded. Most server consoles are at least this wide.
 pub const CONSOLE_COLUMNS: usize = 100;
 
-/// Folds each line that is longer than `columns`, at spaces between words. Continuation lines are indented by four more columns than the
-/// line. A single word that is too long is not broken.
+/// Folds each line that is longer than `columns`, at spaces between words. Continuation lines are indented by four more
+/// columns than the folded line. A single word that is too long is not broken.
 pub fn fold_lines(text: &str, columns: usize) -> String {
     text.split('\n').map(|line| fold_line(line, columns)).collect::<Vec<_>>().join("\n")
 }
@@ -114,7 +115,7 @@ pub fn without_secrets(text: &str) -> String {
     shown + rest
 }
 
-/// Masks secrets in a URL without its scheme.
+/// Masks secrets in a URL that is passed without its scheme.
 fn mask_url(url: &str) -> String {
     const SECRET: [&str; 8] = ["sig", "token", "credential", "password", "passwd", "secret", "key", "auth"];
     let (host, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
@@ -180,7 +181,7 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// Returns a sort key that orders runs of digits by their numeric value, so that 6.9 precedes 6.10.
+/// Returns a sort key that compares runs of digits by their numeric value, so that 6.9 precedes 6.10.
 pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
     let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
     let runs = runs.map(|run| {

@@ -11,7 +11,8 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-/// Writes text to standard output, with hidden characters escaped. A reader that closes the pipe early (`| head`) is not an error.
+/// Writes text to standard output, with hidden characters escaped. If the reader closes the pipe early (`| head`), this
+/// is not an error.
 ///
 /// # Errors
 /// Fails if standard output cannot be written.
@@ -53,7 +54,7 @@ pub fn print_note(message: &str) {
     write_error(&(terminal::escape_message(message) + "\n"));
 }
 
-/// Writes text of several lines to standard error, without indenting its lines as [`print_note`] does.
+/// Writes text of several lines to standard error. Unlike [`print_note`], this function does not indent the lines.
 pub fn print_preformatted(text: &str) {
     write_error(&escape_hidden(text));
 }
@@ -67,7 +68,7 @@ fn write_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Redraws a progress line, if standard error is a terminal.
+/// Redraws a progress line on standard error, if standard error is a terminal.
 pub fn redraw_progress(line: &dyn Display) {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r\u{1b}[K{}\r", terminal::escape_line(&line.to_string()));

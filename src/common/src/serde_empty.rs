@@ -1,4 +1,4 @@
-//! Serialization of `Option` as text in which the empty string means `None`, for `#[serde(with)]`.
+//! Serialization of `Option` as a string, for `#[serde(with)]`. The empty string represents `None`.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,4 +1,4 @@
-//! Locks that survive a panic.
+//! Locks that stay usable after a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -25,13 +25,13 @@ const MAX_DEPTH: usize = 64;
 /// Returns a message if the document is invalid, too long, or nested too deep. The message contains the position if it is known.
 pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
+        return Err(format!("the document has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
     }
     reject_deep_nesting(text)?;
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
-/// Returns whether the first document of `text` is a sequence, as far as it can be parsed.
+/// Returns whether the first document of `text` is a sequence. The document is parsed only as far as necessary.
 pub fn is_sequence(text: &str) -> bool {
     let mut parser = Parser::new(text.chars());
     loop {
@@ -42,8 +42,9 @@ pub fn is_sequence(text: &str) -> bool {
     }
 }
 
-/// Rejects documents that are nested too deep. The depth is counted in the events of yaml-rust2's parser, which is not recursive, unlike
-/// the loader of marked-yaml. Syntax errors other than indenting tabs are left to the loader, whose messages are better.
+/// Rejects documents that are nested too deep. The depth is counted in the events of yaml-rust2's parser, which is not
+/// recursive, unlike the loader of marked-yaml. Of the syntax errors, only tabs that indent a line are reported here.
+/// All others are left to the loader, because its messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;
@@ -74,8 +75,8 @@ pub fn is_null(node: &Node) -> bool {
     node.as_scalar().is_some_and(|scalar| scalar.may_coerce() && ["", "~", "null"].contains(&scalar.as_str()))
 }
 
-/// Converts the value to JSON. The loader must have been configured to prevent coercion, so that quoted and unquoted values can be
-/// distinguished.
+/// Converts the value to JSON. The caller must have configured the loader to prevent coercion, so that quoted and
+/// unquoted values can be distinguished.
 pub fn to_json(node: &Node) -> Value {
     match node {
         Node::Mapping(mapping) => {
@@ -98,8 +99,8 @@ pub fn to_json(node: &Node) -> Value {
     }
 }
 
-/// Formats a string. It is written without quotes if every YAML reader, including readers of YAML 1.1, parses it as a string at any
-/// position.
+/// Formats a string as YAML. The string is written without quotes if every YAML reader, including readers of YAML 1.1,
+/// parses it as a string at any position.
 pub fn format_scalar(text: &str) -> String {
     // Words that YAML 1.1, YAML 1.2 or a lenient reader parses as a type other than a string.
     const OTHERS: [&str; 11] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf", "nan"];

@@ -1,4 +1,5 @@
-//! Atomic replacement of files: a reader sees all of the old or all of the new content, also after a power failure.
+//! Atomic replacement of files: a reader sees either the complete old content or the complete new content, even after a
+//! power failure.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Result, Write};
@@ -35,7 +36,7 @@ pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) ->
     write().inspect_err(|_| drop(fs::remove_file(path)))
 }
 
-/// Removes a file unless it does not exist.
+/// Removes a file. A file that does not exist is not an error.
 ///
 /// # Errors
 /// Returns an error if the file cannot be removed.

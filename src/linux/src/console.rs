@@ -1,5 +1,5 @@
-//! Console output for operators. Lines are printed immediately, and the most recent ones are kept for a control plane
-//! that displays them remotely.
+//! Console output for operators. Lines are printed immediately, and the most recent lines are kept in memory for a
+//! control plane that displays them remotely.
 
 pub mod hidden_input;
 
@@ -27,7 +27,7 @@ pub fn print_line(text: &str) {
     SAID.append(&text);
 }
 
-/// Starts the log with the output that the ramdisk recorded before the agent started, if any.
+/// Starts the log with the output that the ramdisk recorded before the agent started. That output may be empty.
 pub fn load_ramdisk_log() {
     // Other ramdisks do not record their output.
     if let Ok(text) = std::fs::read(Path::new(BEFORE)) {
@@ -35,7 +35,7 @@ pub fn load_ramdisk_log() {
     }
 }
 
-/// Most recent console output, and the number of bytes printed before it.
+/// Most recent console output, and the number of bytes that were printed before this output.
 pub struct ConsoleLog(Mutex<ConsoleTail>);
 
 struct ConsoleTail {
@@ -77,8 +77,8 @@ impl ConsoleLog {
         }
     }
 
-    /// Returns at most `most` bytes of the output from offset `start` onwards, preceded by its actual offset. This
-    /// offset is higher than `start` if the output at `start` has been dropped.
+    /// Returns at most `most` bytes of the output from offset `start` onwards, together with the actual offset of the
+    /// returned bytes. This offset is higher than `start` if the output at `start` has been dropped.
     pub fn read_since(&self, start: u64, most: usize) -> (u64, String) {
         let tail = self.lock_tail();
         let start = start.max(tail.gone);
@@ -90,7 +90,7 @@ impl ConsoleLog {
     }
 }
 
-/// Writer of log lines to standard error, without secrets ([`without_secrets`]) and terminal control characters.
+/// Writes log lines to standard error, after removing secrets ([`without_secrets`]) and terminal control characters.
 pub struct SanitizedStderr;
 
 impl Write for SanitizedStderr {

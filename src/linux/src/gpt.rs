@@ -1,7 +1,7 @@
 //! GPT partition tables. Reads either copy of a table, and writes both.
 //!
-//! A table is stored as the bytes read from the disk, so that entries of an image keep their attributes and unknown
-//! fields. Entry N is in slot N-1, even if earlier slots are free.
+//! A table is stored as the bytes that were read from the disk, so that the entries in an image keep their attributes
+//! and unknown fields. Entry N is in slot N-1, even if earlier slots are free.
 
 use flate2::Crc;
 use std::fs::File;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// Logical sector sizes that can hold a GPT.
 pub const SECTORS_BYTES: [u64; 2] = [512, 4096];
 
-/// Number of entries in a table: UEFI's minimum, which all tools use.
+/// Number of entries in a table: the minimum according to UEFI, which all tools use.
 pub(crate) const ENTRIES: u32 = 128;
 const ENTRY_BYTES: u32 = 128;
 
@@ -26,7 +26,7 @@ pub const PROTECTIVE: u8 = 0xee;
 /// Magic bytes of a header.
 const SIGNATURE: &[u8] = b"EFI PART";
 
-/// Size of UEFI's header; the rest of its sector is zero.
+/// Size of a header as defined by UEFI; the rest of its sector is zero.
 const HEADER_BYTES: u32 = 92;
 
 // Offsets in the header (UEFI specification 5.3.2).
@@ -49,7 +49,7 @@ const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 const NAME: usize = 56;
 
-/// Function that fills a buffer from an offset of a disk or of a copy of its contents.
+/// Function that fills a buffer, reading from an offset of a disk or of a copy of the disk's contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
 /// A copy of the partition table: primary or backup.
@@ -67,7 +67,7 @@ pub struct GptEntry {
     pub number: u32,
     pub kind: Uuid,
     pub guid: Uuid,
-    /// Range of sectors recorded in the entry, which may lie outside the disk.
+    /// Range of sectors recorded in the partition entry. The range may be outside the disk.
     pub sectors: Range<u64>,
 }
 
@@ -76,8 +76,8 @@ pub(crate) fn is_header(sector: &[u8]) -> bool {
     sector.starts_with(SIGNATURE)
 }
 
-/// Returns the size of the disk that this GPT was created for, in bytes, according to its unverified header. `None`
-/// if `head`, the first bytes of the disk, does not contain a header for this sector size.
+/// Returns the size in bytes of the disk for which this GPT was created, according to the unverified header. Returns
+/// `None` if `head`, the first bytes of the disk, does not contain a header for this sector size.
 pub fn read_claimed_disk_size(head: &[u8], sector: u64) -> Option<u64> {
     let header = head.get(sector as usize..2 * sector as usize)?;
     is_header(header).then(|| read_u64(header, BACKUP_LBA).saturating_add(1).saturating_mul(sector))
@@ -111,7 +111,7 @@ impl Gpt {
         Ok(gpt)
     }
 
-    /// Reads the copy whose header is at sector `lba`; `None` if there is none.
+    /// Reads the copy of the table whose header is at sector `lba`; returns `None` if no header is there.
     ///
     /// # Errors
     /// Returns an error if the copy cannot be read, or is damaged.
@@ -184,7 +184,8 @@ impl Gpt {
         })
     }
 
-    /// Adapts a primary copy to a disk of `sectors` sectors, with the backup copy at the end of the disk.
+    /// Adapts a primary copy to a disk of `sectors` sectors, and sets the location of the backup copy to the end of
+    /// that disk.
     pub(crate) fn resize(&mut self, sectors: u64) {
         let last = sectors.saturating_sub(1);
         let last_usable = last.saturating_sub(self.entries_sectors() + 1);
@@ -225,7 +226,7 @@ impl Gpt {
         Ok(())
     }
 
-    /// Reads both copies from the disk and compares them with those that [`Self::write`] wrote.
+    /// Reads both copies from the disk and compares them with the copies that [`Self::write`] wrote.
     ///
     /// # Errors
     /// Returns an error if a copy differs or cannot be read.
@@ -292,7 +293,7 @@ pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
 }
 
 /// Resizes the protective partition to cover the disk from LBA 1; the size 0xFFFFFFFF means "this many sectors or
-/// more". Other entries of a hybrid MBR are preserved.
+/// more". If the MBR has other entries (hybrid MBR), it is not changed.
 pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
     // In a hybrid MBR, other entries follow the protective one, which must not overlap them.
     if mbr[446..510].chunks_exact(16).filter(|entry| entry[4] != 0).count() != 1 {

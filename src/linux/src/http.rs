@@ -17,9 +17,10 @@ use time::OffsetDateTime;
 
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Maximum size of a control plane's response, in bytes. A list of ten thousand machines has several million bytes.
+/// Maximum size of a control plane's response, in bytes. For comparison: a list of ten thousand machines takes several
+/// million bytes.
 const ANSWER_BYTES: u64 = 64 << 20;
-/// Maximum number of bytes read of an error response.
+/// Maximum number of bytes that are read from an error response.
 const REFUSAL_BYTES: u64 = 64 << 10;
 
 /// Reads the body of a response.
@@ -31,15 +32,16 @@ pub fn read_response(response: Response) -> io::Result<Vec<u8>> {
     read_whole(response, ANSWER_BYTES)?.ok_or_else(too_long)
 }
 
-/// Reads the beginning of an error response. An unreadable body is ignored, since the status suffices.
+/// Reads the beginning of an error response. An unreadable body is ignored, because the HTTP status is sufficient for
+/// an error message.
 pub fn read_error_response(response: Response) -> String {
     let mut body = Vec::new();
     let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// Returns a client for requests with small responses. The client has no timeout: set one for each request with
-/// `RequestBuilder::timeout`. It does not use proxies.
+/// Returns a client for requests with small responses. The client does not use proxies. It has no timeout: callers set
+/// a timeout for each request with `RequestBuilder::timeout`.
 ///
 /// # Errors
 /// Returns an error if TLS cannot be set up. Missing CA certificates are not an error: `http://` works without them.
@@ -47,7 +49,8 @@ pub fn new_client() -> Result<Client> {
     build_client(&|| client_builder(None))
 }
 
-/// Returns a client for requests of operators, which contain a token: it uses the proxies of the environment over https only.
+/// Returns a client for requests of operators. These requests contain a token, so the client uses the proxies of the
+/// environment over https only.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -63,8 +66,8 @@ pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
     build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
 }
 
-/// Returns a client for requests with registry credentials: it does not follow redirects, and uses the proxies of the
-/// environment over https only.
+/// Returns a client for requests with registry credentials. The client does not follow redirects, and uses the proxies
+/// of the environment over https only.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -72,7 +75,7 @@ pub fn new_login_client() -> Result<Client> {
     build_client(&|| use_proxies(client_builder(None), ProxyScope::Https).redirect(Policy::none()))
 }
 
-/// Returns a client for requests that contain a secret: it does not follow redirects.
+/// Returns a client for requests that contain a secret. The client does not follow redirects.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -80,8 +83,9 @@ pub fn new_client_without_redirects() -> Result<Client> {
     build_client(&|| client_builder(None).redirect(Policy::none()))
 }
 
-/// Returns a client for devices that require a password: it does not follow redirects. It uses a new connection for
-/// each request, because some devices close connections without notice. If `insecure`, it accepts any certificate.
+/// Returns a client for devices that require a password. The client does not follow redirects. It uses a new connection
+/// for each request, because some devices close connections without notice. If `insecure` is true, the client accepts
+/// any certificate.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -147,7 +151,8 @@ pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
 }
 
-/// Returns the time of this machine's clock, for a message, if the peer's certificate is not valid at this time.
+/// Returns the time of this machine's clock as part of a message, if the peer's certificate is not valid at this time;
+/// otherwise returns an empty string.
 pub fn describe_clock(error: &(dyn StdError + 'static)) -> String {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     match find_certificate_error(error) {
@@ -168,13 +173,14 @@ fn find_certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a
     inner.and_then(|inner| find_certificate_error(inner)).or_else(|| find_certificate_error(error.source()?))
 }
 
-/// Returns a client without CA certificates. The platform's verifier fails if no CA certificate is installed, although plain HTTP needs
-/// none.
+/// Returns a client without CA certificates. The platform's certificate verifier fails if no CA certificate is
+/// installed, although plain HTTP does not need any.
 fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
     builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
 }
 
-/// Returns whether a retry of the request may succeed. 501 and 505 are permanent properties of the server.
+/// Returns whether a retry of the request may succeed. A retry after status 501 or 505 is useless, because these errors
+/// are permanent properties of the server.
 pub fn is_retryable(status: StatusCode) -> bool {
     let for_good = [StatusCode::NOT_IMPLEMENTED, StatusCode::HTTP_VERSION_NOT_SUPPORTED];
     let asked_to_wait = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];

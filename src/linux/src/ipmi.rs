@@ -1,5 +1,6 @@
-//! Management controller (BMC) of this machine, read in-band: IPMI 2.0 over the system interface (KCS), `/dev/ipmi0` of the kernel's
-//! OpenIPMI driver. Read-only: no command here changes the BMC. Most virtual machines have no BMC, so its absence is normal.
+//! Management controller (BMC) of this machine, read in-band by IPMI 2.0 over the system interface (KCS), which is
+//! `/dev/ipmi0` of the kernel's OpenIPMI driver. No command in this module changes the BMC. Most virtual machines have
+//! no BMC, so its absence is normal.
 
 mod device;
 mod fru;
@@ -20,12 +21,12 @@ pub const DEVICE: &str = "/dev/ipmi0";
 
 /// Timeout of a command, which normally takes milliseconds. The driver itself retries a BMC that is busy.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
-/// Deadline of all commands together: a BMC that responds slowly must not delay the boot any longer.
+/// Time limit for all commands together: a BMC that responds slowly must not delay the boot longer than this.
 const TOTAL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Maximum number of attempts at a command to which the BMC responds that it is busy.
+/// Maximum number of attempts to send a command if the BMC responds that it is busy.
 const BUSY_ATTEMPTS: u32 = 5;
-/// Pause between these attempts.
+/// Pause between two attempts to send a command to a busy BMC.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Completion code of a successful command.
@@ -96,7 +97,7 @@ impl Bmc<'_> {
     }
 }
 
-/// Reads the BMC of this machine. Returns `None` if there is no such device.
+/// Reads the BMC of this machine. Returns `None` if the machine has no BMC device.
 ///
 /// # Errors
 /// Returns an error if the device cannot be opened, or the BMC does not respond.
@@ -105,7 +106,7 @@ pub fn read_bmc(device: &Path) -> io::Result<Option<InBandBmc>> {
     read_from(&mut device, TOTAL_PATIENCE, BUSY_PAUSE).map(Some).map_err(io::Error::other)
 }
 
-/// Reads what the BMC returns. Missing LAN parameters and FRU data are reported as problems.
+/// Reads all data that the BMC returns. Missing LAN parameters and missing FRU data are reported as problems.
 fn read_from(transport: &mut dyn IpmiTransport, patience: Duration, pause: Duration) -> Result<InBandBmc, String> {
     let mut bmc = Bmc { transport, end: Instant::now() + patience, pause };
     let id = bmc.call(GET_DEVICE_ID, &[]).map_err(|error| format!("Get Device ID: {error}"))?;
@@ -121,7 +122,8 @@ fn read_from(transport: &mut dyn IpmiTransport, patience: Duration, pause: Durat
     Ok(found)
 }
 
-/// Returns the firmware revision: the major number, and the minor one in BCD. Empty if the response is too short.
+/// Returns the firmware revision, which consists of a major number and a minor number in BCD; empty if the response is
+/// too short.
 fn format_version(id: &[u8]) -> String {
     match id {
         [_, _, major, minor, ..] => format!("{}.{minor:02x}", major & 0x7f),

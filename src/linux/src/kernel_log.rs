@@ -17,7 +17,7 @@ const LINES: usize = 5;
 /// Log level of warnings; see syslog(2).
 const WARNING: u32 = 4;
 
-/// Upper bound of the size of a record (Documentation/ABI/testing/dev-kmsg).
+/// Upper bound for the size of a log record, in bytes (Documentation/ABI/testing/dev-kmsg).
 const RECORD_BYTES: usize = 8192;
 
 /// Messages of the kernel log since [`KernelLog::from_now`] was called.
@@ -25,7 +25,8 @@ const RECORD_BYTES: usize = 8192;
 pub(crate) struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Starts reading at the current end of the log. If /dev/kmsg cannot be opened, no messages are returned later.
+    /// Starts reading at the current end of the kernel log. If /dev/kmsg cannot be opened, the other functions return
+    /// no messages.
     pub(crate) fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
@@ -65,8 +66,8 @@ impl KernelLog {
         }
     }
 
-    /// Formats the last messages that contain one of these words as a suffix of an error message; empty if there are
-    /// none.
+    /// Formats the last messages that contain one of these words as a suffix of an error message; returns an empty text
+    /// if there are no such messages.
     pub(crate) fn describe_matching(self, words: &[&str]) -> String {
         let said = self.messages_matching(words);
         if said.is_empty() { String::new() } else { format!("; {EXCERPT_PREFIX}{}", said.join(" | ")) }
@@ -88,8 +89,8 @@ struct KernelMessage {
     text: String,
 }
 
-/// Parses a record such as `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, ignoring the continuation lines, which begin with a blank.
-/// The first number is eight times the facility plus the level.
+/// Parses a record such as `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, ignoring the continuation lines, which
+/// begin with a blank. The first number in a record is eight times the facility plus the level.
 fn parse_record(record: &str) -> Option<KernelMessage> {
     let (head, text) = record.lines().next()?.split_once(';')?;
     let level = head.split(',').next()?.parse::<u32>().ok()? % 8;

@@ -2,8 +2,8 @@
 //!
 //! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, one
 //! file per tool, and decides nothing. [`process`] is the only module that starts programs. Programs are started
-//! without a shell, with an empty standard input unless data is passed, and with a deadline. Errors contain their
-//! standard error.
+//! without a shell, with an empty standard input unless data is passed, and with a deadline. Errors contain the
+//! standard error of the program.
 
 pub mod atomic_file;
 pub mod clock;

@@ -1,4 +1,5 @@
-//! PEM encoding of DER, exactly as OpenSSL writes it, with lines of 64 characters, and fingerprints of certificates.
+//! PEM encoding of DER data, with lines of 64 characters and otherwise exactly as OpenSSL writes it. Also computes
+//! fingerprints of certificates.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +14,8 @@ pub fn encode_pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
-/// Returns the fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl x509 -fingerprint
-/// -sha256` computes it. `None` if the text contains no certificate.
+/// Returns the fingerprint of the first certificate in a PEM text: `sha256:` and the SHA-256 of its DER, as `openssl
+/// x509 -fingerprint -sha256` computes it. Returns `None` if the text contains no certificate.
 pub fn certificate_fingerprint(certificate: &str) -> Option<String> {
     let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
     Some(format_sha256(der))

@@ -41,11 +41,11 @@ use model::device::DevicePath;
 use model::inventory::{DiskTable, Inventory, Nic, SystemInfo};
 use std::path::Path;
 
-/// Extent of an inventory: with or without reading the disks.
+/// Extent of an inventory: whether the disks are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeDepth {
-    /// Only what the kernel knows: hardware, disks, and their users. Disks are not accessed, so their contents are
-    /// unknown.
+    /// Only data that the kernel already has: hardware, disks, and the users of the disks. Disks are not accessed, so
+    /// their contents are unknown.
     Shallow,
     /// Complete inventory, including the contents of disks.
     Deep,
@@ -53,8 +53,8 @@ pub enum ProbeDepth {
 
 /// Reads the inventory of this machine.
 ///
-/// Requires root for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with the reason in
-/// [`model::inventory::InventoryDisk::unreadable`].
+/// Root privileges are required for the SMBIOS UUID and for the contents of disks. An unreadable disk is listed with
+/// the reason in [`model::inventory::InventoryDisk::unreadable`].
 ///
 /// # Errors
 /// Returns an error if sysfs or procfs is not mounted, or the users of a disk cannot be determined.

@@ -1,5 +1,5 @@
-//! Starts and supervises external programs. All other modules start processes through this one: argv without a shell,
-//! stdin from /dev/null, a deadline, and errors that quote the tool's own output.
+//! Starts and supervises external programs. All other modules start processes through this module. A process is started
+//! without a shell, with stdin from /dev/null and with a time limit. Errors quote the output of the tool.
 
 mod background;
 pub mod capabilities;
@@ -26,11 +26,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-/// Default deadline, for tools that touch only metadata. Formatters and installers set their own.
+/// Default time limit. It is sufficient for tools that access only metadata; callers set a longer limit for formatters
+/// and installers.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum output that is kept, in bytes. Output beyond it is passed to the watcher but not stored, since the output of
-/// an installer may be endless.
+/// Maximum size of the output that is kept, in bytes. Output beyond this limit is passed to the watcher but not stored,
+/// because the output of an installer may be endless.
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].
@@ -43,7 +44,7 @@ pub struct ToolCommand {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Whether the program receives the variables in `env` instead of, and not in addition to, the inherited
+    /// Whether the variables in `env` replace the inherited environment. If false, they are added to the inherited
     /// environment.
     only_env: bool,
     input: Vec<u8>,
@@ -61,7 +62,7 @@ pub struct ToolOutput {
     pub stdout: String,
 }
 
-/// Failure of a tool: its command line, how it ended, and its last lines of output.
+/// Failure of a tool: the command line, the way in which the process ended, and the last lines of its output.
 #[derive(Debug)]
 pub struct CommandError {
     pub argv: String,
@@ -70,14 +71,14 @@ pub struct CommandError {
     pub tail: Vec<String>,
 }
 
-/// How a process failed.
+/// Way in which a process failed.
 #[derive(Debug)]
 pub enum ProcessFailure {
     NotStarted(std::io::Error),
     Exited(i32),
     Killed(i32),
-    /// The deadline passed. Kernel warnings logged during the run may explain it, for example a disk that does not
-    /// respond.
+    /// The process exceeded its time limit. Kernel warnings that were logged during the run may explain the reason, for
+    /// example a disk that does not respond.
     Deadline {
         limit: Duration,
         warnings: Vec<String>,
@@ -146,7 +147,8 @@ impl ToolCommand {
         self
     }
 
-    /// Restricts the process to these capabilities, without other privileges: see [`capabilities::keep_only_capabilities`].
+    /// Restricts the process to these capabilities; it has no other privileges. See
+    /// [`capabilities::keep_only_capabilities`].
     pub fn restrict_capabilities(mut self, capabilities: &'static [capabilities::Capability]) -> Self {
         self.only = Some(capabilities);
         self
@@ -155,15 +157,15 @@ impl ToolCommand {
     /// Runs `check` immediately before the start, while no other thread starts a process.
     ///
     /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
-    /// opened exclusively may therefore stay busy for a moment after it was closed, and a mkfs that finds it busy fails
-    /// immediately. If `check` can open the device exclusively, no child holds a copy of its descriptor, and no new copy
-    /// can appear before mkfs runs.
+    /// opened exclusively may therefore stay busy for a moment after it was closed, and mkfs fails immediately if the
+    /// device is busy. If `check` can open the device exclusively, no child holds a copy of the device's descriptor,
+    /// and no new copy can appear before mkfs runs.
     pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
     }
 
-    /// Sets the time after which the process and all its descendants are killed.
+    /// Sets the time limit after which the process and all its descendants are killed.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -184,7 +186,7 @@ impl ToolCommand {
         self.run_watched(|_| {})
     }
 
-    /// Like [`ToolCommand::run`], and passes each line of output to `watch` as it arrives.
+    /// Runs the process like [`ToolCommand::run`], and passes each line of output to `watch` as it arrives.
     ///
     /// # Errors
     /// The same errors as for [`ToolCommand::run`].
@@ -305,8 +307,8 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Returns the tools that are not in `PATH`. Checked at startup, so that no installation fails halfway for a missing
-/// tool.
+/// Returns the tools that are not in `PATH`. The caller checks this at startup, so that no installation fails halfway
+/// because of a missing tool.
 pub fn find_missing_tools<'a>(tools: &[&'a str]) -> Vec<&'a str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());

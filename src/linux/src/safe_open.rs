@@ -1,5 +1,5 @@
-//! Safe opening of files beneath an untrusted directory: an unpacked image, or a filesystem of the previous owner.
-//! The kernel resolves the path, and no symlink can escape (openat2(2)).
+//! Safe opening of files beneath an untrusted directory: an unpacked image, or a filesystem of the previous owner. The
+//! kernel resolves the path, and no symlink can lead out of the directory (openat2(2)).
 
 use nix::NixPath;
 use nix::errno::Errno;

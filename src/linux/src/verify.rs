@@ -11,15 +11,15 @@ use std::time::Duration;
 /// Argument with which this program is called to become the sandboxed process.
 pub const WORKER: &str = "verify-worker";
 
-/// Path of this program, valid even if its file has been replaced since.
+/// Path of this program. The path is valid even if the program file was replaced after the start.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Result of running `verify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerifyVerdict {
     Good,
-    /// `verify` rejected the parameters, was killed, or did not end in time. The text describes how it ended, and
-    /// quotes its output.
+    /// `verify` rejected the parameters, was killed, or did not end in time. The text describes how the program ended,
+    /// and quotes its output.
     Refused(String),
     /// `verify` could not be started, for this reason.
     NotRun(String),

@@ -5,11 +5,11 @@ use model::device::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Slot of an array: a device, or none in a degraded array.
+/// Slot of an array: a device, or an empty slot of a degraded array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArraySlot {
     Device(DevicePath),
-    /// The device is absent; the array is created degraded.
+    /// The device of this slot is absent, so the array is created degraded.
     Missing,
 }
 

@@ -13,7 +13,7 @@ pub struct CreateArray {
     /// Path of the array, such as `/dev/md1` or `/dev/md/root`.
     pub device: DevicePath,
     pub level: RaidLevel,
-    /// Version of the superblock: `1.2`, unless the layout specifies another.
+    /// Version of the superblock: the one that the layout specifies, or else `1.2`.
     pub metadata: String,
     pub uuid: Uuid,
     /// Members: first the slots of active members, then the spares.
@@ -52,7 +52,7 @@ fn describe_array(array: &CreateArray) -> String {
     )
 }
 
-/// Assembles a preserved array under its name in the layout, writable.
+/// Assembles a preserved array for writing, under its name in the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssembleArray {
     pub device: DevicePath,
@@ -93,11 +93,12 @@ impl PlannedOperation for StopArray {
 /// Creates the array from devices in memory, so that mdadm or the kernel refuses it before anything is destroyed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
-    /// The array to create, with a distinct name and UUID so that it cannot be mistaken for the real one.
+    /// The array to create. Its name and UUID differ from those of the real array, so that the two cannot be confused.
     pub make: CreateArray,
     /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
-    /// Alternative sizes, tried in turn if `member_bytes` is refused; for devices whose size is unknown before they are created.
+    /// Alternative sizes for devices whose size is unknown before they are created. They are tried in order if
+    /// `member_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_member_bytes: Vec<Vec<u64>>,
     pub sector_bytes: u32,

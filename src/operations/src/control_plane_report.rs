@@ -6,19 +6,19 @@ use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use serde::Serialize;
 
-/// Informs the control plane that the run is about to destroy data, and asks whether to continue.
+/// Informs the control plane that the run is about to destroy data, and asks whether the run may continue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TellPointOfNoReturn {
     /// Id of the allocation.
     pub allocation: String,
     #[serde(with = "common::serde_empty")]
     pub order: Option<String>,
-    /// Disks by their names in the layout.
+    /// Records of the disks, each with its name in the layout.
     pub disks: Vec<RecordedDisk>,
-    /// Extents of the plan.
+    /// Extents that the stages of the plan may write; empty if nothing is written after this operation.
     #[serde(skip)]
     pub extents: Vec<StageExtents>,
-    /// Hash of the approved plan with which this plan was compared; `None` if the operator approved none.
+    /// Hash of the approved plan with which this plan was compared; `None` if the operator has not approved a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// SHA-256 of the secret in the marker of this attempt, as `sha256:HEX`.
@@ -40,8 +40,8 @@ impl PlannedOperation for TellPointOfNoReturn {
     }
 }
 
-/// Sends the final report of a successful run to the control plane. It contains the results of the stages and these
-/// fields.
+/// Sends the final report of a successful run to the control plane. The report contains the results of the stages, and
+/// these fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinalReport {
     /// Id of the allocation.

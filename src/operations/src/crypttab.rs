@@ -20,17 +20,17 @@ impl PlannedOperation for WriteCrypttab {
     }
 }
 
-/// A line of crypttab, with the content of its key file, if any.
+/// A line of crypttab, with the content of the key file that the line refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
     /// Options of crypttab: `luks`, [`CrypttabEntry::BY_TPM`] if the key is in the TPM, and `nofail` or `noauto` if the system starts
     /// without the container.
     pub options: Vec<String>,
-    /// Mount point that requires the container; `None` if the system starts without it.
+    /// Mount point that requires the container; `None` if the system starts without the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_at: Option<String>,
-    /// Content of the key file. If empty, the passphrase is requested at boot.
+    /// Content of the key file. If the content is empty, the passphrase is requested at boot.
     #[serde(skip)]
     pub key: SecretText,
 }

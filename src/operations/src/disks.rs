@@ -38,7 +38,8 @@ impl DiskIdentity {
     }
 }
 
-/// Checks that the device is still the disk that the plan was made for, because device names can change. Keeps the device open.
+/// Checks that the device is still the disk for which the plan was made, because device names can change. Keeps the
+/// device open.
 impl PlannedOperation for DiskIdentity {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         OperationLine::on_device("", self.device.as_str(), ": size, serial and WWN as planned")
@@ -49,11 +50,13 @@ impl PlannedOperation for DiskIdentity {
     }
 }
 
-/// Sets the disk read-only at the block layer, until `UnlockDisk` or `FlushDisks`.
+/// Sets the disk read-only at the block layer. The disk stays read-only until `UnlockDisk` or `FlushDisks` makes it
+/// writable again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LockDisk {
     pub device: DevicePath,
-    /// Ranges that must not be written while the plan runs. This operation reads them, and `ProveKept` compares them at the end.
+    /// Ranges that must not be written while the plan runs. This operation reads the ranges, and `ProveKept` compares
+    /// their content at the end of the run.
     pub untouched: Vec<ByteRange>,
 }
 
@@ -67,7 +70,7 @@ impl PlannedOperation for LockDisk {
     }
 }
 
-/// Makes a preserved disk writable again. Runs after the last destructive operation.
+/// Makes a preserved disk writable again. This operation runs after the last destructive operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnlockDisk {
     pub device: DevicePath,

@@ -4,7 +4,8 @@ use crate::text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device::DevicePath;
 
-/// Properties of an operation, defined next to its data. The enums of operations delegate to these implementations.
+/// Properties of an operation. Each operation implements this trait next to its data; the enums of operations delegate
+/// to these implementations.
 pub trait PlannedOperation {
     /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
@@ -15,19 +16,21 @@ pub trait PlannedOperation {
 /// Effect of an operation: the devices that it opens and writes, and how it is undone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
-    /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately before the operation
-    /// that each path still leads to a disk of the plan. Operations that open a disk themselves verify the open descriptor.
+    /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately
+    /// before the operation that each path still leads to a disk of the plan. Operations that open a disk themselves
+    /// are not included: they verify the open descriptor.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that may be written from this operation on. Devices on recreated disks are omitted, because these disks
-    /// may be written as a whole.
+    /// Devices that may be written from this operation on. Devices on recreated disks are omitted, because a recreated
+    /// disk may be written as a whole.
     pub written: Vec<DevicePath>,
-    /// Undo operations; the last one is executed first. They are recorded before the operation is executed, since a partial operation must
-    /// be undone too.
+    /// Undo operations; the last one is executed first. They are recorded before the operation is executed, because an
+    /// operation that was only partially executed must be undone too.
     pub undo: Vec<UndoOperation>,
 }
 
 impl<'a> Effect<'a> {
-    /// Returns the effect of an operation that opens no device by path, writes no preserved device, and need not be undone.
+    /// Returns the effect of an operation that does not open a device by path, does not write a preserved device, and
+    /// need not be undone.
     pub(crate) fn none() -> Effect<'a> {
         Effect { opened: Vec::new(), written: Vec::new(), undo: Vec::new() }
     }
@@ -45,15 +48,16 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Undo of one operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the system
-/// incomplete.
+/// Action that undoes an operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the
+/// system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
     /// Unlocks everything that the session has locked.
     Unlock,
-    /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged one.
+    /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged disk.
     Wiping(DevicePath),
-    /// Wipes the boot code of a disk that this session has wiped completely. Any partition table on it was written by this session.
+    /// Wipes the boot code of a disk that this session has wiped completely. If the disk has a partition table, this
+    /// session has written it.
     Wiped(DevicePath),
     /// Wipes both ends of a device to which this session has written a filesystem or a raw image.
     Made(DevicePath),
@@ -70,8 +74,8 @@ pub enum UndoOperation {
     UnloadKernel,
 }
 
-/// Defines an enum of operations. The properties of a variant are those of its data, or of the unit type with the name
-/// of the variant.
+/// Defines an enum of operations. A variant has the properties of its data; a variant without data has the properties
+/// of the unit type with the variant's name.
 macro_rules! operations {
     ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*

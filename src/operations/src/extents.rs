@@ -11,17 +11,17 @@ pub struct ByteRange {
     pub length: u64,
 }
 
-/// Consecutive stages with the extents that each of them may write.
+/// Consecutive stages that may write the same extents, together with these extents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageExtents {
-    /// Names of the stages. The JSON field is called `steps`, because operators know stages by this word.
+    /// Names of the stages. The JSON field is called `steps`, because stages are called steps in texts for operators.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
     /// Writable ranges by disk; empty if the stages write nothing.
     pub disks: Vec<DiskExtents>,
 }
 
-/// Byte ranges of a disk, in order and disjoint.
+/// Byte ranges of a disk, which are sorted and do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskExtents {
     /// Device path, such as `/dev/sda`.

@@ -12,7 +12,8 @@ pub struct MakeFilesystem {
     pub device: DevicePath,
     pub format: FilesystemFormat,
     pub label: Option<String>,
-    /// UUID in the notation of blkid and fstab: `1A2B-3C4D` for vfat, the notation of RFC 4122 for other formats.
+    /// UUID in the notation of blkid and fstab. For vfat, it has the form `1A2B-3C4D`; for other formats, it is in the
+    /// notation of RFC 4122.
     pub uuid: String,
     pub createoptions: Vec<String>,
 }
@@ -40,17 +41,19 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
 /// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
-    /// The filesystem to create. Its UUID differs from the real one, because the kernel refuses to mount two
-    /// filesystems with the same UUID, or confuses them.
+    /// The filesystem to create. Its UUID differs from the UUID of the real filesystem, because the kernel confuses two
+    /// filesystems with the same UUID, or refuses to mount both of them.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
-    /// Alternative sizes, tried in turn if `size_bytes` is refused; for a filesystem whose size is unknown before it is created.
+    /// Alternative sizes for a filesystem whose size is unknown before it is created. They are tried in order if
+    /// `size_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_size_bytes: Vec<u64>,
     pub sector_bytes: u32,
     /// Mount options; `None` if the filesystem is not mounted.
     pub mount: Option<Vec<String>>,
-    /// Kernel of the image that must be able to mount the filesystem, if the image's manifest lists it.
+    /// Kernel of the image, which must be able to mount the filesystem; `None` if the image's manifest does not list a
+    /// kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mounted_by: Option<MountingKernel>,
 }

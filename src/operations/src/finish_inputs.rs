@@ -1,4 +1,4 @@
-//! Properties of a machine that are needed to make the files of the image bootable on it.
+//! Properties of a machine that are needed to make the files of the image bootable on this machine.
 
 use crate::{ByteRange, FstabEntry, MachineFiles};
 use model::allocation::FinisherChoice;
@@ -15,19 +15,19 @@ use uuid::Uuid;
 pub struct BootDisk {
     pub device: DevicePath,
     /// Gap between the partition table and the first partition, for a boot loader. `None` if this plan does not write
-    /// the partition table of the disk, or if a BIOS cannot boot from disks with this sector size.
+    /// the partition table of the disk, or if a BIOS cannot boot from disks with the sector size of this disk.
     pub gap: Option<ByteRange>,
 }
 
-/// Everything that is needed to make the image bootable on this machine, and to let its owner log in.
+/// All data that is needed to make the image bootable on this machine, and to allow the owner of the machine to log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinishInputs {
     pub way: FinisherChoice,
-    /// Devices that programs of the image have access to, including their partitions.
+    /// Devices that programs of the image may access; the partitions of these devices are included.
     pub devices: Vec<DevicePath>,
     pub firmware: FirmwareType,
     pub root: RootFilesystem,
-    /// The filesystem mounted at `/boot`, if it is separate.
+    /// The filesystem mounted at `/boot`; `None` if `/boot` is on the root filesystem.
     pub boot: Option<BootFilesystem>,
     /// Arrays of the layout, created or preserved.
     pub arrays: Vec<FinishedArray>,
@@ -35,10 +35,10 @@ pub struct FinishInputs {
     pub groups: Vec<String>,
     /// EFI system partitions, in which an EFI firmware finds a boot loader.
     pub esps: Vec<Esp>,
-    /// Disks that contain `/boot`, or `/` if `/boot` is not separate. A BIOS finds a boot loader on them.
+    /// Disks that contain `/boot` (or `/`, if `/boot` is not separate). A BIOS finds the boot loader on these disks.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
-    /// Filesystem for the cloud-init seed; without it, the seed is written to the root tree.
+    /// Filesystem for the cloud-init seed; if `None`, the seed is written to the root filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,
     pub network: RequestedNetwork,
@@ -55,7 +55,7 @@ pub struct FinishInputs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeedFilesystem {
     pub device: DevicePath,
-    /// Mount point in the target, if it is mounted.
+    /// Mount point of the filesystem in the target; `None` if it is not mounted.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
 }
@@ -81,7 +81,7 @@ pub struct RootFilesystem {
     pub format: Option<FilesystemFormat>,
     /// UUIDs of the arrays below the filesystem.
     pub arrays: Vec<Uuid>,
-    /// The logical volume that contains the filesystem, if any.
+    /// The logical volume that contains the filesystem; `None` if the filesystem is not on a logical volume.
     pub volume: Option<RootVolume>,
 }
 
@@ -100,7 +100,7 @@ pub struct RootVolume {
     pub kind: LvmType,
 }
 
-/// An array of the layout, as the installed system refers to it.
+/// An array of the layout, with the properties by which the installed system identifies the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FinishedArray {
     pub device: DevicePath,
@@ -109,8 +109,8 @@ pub struct FinishedArray {
     pub metadata: String,
 }
 
-/// An EFI system partition: of type ef00 and with a vfat filesystem. It may be a member of a mirror, if the firmware can read a member like
-/// a plain partition.
+/// An EFI system partition, which has the type ef00 and a vfat filesystem. The partition may be a member of a mirror,
+/// if the firmware can read a member like a plain partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Esp {
     /// Device path of the partition, such as `/dev/sda1`.
@@ -123,7 +123,7 @@ pub struct Esp {
     pub first_lba: u64,
     pub sectors: u64,
     pub sector_bytes: u32,
-    /// Mount point in the target, either of the partition or of the mirror that contains it.
+    /// Mount point in the target: the mount point of the partition, or of the mirror that contains the partition.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
     /// The mirror that contains the partition. Writes to the mirror reach all of its members.

@@ -14,10 +14,12 @@ pub const OWN_PREFIX: &str = "drophammer: ";
 pub struct BootEntries {
     /// Description of the entries, such as `drophammer: web-1`.
     pub label: String,
-    /// Partitions that may contain a boot loader. The finisher refers to them by index.
+    /// EFI system partitions that may contain a boot loader. The finisher refers to a partition by its index in this
+    /// list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether no entries are registered for an image with an installer, because the installer registers its own.
+    /// Whether no entries are registered if the image has an installer, because the installer registers its own
+    /// entries.
     pub unless_installer: bool,
 }
 
@@ -43,8 +45,8 @@ fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &
     format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
 }
 
-/// Removes boot variables of earlier systems, unless their values have changed since the plan was made. Removed numbers
-/// are also removed from the boot order.
+/// Removes boot variables of earlier systems. A variable whose value has changed since the plan was made is not
+/// removed. The numbers of removed entries are also removed from the boot order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RemoveVariables {
     pub variables: Vec<VariableRemoval>,
@@ -73,7 +75,7 @@ fn describe_removal(removal: &RemoveVariables) -> String {
 pub struct VariableRemoval {
     pub name: String,
     pub vendor: Uuid,
-    /// SHA-256 of the planned value, in hexadecimal. A variable with a different value is not removed. With `None`, the
+    /// SHA-256 of the planned value, in hexadecimal. A variable with a different value is not removed. If `None`, the
     /// variable is removed regardless of its value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,

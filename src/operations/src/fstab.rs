@@ -10,11 +10,11 @@ use serde::Serialize;
 pub struct FstabEntry {
     /// Source of the mount: `UUID=…` or `tmpfs`.
     pub source: String,
-    /// Mount point, `none` for swap.
+    /// Mount point; `none` for swap.
     pub path: String,
     pub format: FilesystemFormat,
     pub options: Vec<String>,
-    /// fsck order: 1 for root, 2 for the others, 0 for no check.
+    /// fsck order: 1 for the root filesystem, 2 for other filesystems, 0 for filesystems that are not checked.
     pub pass: u8,
 }
 

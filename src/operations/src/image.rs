@@ -5,13 +5,13 @@ use crate::{BurnDisk, Effect, ImageNeeds, PlannedOperation};
 use model::allocation::AllocatedImage;
 use serde::Serialize;
 
-/// Requests the size and digest of the image from its server.
+/// Requests the size and digest of the image from the server that stores the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReachImage {
     pub name: String,
     /// URL without secrets, for display.
     pub url: String,
-    /// All locations of the image, with their secrets.
+    /// All download locations of the image, including secrets in their URLs.
     #[serde(skip)]
     pub image: Box<AllocatedImage>,
     /// The disk that a raw image is written to. This operation refuses an image that does not fit the disk.
@@ -42,7 +42,7 @@ pub struct BurnImage {
     pub merged: Vec<String>,
     /// Mount points of filesystems that this plan creates, except the root.
     pub fresh: Vec<String>,
-    /// Memory of the machine in bytes, from which the kernel's writeback threshold is derived.
+    /// Memory of the machine, in bytes. The kernel's writeback threshold is derived from this value.
     pub memory_bytes: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Requirements for an image on this machine, checked against the boot contents that its manifest lists. The planner checks them if the
-//! control plane has recorded these contents. The executor checks them again, by the same rules, when it has the manifest from the server
-//! of the image.
+//! Requirements for an image on this machine. They are checked against the boot contents that the image's manifest
+//! lists. The planner checks the requirements if the control plane has recorded these contents. The executor checks
+//! them again, by the same rules, when it has received the manifest from the server of the image.
 
 use common::diagnostic::Diagnostic;
 use model::allocation::FinisherChoice;
@@ -15,8 +15,8 @@ pub struct ImageNeeds {
     /// Whether the kernel may be on a preserved filesystem.
     pub keeps_kernels: bool,
     pub has_user_data: bool,
-    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of such
-    /// a filesystem whose key is in the TPM.
+    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of an
+    /// encrypted filesystem that the system needs to start and whose key is in the TPM.
     pub opens: Option<String>,
     pub opens_by_tpm: Option<String>,
 }
@@ -24,7 +24,7 @@ pub struct ImageNeeds {
 /// Deficiencies of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ImageFindings {
-    /// Deficiencies because of which the machine would not boot.
+    /// Deficiencies that would prevent the machine from booting.
     pub refused: Vec<Diagnostic>,
     pub warnings: Vec<String>,
 }
@@ -51,19 +51,19 @@ impl ImageNeeds {
         if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
             refuse(
                 "no kernel in /boot or /usr/lib/modules, so it cannot boot",
-                "install a kernel into the tree and pack it again",
+                "install a kernel into the tree and pack the tree again",
             );
         }
         if is_built_in && contents.init.is_none() && !self.keeps_kernels {
             refuse(
-                "no init such as /sbin/init, so it cannot start",
-                "install systemd or another init into the tree and pack it again",
+                "no init program such as /sbin/init, so it cannot start",
+                "install systemd or another init program into the tree and pack the tree again",
             );
         }
         if is_built_in && self.firmware == FirmwareType::Bios && contents.grub_bios.is_none() {
             refuse(
                 "no GRUB for BIOS, which this machine needs to boot",
-                "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
+                "install GRUB into the tree (Debian's package is grub-pc-bin) and pack the tree again",
             );
         }
         self.judge_cryptsetup(contents, &mut refuse);
@@ -77,12 +77,13 @@ impl ImageNeeds {
         judgement
     }
 
-    /// Refuses an image without the programs that open the encrypted filesystems of the layout.
+    /// Refuses an image if it lacks the programs that open the encrypted filesystems of the layout.
     fn judge_cryptsetup(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
                 &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
-                "install one into the tree and pack it again, or add nofail to its mountoptions",
+                "install one of the two programs into the tree and pack the tree again, or add nofail to the \
+                    mountoptions of the filesystem",
             );
         }
         let has_systemds = |openers: &Vec<String>| openers.iter().any(|opener| opener.ends_with("systemd-cryptsetup"));
@@ -94,7 +95,8 @@ impl ImageNeeds {
                 &format!(
                     "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
                 ),
-                "install the program into the tree (since Debian 13 it is in a package of the same name) and pack the tree again, or add nofail to its mountoptions",
+                "install the program into the tree (since Debian 13 it is in a package of the same name) and pack the \
+                    tree again, or add nofail to the mountoptions of the filesystem",
             );
         }
     }

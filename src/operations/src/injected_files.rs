@@ -32,7 +32,7 @@ fn describe_injection(files: &[InjectedFile]) -> OperationText {
 pub struct InjectedFile {
     /// Absolute path in the filesystem.
     pub path: String,
-    /// Content of the file, which may be secret; `None` deletes the file.
+    /// Content of the file, which may be secret. If `None`, the file is deleted.
     #[serde(skip)]
     pub content: Option<Vec<u8>>,
     pub mode: u32,

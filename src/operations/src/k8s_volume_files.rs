@@ -9,11 +9,12 @@ use model::k8s_volume::K8sVolume;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Writes files of the target for Kubernetes volumes: sparse files, units that attach them, and `/etc/metal/volumes.yaml`.
+/// Writes files of the target for Kubernetes volumes: sparse files, systemd units that attach the sparse files, and
+/// `/etc/metal/volumes.yaml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct WritePersistent {
     pub sparse: Vec<SparseVolume>,
-    /// All volumes of the allocation.
+    /// All Kubernetes volumes of the allocation.
     #[serde(skip)]
     pub volumes: Vec<ManifestVolume>,
 }
@@ -50,10 +51,10 @@ fn describe_volume_files(write: &WritePersistent) -> OperationText {
 pub struct SparseVolume {
     pub name: String,
     pub uid: Uuid,
-    /// Path in the installed system.
+    /// Path of the file in the installed system.
     pub path: String,
     pub size_bytes: u64,
-    /// Content of a new file; `None` if the file exists and is preserved.
+    /// Initial content of a new file; `None` if the file exists and is preserved.
     pub make: Option<VolumeFilling>,
 }
 
@@ -80,7 +81,7 @@ impl ManifestVolume {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumePath {
     Known(String),
-    /// Logical volume that is created by the plan. Its path is unknown until LVM has assigned its UUID.
+    /// Logical volume that is created by the plan. The path of the volume is unknown until LVM has assigned its UUID.
     Made(CreateVolume),
 }
 

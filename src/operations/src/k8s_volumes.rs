@@ -12,9 +12,9 @@ use uuid::Uuid;
 pub struct PreparePersistent {
     pub name: String,
     pub uid: Uuid,
-    /// A disk, array, partition or logical volume.
+    /// Device of the volume: a disk, array, partition or logical volume.
     pub device: DevicePath,
-    /// Logical volume that is created first.
+    /// Logical volume that is created before its content; `None` if the device exists already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create: Option<CreateVolume>,
     /// Whether the device must be blank, because the layout does not list it. Immediately before the write, samples from all over the
@@ -65,7 +65,7 @@ pub enum VolumeFilling {
     Partition {
         guid: Uuid,
     },
-    /// No content: an LVM block volume is identified by its LVM UUID.
+    /// No content is written, because an LVM block volume is identified by its LVM UUID.
     Nothing,
 }
 
@@ -77,19 +77,21 @@ pub(crate) fn describe_filling(filling: &VolumeFilling) -> String {
     }
 }
 
-/// Returns the size of the partition that spans a device of `bytes`: whole MiB, less 1 MiB at each end for the partition table.
+/// Returns the size of the partition that spans a device of `bytes`: the size of the device in whole MiB, minus 1 MiB
+/// at each end for the partition tables.
 pub fn spanning_partition_bytes(bytes: u64) -> u64 {
     (bytes / MIB).saturating_sub(2) * MIB
 }
 
 /// Returns the link that udev creates to a partition of an array. The link contains the UUID of the array, not the GUID
-/// of the partition. mdadm's rules (63-md-raid-arrays.rules, 4.2 and 4.4) create a link by GUID only if the partition
-/// contains a filesystem. udev's own rules for disks (252 and 257) ignore arrays.
+/// of the partition. The udev rules of mdadm (63-md-raid-arrays.rules in versions 4.2 and 4.4) create a link by GUID
+/// only if the partition contains a filesystem. udev's own rules for disks (in versions 252 and 257) ignore arrays.
 pub fn array_partition_link(array: Uuid, number: u32) -> String {
     format!("/dev/disk/by-id/md-uuid-{}-part{number}", format_array_uuid(array))
 }
 
-/// Returns udev's link to a logical volume, from the UUIDs of its group and of the volume, as LVM prints them.
+/// Returns the link that udev creates to a logical volume. The link is derived from the UUIDs of the volume and its
+/// group, as LVM prints them.
 pub fn logical_volume_link(group: &str, volume: &str) -> String {
     format!("/dev/disk/by-id/dm-uuid-LVM-{}{}", group.replace('-', ""), volume.replace('-', ""))
 }

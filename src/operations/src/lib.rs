@@ -1,8 +1,9 @@
-//! Operations: the single actions that make up a plan, and that the executor carries out one after the other.
+//! Operations: the single actions that a plan consists of, and that the executor carries out one after the other.
 //!
-//! An operation is defined in one place: its data, its text, the devices that it opens and writes, and its undo ([`PlannedOperation`]). It
-//! contains all of its inputs, so that the executor needs no lookups. A new operation is a data type that implements this trait, and a line
-//! in [`DeviceOp`] or [`SessionOp`]; the compiler then reports where the executor does not handle it yet.
+//! An operation is defined in one place: its data, its text, the devices that it opens and writes, and its undo
+//! ([`PlannedOperation`]). An operation contains all of its inputs, so that the executor needs no lookups. A new
+//! operation is a data type that implements this trait, and a line in [`DeviceOp`] or [`SessionOp`]; the compiler then
+//! reports every place in which the executor does not handle the new operation yet.
 //!
 //! The planner creates operations, and the crates that carry them out do not depend on the planner. Start with [`Operation`] and
 //! [`StageName`], the stages of a run.

@@ -8,7 +8,8 @@ use model::registry_auth::SecretText;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Offset of the data, after both headers and the key slots (LUKS2 On-Disk Format, 2.2; default of cryptsetup).
+/// Offset of the data of a container, in bytes. The data follows both headers and the key slots (LUKS2 On-Disk Format,
+/// 2.2; default of cryptsetup).
 pub const DATA_OFFSET_BYTES: u64 = 16 * MIB;
 
 /// Creates a LUKS2 container on a whole device, and opens it.
@@ -25,7 +26,7 @@ pub struct LuksContainer {
     /// Source of the key.
     #[serde(rename = "key")]
     pub source: KeySource,
-    /// Passphrase. With `tpm2` it is the additional passphrase, which may be empty.
+    /// Passphrase. If the key source is `tpm2`, this is the additional passphrase, which may be empty.
     #[serde(skip)]
     pub key: SecretText,
     /// Whether a key exists but was not available when the plan was made. Either the plan was made offline, or the
@@ -88,7 +89,7 @@ fn undo_by_closing(container: &LuksContainer) -> UndoOperation {
     UndoOperation::CloseContainer(CloseContainer { mapping: container.mapping.clone() })
 }
 
-/// Closes the mapping, so that no key remains in the kernel.
+/// Closes the mapping of a container, so that no key remains in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CloseContainer {
     pub mapping: DevicePath,
@@ -104,7 +105,7 @@ impl PlannedOperation for CloseContainer {
     }
 }
 
-/// Checks that the program that opens these containers, and the key of each, are available.
+/// Checks that the program that opens these containers is available, and that the key of each container is available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckContainers(pub Vec<LuksContainer>);
 

@@ -61,7 +61,7 @@ fn describe_logical_volume(volume: &CreateVolume, sizes: &DeviceSizes) -> String
     format!("{}/{} {} {size}", volume.group, volume.name, volume.kind)
 }
 
-/// Activates these volumes of a preserved group, writable. Other volumes of the group are not affected.
+/// Activates these volumes of a preserved group for writing. Other volumes of the group are not affected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ActivateGroup {
     pub name: String,

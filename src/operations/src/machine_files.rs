@@ -7,7 +7,8 @@ use model::install_marker::InstallMarker;
 use model::inventory::Nic;
 use serde::Serialize;
 
-/// Fields of a request that are written to files of the target and to the report. They may be empty in a plan that is made offline.
+/// Fields of the plan request that are written to files of the target and to the report. The fields may be empty in a
+/// plan that is made offline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanAssignment {
     pub allocation: Allocation,
@@ -34,14 +35,15 @@ impl PlannedOperation for WriteMachineFiles {
     }
 }
 
-/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. It includes passwords and keys, and is never printed.
+/// Content of `/etc/metal/install.yaml`, `userdata` and `disk.json`. The content includes passwords and keys, and is
+/// never printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineFiles {
     /// Id of the machine.
     pub machine: String,
     pub assigned: PlanAssignment,
     pub nics: Vec<Nic>,
-    /// Whether the system uses arrays, created or preserved.
+    /// Whether the system uses arrays, whether created or preserved.
     pub has_arrays: bool,
     /// Filesystems that this run formats.
     pub made: Vec<MakeFilesystem>,
@@ -49,7 +51,7 @@ pub struct MachineFiles {
     pub root_uuid: String,
 }
 
-/// Writes `/etc/metal/drophammer.json`. It is the last file that a run writes, so a system that contains it is
+/// Writes `/etc/metal/drophammer.json`. This is the last file that a run writes, so a system that contains this file is
 /// complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WriteMarker(#[serde(serialize_with = "serialize_without_secret")] pub InstallMarker);

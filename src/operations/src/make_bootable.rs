@@ -7,7 +7,8 @@ use model::device::DevicePath;
 use model::inventory::FirmwareType;
 use serde::Serialize;
 
-/// Makes the files of the image bootable: with the installer of the image in a chroot, or without one.
+/// Makes the files of the image bootable, either by running the installer of the image in a chroot, or without such an
+/// installer.
 impl PlannedOperation for FinishInputs {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_finisher(self).and(describe_seed(self)).into()
@@ -18,8 +19,8 @@ impl PlannedOperation for FinishInputs {
     }
 }
 
-/// Makes a raw image bootable. Such an image is not specific to a machine. If it has no installer, its own boot loader
-/// is used, and `/etc/metal/boot-info.yaml` is derived from the configuration of this boot loader.
+/// Makes a raw image bootable. Such an image is not specific to a machine. If the image has no installer, the boot
+/// loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from the configuration of this boot loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptImage(pub Box<FinishInputs>);
 
@@ -33,12 +34,13 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of the cloud-init seed if the target does not mount it. The device is then mounted temporarily.
+/// Returns the device of the cloud-init seed, if the target does not mount this device. In this case, the device is
+/// mounted temporarily.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }
 
-/// Describes the device of the cloud-init seed, if it is not in the tree.
+/// Describes the device to which the cloud-init seed is written; `None` if the seed is written to the root filesystem.
 fn describe_seed(finishing: &FinishInputs) -> Option<String> {
     let condition = match finishing.way {
         FinisherChoice::Auto => "if the image has cloud-init and no installer",

@@ -11,9 +11,9 @@ use serde::Serialize;
 /// Fills devices with data that another machine sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceiveMigration {
-    /// Id of the order.
+    /// Id of the migration order.
     pub order: String,
-    /// Id of the source machine, which has the allocation until the migration is complete.
+    /// Id of the source machine. The allocation belongs to this machine until the migration is complete.
     pub machine: String,
     pub devices: Vec<ReceivedDevice>,
 }
@@ -42,18 +42,18 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
 /// A device that receives the content of the corresponding device on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
-    /// Name in the layout, on both machines.
+    /// Name of the device in the layout, which is the same for both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,
     /// UUID of the filesystem in blkid's notation; empty if the filesystem has none.
     pub uuid: String,
-    /// Size in bytes of the device on the source machine; no more than this is written.
+    /// Size in bytes of the device on the source machine. No more bytes than this are written.
     pub size_bytes: u64,
 }
 
-/// Asks the control plane whether the migration was cancelled. If the control plane does not respond, the run continues, and the answer to
-/// the final report shows whether the migration was cancelled.
+/// Asks the control plane whether the migration was cancelled. If the control plane does not respond, the run
+/// continues; then the response to the final report shows whether the migration was cancelled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveStands {
     pub order: String,
@@ -69,7 +69,7 @@ impl PlannedOperation for MoveStands {
     }
 }
 
-/// Makes a system from another machine bootable on this one, without other changes.
+/// Makes a system that was received from another machine bootable on this machine, without other changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdaptMoved(pub Box<FinishInputs>);
 

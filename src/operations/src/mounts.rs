@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Mounts a filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MountFilesystem {
-    /// Device. For a tmpfs, the word `tmpfs`, because mount(2) requires a source.
+    /// Device that is mounted. For a tmpfs, this is the word `tmpfs`, because mount(2) requires a source.
     pub device: DevicePath,
     /// Mount point in the target: `/`, `/boot/efi`.
     pub path: String,
@@ -25,7 +25,8 @@ impl MountFilesystem {
         self.options.iter().flat_map(|option| option.split(',')).map(str::trim)
     }
 
-    /// Returns all devices that the kernel writes: that of the filesystem, those named in its mount options, and its other members.
+    /// Returns all devices that the kernel writes when the filesystem is mounted: its main device, the devices in its
+    /// mount options, and its other members.
     pub fn devices(&self) -> impl Iterator<Item = DevicePath> {
         let values = self.options().filter_map(|option| Some(option.split_once('=')?.1.trim()));
         let named = values.filter(|value| value.starts_with("/dev/")).map(DevicePath::from);
@@ -37,7 +38,8 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem itself. The kernel finds the further devices of a btrfs by the paths that it has recorded.
+    /// Returns the devices of the filesystem itself. The kernel finds the additional devices of a btrfs by the paths
+    /// that the kernel has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),

@@ -19,7 +19,7 @@ use serde::Serialize;
 /// A single operation of the executor.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a plan has a few dozen operations, and one of them holds the install marker"
+    reason = "a plan has only a few dozen operations, and only the one with the install marker is large"
 )]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]

@@ -8,12 +8,13 @@ use model::os_definition::SelectedDefinition;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. It is sandboxed, without disks and network.
+/// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. The program runs in a
+/// sandbox without access to disks and the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyDefinition {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Names of the parameters that are set. Their values may be secret.
+    /// Names of the parameters that are set. The values of the parameters may be secret and are not included.
     pub parameters: Vec<String>,
     #[serde(skip)]
     pub chosen: Box<SelectedDefinition>,
@@ -55,16 +56,16 @@ impl PlannedOperation for FindPrograms {
     }
 }
 
-/// Fills the system disk by the `create` program of the OS definition, instead of writing a raw image to it. The disk
-/// is then adapted and checked as after [`BurnDisk`].
+/// Fills the system disk by running the `create` program of the OS definition, instead of writing a raw image to the
+/// disk. The disk is then adapted and checked as after [`BurnDisk`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CreateSystem {
     /// Name of the OS definition, with its variant.
     pub os: String,
-    /// Disks that the program may write, in the order of the layout: those that are recreated. The program's `/dev` contains no other
-    /// disks.
+    /// Disks that the program may write, in the order of the layout. These are the recreated disks; the program's
+    /// `/dev` does not contain any other disk.
     pub disks: Vec<DevicePath>,
-    /// The system disk, and its expected content, as for a raw image.
+    /// The system disk and the content that is expected on it afterwards, in the same form as for a raw image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]

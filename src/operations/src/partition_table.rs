@@ -6,7 +6,7 @@ use model::device::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Writes a GPT. The plan has fixed all sector numbers.
+/// Writes a GPT. The plan contains all sector numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub device: DevicePath,

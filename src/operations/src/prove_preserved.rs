@@ -1,4 +1,4 @@
-//! Identities of preserved objects, compared after the installation.
+//! Identities of preserved objects, which are compared after the installation.
 
 use crate::text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Reads the identities of preserved objects and the protected ranges again. All must be unchanged.
+/// Reads the identities of preserved objects and the protected ranges again. All identities and ranges must be
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveKept(pub Vec<PreservedObject>);
 
@@ -39,7 +40,7 @@ pub struct PreservedObject {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectLocator {
-    /// A disk by its kernel name, which is stable while the agent runs.
+    /// A disk, identified by its kernel name. The name is stable while the agent runs.
     Disk(KernelName),
     /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays change while the
     /// agent runs.
@@ -82,12 +83,12 @@ impl fmt::Display for ObjectLocator {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StableDevice {
-    /// A disk or partition, by path.
+    /// A disk or partition, identified by its path.
     Device(DevicePath),
     Array(Uuid),
-    /// The open mapping of a LUKS container, by path, which contains the UUID of the container.
+    /// The open mapping of a LUKS container, identified by its path. The path contains the UUID of the container.
     Mapping(DevicePath),
-    /// A logical volume, by the LVM UUID of its group and its name.
+    /// A logical volume, identified by its name and the LVM UUID of its group.
     Volume {
         group: String,
         name: String,

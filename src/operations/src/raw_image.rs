@@ -17,15 +17,16 @@ pub struct BurnDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Size of the disk. Before the first write, the executor checks that the image fits this size and `sector_bytes`.
+    /// Size of the disk. Before the first write, the executor checks that the image fits a disk of this size with
+    /// sectors of `sector_bytes`.
     pub size_bytes: u64,
     pub sector_bytes: u32,
-    /// Number of the partition that grows to the end of the disk.
+    /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
     /// Filesystems that the layout mounts, which the image must therefore contain.
     pub filesystems: Vec<ExpectedFilesystem>,
-    /// UUIDs, in lower case, that the image must not contain, because devices on preserved disks have them. Each UUID
-    /// is mapped to its device.
+    /// UUIDs, in lower case, that the image must not contain, because devices on preserved disks have these UUIDs. Each
+    /// UUID is mapped to the device that has it.
     pub taken: BTreeMap<String, DevicePath>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<AddedPartition>,
@@ -65,12 +66,13 @@ pub(crate) fn describe_expected(burn: &BurnDisk) -> impl Iterator<Item = String>
     })
 }
 
-/// A partition that is added at the end of a disk, after the partitions of a raw image, with its content.
+/// A partition that is added at the end of a disk, after the partitions of a raw image, and the content of this
+/// partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AddedPartition {
     pub name: String,
     pub guid: Uuid,
-    /// Image of the filesystem. It may contain confidential data of the machine.
+    /// Image of the partition's filesystem. The image may contain confidential data of the machine.
     #[serde(skip)]
     pub content: Vec<u8>,
 }
@@ -84,6 +86,6 @@ pub struct ExpectedFilesystem {
     /// Mount point in the target.
     pub path: String,
     pub format: FilesystemFormat,
-    /// Expected label; not compared if the layout specifies none.
+    /// Expected label. Not compared if the layout does not specify a label.
     pub label: Option<String>,
 }

@@ -7,10 +7,12 @@ use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem,
 use model::device::DevicePath;
 use serde::Serialize;
 
-/// Activates all preserved objects once before anything is wiped, and then deactivates them. Snapshots keep all changes in memory.
+/// Activates all preserved objects once before anything is wiped, and then deactivates them. All changes are made to
+/// snapshots, which are in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
-    /// Disks, partitions and devices named in mount options. During the rehearsal, each is replaced by a snapshot in memory.
+    /// Disks and partitions with preserved objects, and devices named in mount options. During the rehearsal, each of
+    /// these devices is replaced by a snapshot in memory.
     pub over: Vec<DevicePath>,
     /// Arrays, groups and mounts in order. Each filesystem is mounted separately.
     pub operations: Vec<RestoreOp>,

@@ -1,11 +1,12 @@
-//! Release of the holders of disks: they are stopped, removed or deactivated before a disk is wiped.
+//! Release of the holders of disks. A holder is stopped, removed or deactivated before the disk is wiped.
 
 use crate::text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;
 
-/// A holder to release: it is on disks that will be wiped, or it was assembled only for inspection.
+/// A holder that is released, because it is on disks that will be wiped, or because it was assembled only for
+/// inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
@@ -43,7 +44,7 @@ fn describe_release(holder: &Holder) -> String {
     }
 }
 
-/// Checks immediately before the wipe that these disks and their partitions have no holders, and fails otherwise.
+/// Checks immediately before the wipe that these disks and their partitions have no holders. Fails if a holder is left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssertFree {
     pub disks: Vec<DevicePath>,

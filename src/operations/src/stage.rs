@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Defines the stages from one table, so that none is omitted and each has one name.
+/// Defines the stages from one table, so that no stage is omitted, and each stage has exactly one name.
 macro_rules! stages {
     ($($stage:ident = $name:literal, $destructive:literal, $concurrent:literal, $leaves:ident;)*) => {
         /// Name of a stage, such as `image.burn`: the subject, then the action. The stages are listed in the order of the run, except that a
@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for the names that reports use for failures outside of
-            /// all stages, and for names from other versions of the agent.
+            /// Returns the stage with this name. Returns `None` for the names by which reports describe failures
+            /// outside of all stages, and for names that only other versions of the agent use.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -80,15 +80,15 @@ stages! {
 pub enum FailureState {
     /// No disk was written.
     Untouched,
-    /// No disk was written, but the control plane may have recorded the start of this attempt.
+    /// No disk was written, but the control plane may already have recorded the start of this attempt.
     Announced,
     /// The system is incomplete, and must not boot until another attempt has completed it.
     HalfMade,
     /// The system is incomplete, and preserved data may have changed. Another attempt would preserve the wrong data.
     Changed,
-    /// The system is complete. The control plane may not have received the report.
+    /// The system is complete, but the control plane may not have received the report.
     Unreported,
-    /// The system is complete, and the control plane has acknowledged it.
+    /// The system is complete, and the control plane has acknowledged the report.
     Complete,
 }
 

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size in bytes by device path, if known.
+/// Known sizes of devices in bytes, by device path.
 pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
 /// Text of an operation.
 pub struct OperationLine<'a> {
-    /// Device of the operation, if it can share a line with operations on other devices that have the same text.
+    /// Device of the operation; `None` if the operation cannot share a line with operations that have the same text for
+    /// other devices.
     pub device: Option<&'a str>,
     pub text: OperationText,
 }
@@ -41,7 +42,7 @@ impl From<&str> for OperationLine<'_> {
     }
 }
 
-/// Text of an operation: the parts before and after the names of its devices, and further lines.
+/// Text of an operation: the parts before and after the names of its devices, and additional lines below.
 #[derive(PartialEq, Eq)]
 pub struct OperationText {
     before: String,

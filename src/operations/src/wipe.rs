@@ -7,8 +7,9 @@ use model::device::DevicePath;
 use model::inventory::EraseMethod;
 use serde::Serialize;
 
-/// Offsets of the copies of Ceph's BlueStore label from the start of a device, in bytes (Ceph 19.2, BlueStore.cc: bdev_label_positions). Ceph
-/// uses a copy that it finds there, even if the label at the start is missing.
+/// Offsets of the copies of Ceph's BlueStore label from the start of a device, in bytes (Ceph 19.2, BlueStore.cc:
+/// bdev_label_positions). Ceph uses a copy of the label that it finds at one of these offsets, even if the label at the
+/// start is missing.
 const LABEL_COPY_OFFSETS: [u64; 4] = [1 << 30, 10 << 30, 100 << 30, 1000 << 30];
 /// Size of a BlueStore label, in bytes.
 const LABEL_COPY_BYTES: u64 = 4096;
@@ -26,16 +27,17 @@ pub struct WipeDisk {
     pub device: DevicePath,
     /// Expected identity of the disk, verified on the open file descriptor before the first write.
     pub identity: DiskIdentity,
-    /// Erase methods, tried in order until one succeeds. In any case, the ranges in `zero` are zeroed afterwards.
+    /// Erase methods, which are tried in order until one of them succeeds. The ranges in `zero` are zeroed afterwards,
+    /// whether or not a method has succeeded.
     pub methods: Vec<EraseMethod>,
     /// Whether the operation fails if none of `methods` succeeds.
     pub strict: bool,
     /// Time limit for the whole disk, in seconds.
     pub budget_seconds: u64,
-    /// Ranges that are zeroed first, one after the other; each is durable before the next one is written. Once all of them are zeroed, the
-    /// disk is not bootable.
+    /// Ranges that are zeroed first, one after the other. Each range is durable before the next one is written. Once
+    /// all of these ranges are zeroed, the disk is not bootable.
     pub first: Vec<ByteRange>,
-    /// Ranges that are zeroed and verified after the `methods`, regardless of their result.
+    /// Ranges that are zeroed and verified after the `methods` were tried, regardless of the result of the methods.
     pub zero: Vec<ByteRange>,
 }
 
@@ -89,14 +91,14 @@ fn describe_method(method: EraseMethod) -> &'static str {
     }
 }
 
-/// Reads devices completely that appeared blank in samples, and fails if any byte is not zero.
+/// Completely reads devices of which all samples were zero, and fails if any byte is not zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveZeros(pub Vec<ZeroProof>);
 
 /// Ranges of a device that are read completely and must be zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ZeroProof {
-    /// Path of the device before the run has changed anything.
+    /// Path that the device has before the run changes anything.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
     /// Serial numbers of the disks below the device, which the operator can pass with `--give-up` to discard the data. Empty if one of the
@@ -105,7 +107,7 @@ pub struct ZeroProof {
 }
 
 impl ZeroProof {
-    /// Returns the sum of the ranges, in bytes.
+    /// Returns the total size of the ranges, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.ranges.iter().fold(0, |sum, range| sum.saturating_add(range.length))
     }

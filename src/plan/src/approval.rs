@@ -1,5 +1,5 @@
-//! Comparison of a plan with the plan that the operator approved. A plan that differs is refused before the first write, with a list of the
-//! differences.
+//! Comparison of a plan with the plan that the operator approved. A plan that differs from the approved one is refused
+//! before the first write; the refusal lists the differences.
 
 mod disks;
 
@@ -10,12 +10,12 @@ use common::format::format_count;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Maximum number of differences that are listed.
+/// Maximum number of differences that a refusal lists.
 const NAMED: usize = 20;
 
 const PLACE: &str = "approved";
 
-/// Returns the reasons why the plan differs from the approved one; none if the request has no approval.
+/// Returns the differences between the plan and the approved one; empty if the request has no approval.
 pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSummary) -> Vec<Diagnostic> {
     let Some(approved) = &request.assigned.allocation.approved else { return Vec::new() };
     let verdicts = match parse_approval(&approved.verdicts, &approved.sha256) {
@@ -43,7 +43,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
 /// Parses the verdicts of an approval.
 ///
 /// # Errors
-/// Fails if the verdicts do not match the hash, or use another version of the format.
+/// Fails if the verdicts do not match the hash in the approval, or if the approval uses another version of the format.
 pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary, String> {
     let version = verdicts.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
@@ -61,14 +61,15 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     }
 }
 
-/// Returns whether an earlier attempt with this approval passed the point of no return. The present attempt may then find objects that the
-/// earlier one created.
+/// Returns whether an earlier attempt with this approval passed the point of no return. If it did, the present attempt
+/// may find objects that the earlier attempt created.
 fn has_begun(request: &PlanRequest) -> bool {
     let claim = request.claim.as_ref();
     claim.is_some_and(|claim| claim.waiver == Some(MarkerWaiver::Begun) || !claim.begun_on.is_empty())
 }
 
-/// Returns a line for each difference, with the approved value and the one in the plan.
+/// Returns one line for each difference between the plan and its approval, with the approved value and the value in the
+/// plan.
 fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_begun: bool) -> Vec<String> {
     let heads = [
         ("machine", &approved.machine, &found.machine),
@@ -94,19 +95,18 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
     lines
 }
 
-/// Compares the objects that lose members with the approved ones. If an attempt was started before, an approved object may be missing,
-/// because it may have lost its members already. Every other difference is returned.
+/// Returns the differences between the objects that lose members in the plan and those in the approval. If an earlier
+/// attempt was started, an approved object may be missing from the plan, because it may have lost its members already;
+/// its absence is then not a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| {
-        format!("objects that lose members: the approved plan does not contain {torn}, the present plan does")
+        format!("objects that lose members: the approved plan does not contain {torn}, but the present plan does")
     });
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(
-        less.map(|torn| {
-            format!("objects that lose members: the approved plan contains {torn}, the present plan does not")
-        }),
-    )
+    more.chain(less.map(|torn| {
+        format!("objects that lose members: the approved plan contains {torn}, but the present plan does not")
+    }))
     .collect()
 }
 

@@ -1,7 +1,7 @@
-//! Effect of a plan on the data of a machine, in a canonical form: server and agent produce the same bytes for the same
-//! plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Disks are
-//! identified by the identifiers printed on them and listed with their current contents; other objects are identified
-//! by their names in the layout. Random ids of new objects and kernel names are not included.
+//! Effect of a plan on the data of a machine, in a canonical form: the server and the agent produce the same bytes for
+//! the same plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Disks
+//! are identified by the identifiers printed on them and listed with their current contents; other objects are
+//! identified by their names in the layout. Random ids of new objects and kernel names are not included.
 //!
 //! A table in docs/rack.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
 
@@ -89,8 +89,8 @@ fn summarize_volumes(
 }
 
 /// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes
-/// that the disks are the same, and have the content that the layout specifies. The agent compares its plan with the
-/// prediction, and refuses the run if they differ.
+/// that no disk was exchanged, and that each disk has the content that the layout specifies. The agent compares its
+/// plan with the prediction, and refuses the run if they differ.
 ///
 /// # Errors
 /// Returns the problems that do not depend on the content of the disks.
@@ -150,7 +150,7 @@ pub(crate) fn predict_summary(
 /// Returns the fate of the object with this index in the layout, derived from the disks below it. `None` for a tmpfs.
 type ObjectFateFn<'a> = &'a dyn Fn(usize, &[&ApprovedDisk]) -> Option<ObjectFate>;
 
-/// Functions that return the fate of each type of object.
+/// Functions that return the fate of an object: one function for each type of object.
 struct ObjectFates<'a> {
     array: ObjectFateFn<'a>,
     group: ObjectFateFn<'a>,

@@ -1,4 +1,5 @@
-//! Decision on the arrays of the layout: created on recreated devices, or kept if the found array matches the layout.
+//! Decides on each array of the layout. An array is created if its devices are recreated; it is kept if the array found
+//! on the disks matches the layout.
 
 use super::capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::decider::PlanDecider;
@@ -77,7 +78,7 @@ impl<'a> PlanDecider<'a> {
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 
-    /// Adds a problem for every absent device of this array, which cannot work without them.
+    /// Adds a problem for every absent device of an array that cannot work without its absent devices.
     fn refuse_without(&mut self, raid: &ArraySpec, below: &UnderlyingDevices) {
         for (_, device) in below.absent() {
             let why = format!("{} ({}) requires {}", raid.arrayname, raid.level, device.path);
@@ -137,7 +138,7 @@ impl<'a> PlanDecider<'a> {
                 self.refuse_without(raid, below);
                 return None;
             }
-            [] => "none of them is a member of an array".to_owned(),
+            [] => "none of the devices is a member of an array".to_owned(),
             several => {
                 let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
                 let ambiguous =
@@ -216,8 +217,8 @@ fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices
     )
 }
 
-/// Returns why a member is too large for metadata 0.90. If the create options set the size of the array, this is not checked here: the
-/// array is then tried in memory.
+/// Returns why a member is too large for metadata 0.90. Returns `None` if the create options affect the size of the
+/// array: such an array is created in memory as a trial.
 fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {
     if metadata != "0.90" || changes_size(raid) {
         return None;
@@ -232,7 +233,8 @@ fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDe
     ))
 }
 
-/// Returns the devices for mdadm, and the number of spares among them. Absent spares are omitted.
+/// Returns the devices in the order in which mdadm receives them, and the number of spares among them. Absent spares
+/// are omitted.
 fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlot>, u32) {
     let active = raid.devices.len().saturating_sub(raid.spares as usize);
     let device = |(place, device): (usize, &PlannedDevice)| match device.absent {
@@ -245,7 +247,7 @@ fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlo
     (devices, spares as u32)
 }
 
-/// Returns whether this is the array of the layout, with all of its data available.
+/// Returns whether the found array is the array of the layout, and all of its data is available.
 fn is_same_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     is_listed_array(raid, array, members)
         && has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
@@ -256,9 +258,9 @@ fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &
         && !has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
 }
 
-/// Returns whether this is the array of the layout, and has exactly the members that are present in the machine. Roles of spares are not
-/// compared, because they change when a disk fails. Members that claim the same slot do not match, because they were written at different
-/// times.
+/// Returns whether the found array is the array of the layout, and has exactly the members that are present in the
+/// machine. Roles of spares are not compared, because they change when a disk fails. Members that claim the same slot
+/// do not match, because they were written at different times.
 fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     found.sort();

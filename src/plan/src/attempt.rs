@@ -1,6 +1,6 @@
-//! Record of the objects that an attempt will create on preserved disks, sent to the control plane before the first write. After an
-//! interruption, the next attempt needs the record to recognize these objects and to complete them, because an interrupted mkfs leaves
-//! unrecognized data, or a filesystem that cannot be mounted.
+//! Record of the objects that an attempt will create on preserved disks, sent to the control plane before the first
+//! write. An interrupted mkfs leaves unrecognized data, or a filesystem that cannot be mounted. The record allows the
+//! next attempt to recognize such an unfinished object, and to create it again.
 
 use super::attempt_records::{AttemptDevices, unique_id};
 use super::decider::PlanDecider;
@@ -15,7 +15,7 @@ use model::storage_graph::{LayoutMatch, lookup};
 /// Value of [`PendingCreation::on`] for a recreated disk, and for a filesystem on a whole disk.
 pub(crate) const DISK: &str = "disk";
 
-/// Returns the records of the disks that are sent to the control plane immediately before the point of no return.
+/// Returns the disk records that are sent to the control plane immediately before the point of no return.
 pub(crate) fn record_disks(
     meant: &LayoutMatch,
     request: &PlanRequest,
@@ -45,7 +45,7 @@ pub(crate) fn record_disks(
     recorded.collect()
 }
 
-/// Returns the records of unlisted disks that are written for Kubernetes volumes.
+/// Returns the records of the disks that the layout does not list and that are written for Kubernetes volumes.
 pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions) -> Vec<RecordedDisk> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let disk = |name: &KernelName| inventory.disks.iter().find(|disk| disk.name == *name);
@@ -61,8 +61,8 @@ pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions
     marked.collect()
 }
 
-/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the next attempt
-/// recognizes its objects by these ids.
+/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the
+/// next attempt recognizes the objects of this attempt by these ids.
 fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());

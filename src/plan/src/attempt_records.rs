@@ -1,4 +1,5 @@
-//! Record of an attempt that passed the point of no return: the devices that it was creating, and the comparison with present devices.
+//! Record of an attempt that passed the point of no return: the devices that the attempt was creating, and their
+//! comparison with the devices that are present now.
 
 use super::PlanRequest;
 use super::attempt::DISK;
@@ -51,7 +52,8 @@ impl<'a> AttemptDevices<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Returns the record for exactly this device, matched by its unique id, if the disks below the device do not contradict the record.
+    /// Returns the record of exactly this device, which is found by the unique id of the device, if the disks below the
+    /// device do not contradict the record.
     fn recorded_filling(&self, stack: &DeviceStack, device: &DevicePath) -> Option<&'a PendingCreation> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_below(stack, device);
@@ -82,8 +84,9 @@ impl<'a> AttemptDevices<'a> {
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether this is the recorded disk. It may have no table, the table from before the attempt, or the table that the attempt
-    /// writes. An identifier must match, because a different disk that only looks the same may have been inserted.
+    /// Returns whether the disk is the recorded one. The disk may have no partition table, the table from before the
+    /// attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
+    /// looks the same may have been inserted.
     fn is_same_disk(&self, record: &RecordedDisk, disk: &InventoryDisk) -> bool {
         let guids = table_guids(record);
         let is_ours = disk.table.is_none() || table_guid(disk).is_some_and(|guid| guids.contains(&guid.as_str()));
@@ -99,7 +102,8 @@ fn table_guids(record: &RecordedDisk) -> Vec<&str> {
     [&record.guid, &record.guid_before].into_iter().flatten().map(String::as_str).collect()
 }
 
-/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several devices share it.
+/// Identifies a block device by the GUID of a partition, or the UUID of an array or group. Returns `None` if several
+/// devices have the same GUID or UUID.
 pub(crate) fn unique_id(inventory: &Inventory, device: &DevicePath) -> Option<String> {
     if inventory.disks.iter().any(|disk| disk.device == *device) {
         return Some(DISK.to_owned());

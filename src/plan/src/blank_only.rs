@@ -1,4 +1,4 @@
-//! Protection of a machine if its machine file may describe a different one: only blank disks are erased.
+//! Protection of a machine whose machine file may describe a different machine: only blank disks are erased.
 
 use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;

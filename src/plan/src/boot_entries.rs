@@ -4,15 +4,16 @@ use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
-/// Returns the operation that writes the boot entries if the agent installs the boot loader, or may have to because the
-/// image may not have an installer. An installer of the image writes its own entries.
+/// Returns the operation that writes the boot entries if the agent itself may install the boot loader. With
+/// [`FinisherChoice::Auto`], the operation writes no entries if the image has an installer, because that installer
+/// writes its own entries.
 pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
 }
 
-/// Returns the operation that writes the boot entries of a received system. The firmware of this machine does not have
-/// them yet, even if an installer has configured the system on the source machine.
+/// Returns the operation that writes the boot entries of a system received from another machine. The entries are not in
+/// the firmware of this machine yet, even if an installer of the image wrote them on the source machine.
 pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
     build_operation(finishing, false)
 }

@@ -1,4 +1,4 @@
-//! The plan for a machine that is already installed. It destroys nothing and boots the installed system.
+//! Plan for a machine that is already installed. The plan destroys nothing, and boots the installed system.
 
 use super::display::RunningTrees;
 use super::read_only::ReadOnlyPlan;
@@ -45,9 +45,9 @@ pub(crate) fn find_installation<'a>(
     find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns a matching marker: the one on the root filesystem of the layout, or else the newest one, or else the first
-/// one found. All matching markers lead to the same decision; the choice only determines which system is read and
-/// booted.
+/// Returns one of the matching markers: the one on the root filesystem of the layout; if there is none, the newest one;
+/// if no marker is proven to be the newest, the first one found. The decision is the same for all matching markers; the
+/// choice only determines which system is booted.
 pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -91,15 +91,15 @@ fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: 
     marker.check_attempt(attempt, &claim.begun_on).is_ok() && disks_with_new_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// Returns whether the order was carried out, and this marker was written by the attempt that did so.
+/// Returns whether the reinstall order was carried out, and this marker was written by the attempt that carried it out.
 pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let is_of_order = claim.order.is_some() && claim.order == marker.order;
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
 }
 
-/// Returns whether this machine wrote the marker after it had received everything. A received root filesystem also
-/// contains the marker of the source machine, which is ignored. Returns false if the source machine has booted since:
-/// its system may have written data that is missing here.
+/// Returns whether this machine wrote the marker after it had received all data of the migration. A received root
+/// filesystem also contains the marker of the source machine, which is ignored. Returns false if the source machine has
+/// booted since: its system may have written data that is missing on this machine.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
@@ -155,8 +155,9 @@ pub(crate) fn plan_boot(
     }
 }
 
-/// Announces a received installation again, with the partition tables and the digest of the attempt that received it. The control plane
-/// accepts the success only from a boot that has announced the attempt, because the source machine may be running its system again.
+/// Announces the start of the attempt again for a received installation, with the partition tables and the digest of
+/// the attempt that received it. The control plane accepts a report of success only from a boot that has announced the
+/// attempt: in the meantime, the source machine may have started its own system again.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);
@@ -184,8 +185,8 @@ fn read_only_mounts(
     Ok((mounts, root_uuid))
 }
 
-/// Explains why the installed system cannot be booted. If the allocation is installed according to the control plane, the remedy is a
-/// reinstall, because erasing the disk would not start an installation.
+/// Explains why the installed system cannot be booted. If the control plane records the allocation as installed, the
+/// remedy is a reinstall, because no installation would start after the disk was erased.
 fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
     let anew = match request.mode {

@@ -12,12 +12,15 @@ pub(crate) const EXTENT_BYTES: u64 = 4 * MIB;
 pub(crate) const LVM_METADATA_BYTES: u64 = MIB;
 /// Default chunk size of mdadm, in bytes.
 const CHUNK_BYTES: u64 = 512 << 10;
-/// Minimum number of clusters of a FAT32. According to the FAT specification, fewer make it a FAT16, whatever its header contains.
+/// Minimum number of clusters of a FAT32 filesystem. According to the FAT specification, a filesystem with fewer
+/// clusters is a FAT16, whatever its header contains.
 const FAT32_CLUSTERS: u64 = 65525;
-/// Minimum size of a FAT32 with clusters of 4096 bytes, both tables included, in MiB. Smaller ones did not boot in OVMF.
+/// Minimum size of a FAT32 filesystem with clusters of 4096 bytes, in MiB; both tables are included. Smaller
+/// filesystems did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
-/// Returns the size of an array with these members, spares included; `None` if its create options affect the size.
+/// Returns the size of an array with these members, which include spares. Returns `None` if the create options of the
+/// array affect its size.
 pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>]) -> Option<u64> {
     let sizes: Vec<u64> = sizes.iter().copied().collect::<Option<_>>()?;
     let least = sizes.iter().copied().min()?;
@@ -48,8 +51,9 @@ pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<I
     }
 }
 
-/// Returns the size that one member contributes. Metadata 1.1 and 1.2 reserve space at the start for a reshape: a 1024th of the member, at
-/// most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm, super1.c: validate_geometry1).
+/// Returns the size that one member contributes to an array. Metadata 1.1 and 1.2 reserve space at the start for a
+/// reshape: a 1024th of the member, at most 128 MiB, in addition to superblock, bitmap and bad block log (mdadm,
+/// super1.c: validate_geometry1).
 fn member_bytes(size_bytes: u64, metadata: &str) -> u64 {
     let reserved = match metadata {
         "0.90" | "1.0" => MIB,
@@ -96,15 +100,15 @@ pub(crate) fn physical_volume_extents(size_bytes: u64, stripe_bytes: u64) -> u64
     size_bytes.saturating_sub(start) / EXTENT_BYTES
 }
 
-/// A volume that does not fit into its group.
+/// Shortage of space for a volume that does not fit into its volume group.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CapacityShortage {
     pub required_mib: u64,
     pub existing_mib: u64,
 }
 
-/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is its number of physical volumes.
-/// `None` if the layout does not specify a size.
+/// Returns the rounded size of a volume in a group whose size is unknown; `physical` is the number of physical volumes
+/// of the group. Returns `None` if the layout does not specify a size.
 pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usize) -> Option<u64> {
     let unit = match kind {
         LvmType::Linear | LvmType::Raid1 => EXTENT_BYTES,
@@ -113,7 +117,8 @@ pub(crate) fn requested_bytes(kind: LvmType, size: RequestedSize, physical: usiz
     size.as_mib().map(|mib| mib.saturating_mul(MIB).div_ceil(unit.max(1)).saturating_mul(unit))
 }
 
-/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns its size in bytes.
+/// Takes the extents of a volume from `free`, the number of free extents of each physical volume. Returns the size of
+/// the volume in bytes.
 ///
 /// # Errors
 /// Fails if there are not enough free extents, or if they are not distributed as the type requires.
@@ -172,7 +177,7 @@ fn check_enough(required: u64, existing: u64) -> Result<(), CapacityShortage> {
     Err(CapacityShortage { required_mib: mib(required), existing_mib: mib(existing) })
 }
 
-/// Returns the minimum size for the filesystem in MiB, and the reason; `None` if there is no minimum.
+/// Returns the minimum size of the filesystem in MiB, and the reason for this minimum; `None` if there is no minimum.
 pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     match filesystem.format {
         FilesystemFormat::Xfs => Some((MIN_XFS_MIB, "mkfs.xfs refuses smaller devices")),
@@ -184,12 +189,12 @@ pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32)
             Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
         }
         FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
-            Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32"))
+            Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32 filesystem"))
         }
         FilesystemFormat::Vfat if is_fat32(filesystem) => {
             // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
             let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);
-            Some((bytes.div_ceil(MIB), "a FAT32 has at least 65525 clusters"))
+            Some((bytes.div_ceil(MIB), "a FAT32 filesystem requires at least 65525 clusters"))
         }
         _ => None,
     }

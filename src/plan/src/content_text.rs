@@ -3,7 +3,8 @@
 use model::inventory::{self, DeviceSignature, DiskPartition};
 use operations::text::strip_dev;
 
-/// Description of a device on which nothing is recognized and which is not proven blank. It may contain data that no tool recognizes.
+/// Description of a device on which nothing is recognized and which is not proven blank. Such a device may contain data
+/// that no tool recognizes.
 pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
 /// Description of a device that is proven blank.
 const BLANK: &str = "blank";
@@ -27,7 +28,7 @@ pub(crate) fn describe_contents(disk: &inventory::InventoryDisk) -> String {
     if parts.is_empty() { describe_unrecognized(disk.blank).to_owned() } else { parts.join(" · ") }
 }
 
-/// Describes a device on which nothing is recognized. Only a device that is proven blank is called blank.
+/// Describes a device on which nothing is recognized. The text contains "blank" only if the device is proven blank.
 pub(crate) fn describe_unrecognized(is_blank: bool) -> &'static str {
     if is_blank { BLANK } else { NO_KNOWN_KIND }
 }

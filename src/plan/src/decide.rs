@@ -1,4 +1,4 @@
-//! Decision on each disk and everything on it, or the reasons why the plan is refused.
+//! Decides on each disk and on every object on it, or returns the reasons why the plan is refused.
 //!
 //! Implements the tables in docs/plan.md.
 
@@ -18,7 +18,8 @@ use uuid::Uuid;
 
 use super::decider::PlanDecider;
 use super::decisions::PlanDecisions;
-const TOO_ENTANGLED: &str = "the devices of this machine are stacked in too many ways: the plan was not completed; remove arrays, volumes or mappings that are not needed";
+const TOO_ENTANGLED: &str = "the devices of this machine are stacked in more combinations than can be examined, so \
+    the plan was not completed; remove arrays, volumes or mappings that are not needed";
 
 pub(crate) fn decide_plan(
     layout: &Layout,
@@ -71,9 +72,9 @@ pub(crate) fn decide_plan(
 }
 
 impl PlanDecider<'_> {
-    /// Decides which holders are released: those on disks that will be wiped, and devices that were assembled for
-    /// inspection and are not entirely on preserved disks. Refuses devices on preserved disks that are mounted or
-    /// otherwise in use, because they could not be stopped at the end of the run.
+    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled for
+    /// inspection and are not entirely on preserved disks. Refuses the plan if a device on a preserved disk is mounted
+    /// or otherwise in use, because the device could not be stopped at the end of the run.
     fn decide_releases(&mut self) {
         let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
         let mut problems = Vec::new();

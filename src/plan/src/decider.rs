@@ -26,11 +26,12 @@ pub(crate) struct PlanDecider<'a> {
     pub stack: &'a DeviceStack<'a>,
     pub ids: &'a mut dyn FnMut() -> Uuid,
     pub identifiers: UniqueIdentifiers,
-    /// Verdicts of the listed disks; changed only by `set_verdict`.
+    /// Verdicts on the listed disks; only `set_verdict` changes them.
     pub verdicts: BTreeMap<KernelName, DiskVerdict>,
-    /// Verdicts of all disks below each device, one bit each; reset when a verdict changes.
+    /// Verdicts on the disks below each device, as a bit set with one bit for each verdict; cleared when a verdict
+    /// changes.
     pub combined: RefCell<Option<CombinedValues>>,
-    /// Recorded disks of this installation, and the identifiers that several of them share.
+    /// Recorded disks of this installation, and the identifiers that are not unique among them.
     pub records: OnceCell<Vec<(&'a [RecordedDisk], SharedIdentifiers)>>,
     /// Disks of the machine that match the layout, by index in `Layout::disks`.
     pub found: BTreeMap<usize, &'a inventory::InventoryDisk>,
@@ -41,16 +42,16 @@ pub(crate) struct PlanDecider<'a> {
     pub groups: BTreeMap<&'a str, PlannedGroup<'a>>,
     /// Encrypted groups that were not opened.
     pub hidden: BTreeMap<&'a str, UnopenedReason>,
-    /// Disks and assembled devices that are released, with everything on them.
+    /// Disks and assembled devices that are released together with everything on them.
     pub released: BTreeSet<KernelName>,
     /// Devices of the layout that Kubernetes volumes use.
     pub layout_names: BTreeSet<LayoutPath>,
-    /// Sizes in bytes of the volumes that are added to each preserved group.
+    /// Sizes, in bytes, of the volumes that are added to a preserved group, by group.
     pub added: BTreeMap<String, Vec<u64>>,
     pub decided: PlanDecisions,
 }
 
-/// Volume group as planned, before its volumes are decided.
+/// Volume group as planned, before the decisions on its volumes are made.
 pub(crate) struct PlannedGroup<'a> {
     /// Physical volumes.
     pub physical: Vec<DevicePath>,
@@ -60,7 +61,7 @@ pub(crate) struct PlannedGroup<'a> {
     pub most_bytes: u64,
     pub sector_bytes: u32,
     pub fate: DeviceFate,
-    /// The existing group, if it is preserved.
+    /// The existing volume group; `None` if the group is not preserved.
     pub kept: Option<&'a inventory::LvmVolumeGroup>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct PlannedGroup<'a> {
 pub(crate) struct MissingDisk {
     /// Description of the absent disk, and of the disks that are present instead.
     pub message: String,
-    /// Reasons why objects need the disk.
+    /// Reasons why objects of the layout require the disk.
     pub needed: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ impl MissingDisk {
 /// Reason why the content of an encrypted group is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnopenedReason {
-    /// The containers could not be opened.
+    /// The LUKS containers could not be opened.
     Locked,
     /// An offline plan has neither the key nor the disks.
     Unopened,
@@ -139,8 +140,9 @@ impl<'a> PlanDecider<'a> {
         self.stack.disks_below(&self.stack.kernel_name(device))
     }
 
-    /// Returns the devices below an object and their common fate: the object is created if all of its devices are created, and preserved if
-    /// all of them are preserved. A mixture is refused. Returns `None` if a problem was added.
+    /// Returns the devices below an object and their common fate: the object is created if all of its devices are
+    /// created, and preserved if all of them are preserved. A mixture of created and preserved devices is refused.
+    /// Returns `None` if a problem was added.
     pub(crate) fn common_fate(
         &mut self,
         place: &str,

@@ -13,7 +13,7 @@ use operations::{
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// All decisions, which `stages` arranges in order.
+/// All decisions of a plan. The module `stages` arranges them in the order of the run.
 #[derive(Default)]
 pub(crate) struct PlanDecisions {
     /// Secret in the install marker of this attempt; `None` in plans that write no marker.
@@ -27,9 +27,9 @@ pub(crate) struct PlanDecisions {
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices that appear blank in samples, and must be proven to be blank.
+    /// Devices of which all samples are zero, and which must be proven to be blank by reading them completely.
     pub zero_proofs: Vec<ZeroProof>,
-    /// Trials of the arrays that are created with options of the layout.
+    /// Trials of the arrays for which the layout specifies create options.
     pub array_trials: Vec<TryArray>,
     /// Fates of the volume groups, in the order of `Layout::volumegroups`.
     pub groups: Vec<GroupFate>,
@@ -38,15 +38,16 @@ pub(crate) struct PlanDecisions {
     pub filesystems: Vec<FilesystemFate>,
     /// Containers of encrypted filesystems and groups.
     pub luks: Vec<LuksDecision>,
-    /// Filesystems that are created on preserved devices: the device in the layout, and the record for the control plane.
+    /// Filesystems that are created on preserved devices. Each entry consists of the device in the layout and the
+    /// record for the control plane.
     pub filling: Vec<(LayoutPath, PendingCreation)>,
-    /// Filesystems that another machine sends.
+    /// Filesystems whose content is received from another machine.
     pub received: Vec<ReceivedDevice>,
     /// Devices of received filesystems that are larger than on the source machine; their filesystems are grown.
     pub larger: Vec<DevicePath>,
-    /// Decisions on Kubernetes volumes.
+    /// Decisions on the Kubernetes volumes of the machine.
     pub persistent: VolumeDecisions,
-    /// Disks that the layout does not list, and the volumes that are prepared on them.
+    /// Disks that the layout does not list, each with the UUID of the Kubernetes volume that is prepared on the disk.
     pub beginning: Vec<(KernelName, Uuid)>,
     /// Conditions that an operator must not overlook.
     pub warnings: Vec<String>,
@@ -65,7 +66,7 @@ pub(crate) enum ArrayFate {
 /// Fate of a volume group.
 pub(crate) enum GroupFate {
     Made(CreateGroup),
-    /// A preserved group. `volumes` are the volumes that the layout lists.
+    /// A preserved volume group. `volumes` contains the logical volumes that the layout lists.
     Kept {
         name: String,
         devices: Vec<DevicePath>,
@@ -73,13 +74,13 @@ pub(crate) enum GroupFate {
     },
 }
 
-/// A container of the layout, around a filesystem or a physical volume of a group.
+/// A LUKS container of the layout. It contains a filesystem, or a physical volume of a volume group.
 pub(crate) struct LuksDecision {
     pub container: LuksContainer,
     pub fate: LuksFate,
     /// Name of the volume group; `None` for a filesystem.
     pub group: Option<String>,
-    /// Mount point that requires the container, if any.
+    /// Mount point of the new system that requires the container; `None` if no mount point requires it.
     pub path: Option<String>,
     pub nofail: bool,
     pub noauto: bool,
@@ -92,16 +93,16 @@ pub(crate) struct LuksDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LuksFate {
     Made,
-    /// Preserved and opened: its content is preserved as well.
+    /// Preserved and opened: the content of the container is preserved as well.
     Opened,
-    /// Preserved and not opened: its content is unknown.
+    /// Preserved and not opened: the content of the container is unknown.
     Locked,
 }
 
 /// Decisions on all Kubernetes volumes.
 #[derive(Default)]
 pub(crate) struct VolumeDecisions {
-    /// Volumes in the order of the list.
+    /// Volumes in the order in which the control plane lists them.
     pub planned: Vec<PersistentVolume>,
     pub prepared: Vec<ManifestVolume>,
     pub prepares: Vec<PreparePersistent>,
@@ -109,7 +110,7 @@ pub(crate) struct VolumeDecisions {
     pub trials: Vec<TryFilesystem>,
     /// Disks that the layout does not list and that are written for a volume.
     pub written: Vec<KernelName>,
-    /// Volumes that the marker records.
+    /// Volumes that are recorded in the install marker.
     pub records: Vec<RecordedVolume>,
     /// Preserved groups to which a volume is added.
     pub extended: BTreeSet<String>,

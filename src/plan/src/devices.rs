@@ -26,7 +26,7 @@ pub(crate) struct PlannedDevice<'a> {
     pub fate: DeviceFate,
     /// Index in `Layout::disks` of the absent disk that is below the device; `None` if all of its disks are present.
     pub absent: Option<usize>,
-    /// Whether the device is preserved, and samples of it are zero.
+    /// Whether the device is preserved, and all samples read from it are zero.
     pub blank: bool,
     /// Minimum size in bytes; `None` if unknown.
     pub size_bytes: Option<u64>,
@@ -59,7 +59,7 @@ impl PlannedDevice<'_> {
     }
 }
 
-/// Devices below an object, and their common fate.
+/// Devices directly below an object, and their common fate.
 pub(crate) struct UnderlyingDevices<'a> {
     pub devices: Vec<PlannedDevice<'a>>,
     pub fate: DeviceFate,
@@ -93,11 +93,11 @@ impl<'a> UnderlyingDevices<'a> {
     }
 }
 
-/// Devices that the layout provides, by their path in the layout.
+/// Devices that the layout defines, by their path in the layout.
 #[derive(Default)]
 pub(crate) struct DeviceTable<'a> {
     devices: BTreeMap<LayoutPath, PlannedDevice<'a>>,
-    /// Problems for references to devices that the layout does not provide.
+    /// Problems of the layout: one for each reference to a device that the layout does not define.
     pub unknown: Vec<Diagnostic>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> DeviceTable<'a> {
         present.filter_map(|device| Some((device.path.clone(), device.size_bytes?))).collect()
     }
 
-    /// Returns the present path and the path during the installation; `None` if the layout does not provide the device.
+    /// Returns the present path and the path during the installation; `None` if the layout does not define the device.
     pub(crate) fn find_paths(&self, path: &LayoutPath) -> Option<(&DevicePath, &DevicePath)> {
         self.devices.get(path).map(|device| (&device.now, &device.path))
     }

@@ -5,8 +5,8 @@ use model::device::KernelName;
 use model::inventory::InventoryDisk;
 
 impl PlanDecider<'_> {
-    /// Returns whether the operator discards the disk with this kernel name, identified by serial number, WWN or `by-path` link. A
-    /// placeholder, or a value that two disks share, identifies no disk.
+    /// Returns whether the operator discards the disk with this kernel name. The operator identifies a disk by its
+    /// serial number, WWN or `by-path` link. A placeholder, or a value that two disks share, does not identify a disk.
     pub(crate) fn is_discarded(&self, name: &KernelName) -> bool {
         let Some(claim) = &self.request.claim else { return false };
         if claim.give_up.is_empty() {

@@ -6,8 +6,9 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::lookup;
 
-/// Returns a problem for each disk of the layout that the machine does not have, or that is too small for its partitions and both partition
-/// tables. The plan of an installation refuses the same disks, with the same messages.
+/// Returns a problem for each disk of the layout that the machine does not have, or that is too small for its
+/// partitions and both partition tables. The plan of an installation is refused because of the same disks, with the
+/// same messages.
 pub fn find_capacity_problems(layout: &Layout, inventory: &Inventory) -> Vec<Diagnostic> {
     let mut problems = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {

@@ -15,7 +15,8 @@ use std::collections::BTreeSet;
 pub(crate) struct DiskRecords<'a> {
     /// Records of the last completed installation.
     finished: &'a [RecordedDisk],
-    /// Records of the last started attempt. They are newer than `finished`, and include the replacements of disks of that installation.
+    /// Records of the last started attempt. These records are newer than `finished`. They include disks that replaced
+    /// disks of the installation in `finished`.
     begun_on: &'a [RecordedDisk],
     /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,
@@ -98,8 +99,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks the disks of an interrupted first installation. A first installation preserves nothing, but it may erase only the disks on
-    /// which it was started.
+    /// Checks the disks of an interrupted first installation. A first installation preserves no data, but it may erase
+    /// only the disks on which the attempt was started.
     pub(crate) fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
         if begun_on.is_empty() {
             return;
@@ -117,7 +118,8 @@ impl PlanDecider<'_> {
                 None => "without it".to_owned(),
             };
             let message = format!(
-                "{}, but this installation was started {then}; this disk has {}. The installation continues only on the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this one",
+                "{}, but this installation was started {then}; this disk has {}. The installation continues only on \
+                    the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this disk",
                 describe_match(listed, found),
                 recorded_disk_match::describe_disk_fully(found)
             );
@@ -125,7 +127,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Refuses a recorded disk that reads as blank, because it has lost its data. The replacement of a recorded disk may be blank.
+    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. A disk that replaces a
+    /// recorded disk may be blank.
     fn refuse_blanked(
         &mut self,
         place: &str,
@@ -139,7 +142,7 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, with which the machine was installed; it must be kept, but reads as blank",
+            "{}, with which the machine was installed; the disk must be kept, but reads as blank",
             describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
@@ -151,7 +154,7 @@ impl PlanDecider<'_> {
                 format!("if its data are lost, order the reinstall again with --give-up {name}")
             }
         };
-        self.refuse(place, format!("{said}. Check whether it was erased or its controller is failing; {remedy}"));
+        self.refuse(place, format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"));
     }
 
     /// Decides on a listed disk for which the installation has no record.
@@ -181,7 +184,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Explains why names or hints match other disks now: the recorded disk has another name, or this disk was recorded with another name.
+    /// Explains why names or hints match other disks now than when the machine was installed: either the recorded disk
+    /// has another name now, or this disk was recorded with another name.
     fn find_elsewhere(
         &self,
         listed: &layout::DiskSpec,
@@ -213,7 +217,8 @@ impl PlanDecider<'_> {
                 "The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back"
             }
             false => {
-                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added"
+                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove \
+                    the disk that was added"
             }
         };
         Some(format!(
@@ -223,9 +228,9 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table with its GUID. It is
-    /// unknown which disk has the copy. No data is lost if the layout still selects the recorded disk, and either the found disk is not
-    /// wiped or both disks are wiped.
+    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table
+    /// with its GUID. It is unknown which of the two disks has the copy. No data is lost if the layout still selects
+    /// the recorded disk, and either the found disk is not wiped or both disks are wiped.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -235,7 +240,7 @@ impl PlanDecider<'_> {
         })
     }
 
-    /// Decides on a disk that is not the recorded one, or cannot be identified.
+    /// Decides on a disk that is not the recorded disk, or that cannot be identified.
     fn decide_unproven(
         &mut self,
         place: String,
@@ -275,18 +280,20 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the remedy that comes first in the list.
+    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the first remedy in the
+    /// list.
     fn suggest_remedy(&self, found: &inventory::InventoryDisk, first: &str) -> String {
         match self.discard_name(found) {
-            None => format!("{first}, or erase the new one"),
-            Some(name) => format!("{first}, erase the new one, or discard its data with --give-up {name}"),
+            None => format!("{first}, or erase the new disk"),
+            Some(name) => format!("{first}, erase the new disk, or discard its data with --give-up {name}"),
         }
     }
 }
 
 impl DiskRecords<'_> {
-    /// Returns whether this is the disk of the interrupted attempt. The attempt may have wiped the partition table. If the disk has no
-    /// other identifier, it must look the same as the recorded one and be in the same slot.
+    /// Returns whether the found disk is the disk of the interrupted attempt. The attempt may have wiped the partition
+    /// table of the disk. If the disk has no other identifier, it must look the same as the recorded disk and be in the
+    /// same slot.
     pub(crate) fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
         match self.match_disk(record, disk) {
             DiskLikeness::Equal => true,
@@ -307,10 +314,13 @@ fn describe_difference(
     let (is, was) = (describe_match(listed, found), describe_record(record));
     match likeness {
         DiskLikeness::TooLittle => {
-            format!("{is}, and was {was} when the machine was installed: no identifier is known for both disks")
+            format!(
+                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so \
+                they cannot be compared"
+            )
         }
         _ if describe_disk(found) == was => {
-            format!("{is}, as when the machine was installed, but other properties differ")
+            format!("{is}, as when the machine was installed, but other properties of the disk differ")
         }
         _ if recorded_disk_match::has_other_size_only(record, found) => format!(
             "{is}, the same as when the machine was installed, but its size has changed from {} to {} bytes",

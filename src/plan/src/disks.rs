@@ -1,4 +1,5 @@
-//! Disks and their partitions: matched with the layout, and recreated or compared with it.
+//! Disks and their partitions. The planner matches them with the layout; then they are either recreated or compared
+//! with the layout.
 
 use super::decider::{MissingDisk, PlanDecider, verdict_on_disk};
 use super::describe::describe_record;
@@ -68,7 +69,7 @@ impl<'a> PlanDecider<'a> {
                         self.require_zeros_of(disk, found);
                         "is blank, as after a replacement: it will be recreated"
                     }
-                    false => "an interrupted attempt was recreating it: it will be recreated again",
+                    false => "an interrupted attempt was recreating the disk: it will be recreated again",
                 };
                 self.warn(format!("{} must be kept, but {said}", found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);
@@ -147,7 +148,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Registers the partitions that the layout expects in the image. They are verified after the image was written.
+    /// Registers the partitions that the layout expects in the image. The partitions are verified after the image was
+    /// written.
     fn note_image(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
         self.decided.image_disk = Some(found.clone());
         for device in self.layout.filesystems.iter().map(|filesystem| &filesystem.device) {
@@ -228,13 +230,13 @@ fn new_device<'a>(
     }
 }
 
-/// Returns the partitions of a GPT; none for another table.
+/// Returns the partitions of a GPT; an empty list for any other type of partition table.
 fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition] {
     let table = disk.table.as_ref().filter(|table| table.kind == "gpt");
     table.map(|table| table.partitions.as_slice()).unwrap_or_default()
 }
 
-/// Compares the partitions of a preserved disk with the layout. Their content is compared elsewhere.
+/// Compares the partitions of a preserved disk with the layout. The content of the partitions is compared elsewhere.
 fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
         let message = format!("{} must be kept, but its content cannot be read: {why}", found.device);
@@ -266,7 +268,8 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
     disk.partitions.iter().enumerate().filter_map(differs).collect()
 }
 
-/// Returns whether the table is inside an array. If the metadata of an array is at the end, the table is also visible on its members.
+/// Returns whether the partition table belongs to an array instead of the disk. If the metadata of an array is at the
+/// end, the table is also visible on its members.
 fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
 }

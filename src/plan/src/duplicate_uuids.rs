@@ -1,10 +1,9 @@
 //! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the
-//! copy is still attached. A lookup by UUID may find either device, and the installed system would write to the one
-//! found.
+//! copy is still attached. A lookup by UUID may find either device, so the installed system may write to the wrong one.
 //!
 //! | one device is on a preserved disk, the other one | |
 //! |---|---|
-//! | is on a preserved disk, or on one that is not ours | refused: it is undefined which one will be used |
+//! | is on a preserved disk, or on an unlisted disk | refused: it is undefined which one will be used |
 //! | is on a disk that will be wiped | refused, unless the disk is discarded: it is unknown which device was used and has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
@@ -16,9 +15,11 @@ use model::device::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of pairs of devices with the same UUID that are compared. A larger number is refused without a comparison.
+/// Maximum number of pairs of devices with the same UUID that are compared. If there are more pairs, the plan is
+/// refused without a comparison.
 const MAXIMUM_COMPARED: usize = 1 << 20;
-/// Maximum number of pairs of copies that are listed for the machine. A larger number is refused.
+/// Maximum number of pairs of devices with the same UUID that are listed for the machine. If there are more pairs, the
+/// plan is refused.
 const MAXIMUM_COPIES: usize = 1000;
 
 /// A device and a signature on it.
@@ -82,7 +83,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse(
             "disks",
             format!(
-                "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are copies; disconnect the copies, or give them UUIDs of their own",
+                "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are \
+                    copies; disconnect the copies, or assign new UUIDs to them",
                 found.len()
             ),
         );
@@ -158,7 +160,7 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns whether one of the devices is on top of the other, or one object is on top of both.
+    /// Returns whether one of two devices is on top of the other one, or an object is on top of both of them.
     pub(crate) fn is_one_object(&self, device: &DevicePath, other: &DevicePath) -> bool {
         self.stack.is_one_object(&self.stack.kernel_name(device), &self.stack.kernel_name(other))
     }

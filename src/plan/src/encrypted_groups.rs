@@ -28,8 +28,8 @@ use operations::LuksContainer;
 use uuid::Uuid;
 
 impl<'a> PlanDecider<'a> {
-    /// Returns the mappings of the containers on these devices, which the group uses instead of the devices. `None` if
-    /// a container was refused, or was not inspected.
+    /// Returns the mappings of the containers on these devices. The group uses the mappings instead of the devices.
+    /// Returns `None` if a container was refused or not inspected.
     pub(crate) fn open_containers(
         &mut self,
         place: &str,
@@ -96,7 +96,7 @@ impl<'a> PlanDecider<'a> {
         None
     }
 
-    /// Decides on a group of which at least one container was not opened.
+    /// Decides on a group for which at least one container was not opened.
     fn decide_unopened_group(
         &mut self,
         place: &str,
@@ -114,7 +114,8 @@ impl<'a> PlanDecider<'a> {
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
             self.warn(format!(
-                "vg:{}: was not opened for this plan; the machine opens it with its key and inspects the content",
+                "vg:{}: the group was not opened for this plan; the machine will open it with its key and inspect the \
+                    content",
                 group.name
             ));
             let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
@@ -145,7 +146,7 @@ impl<'a> PlanDecider<'a> {
         self.hidden.insert(&group.name, UnopenedReason::Locked);
     }
 
-    /// Returns why the new system requires the group, as text.
+    /// Returns a text that explains why the new system requires the group.
     fn find_requirement(&self, group: &VolumeGroupSpec) -> Option<String> {
         let needed = self.filesystems_in(group).find(|is| !luks::is_optional(is) && is_in_fstab(is))?;
         Some(mount_path(needed).map_or_else(
@@ -195,7 +196,7 @@ impl<'a> PlanDecider<'a> {
         container
     }
 
-    /// Returns why the content of a device is unknown, if it is in an encrypted group that was not opened.
+    /// Returns why the content of a device is unknown, if the device is in an encrypted group that was not opened.
     pub(crate) fn unopened_reason(&self, device: &LayoutPath) -> Option<UnopenedReason> {
         self.hidden.get(self.layout.find_encrypted_group(device)?.name.as_str()).copied()
     }

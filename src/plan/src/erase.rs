@@ -1,4 +1,4 @@
-//! Plan that erases every disk, before the machine gets its next owner.
+//! Plan that erases every disk before the machine is allocated to its next owner.
 use super::decide::{self};
 use super::decisions::PlanDecisions;
 use super::{FirmwarePlan, InstallMode, Plan, PlanRefusal, PlanRequest, PlanSubject, TornObject, opaque, stages};
@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// Makes the plan. Removable disks are not erased, because they do not belong to the machine; disks in `skipped` are not erased either.
 ///
 /// # Errors
-/// Returns all reasons why a disk cannot be written, or why its holders cannot be released. Nothing was written.
+/// Returns all reasons why a disk cannot be written, or why the holders of a disk cannot be released. Nothing was
+/// written.
 pub fn plan_erasure(
     inventory: &Inventory,
     erase: EraseMode,
@@ -40,7 +41,7 @@ pub fn plan_erasure(
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
 
-/// Decides on the disks of a layout that lists only whole disks.
+/// Decides on the disks of a layout that lists disks without partitions.
 pub(super) fn decide_erasure(
     layout: &Layout,
     inventory: &Inventory,

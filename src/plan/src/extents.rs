@@ -18,7 +18,7 @@ use model::inventory::Inventory;
 use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, StageExtents};
 use std::collections::BTreeMap;
 
-/// Returns the extents of all stages of the plan, in order. `inventory` is the one that the plan was made from.
+/// Returns the extents of all stages of the plan, in order. `inventory` is the inventory from which the plan was made.
 pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
     let ground = ExtentBuilder { plan, inventory, together: collect_members(plan) };
     let mut open = WritableRanges::new();
@@ -39,7 +39,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
     extents
 }
 
-/// Writable ranges by path of the disk.
+/// Writable byte ranges of each disk, by the path of the disk.
 type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
 /// State while the extents of a plan are determined: the locations of the plan's devices on the disks.

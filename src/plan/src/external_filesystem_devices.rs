@@ -1,4 +1,5 @@
-//! Devices that a preserved filesystem needs in addition to its own: logs, journals, realtime devices and other members.
+//! Devices that a preserved filesystem needs in addition to its main device: logs, journals, realtime devices and other
+//! members.
 //!
 //! | a preserved filesystem | |
 //! |---|---|
@@ -61,7 +62,8 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
-                "its mount option {option} refers to {made}, which a reinstall recreates: name a device that is kept, or remove the option if the filesystem no longer needs it"
+                "its mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
+                    kept, or remove the option if the filesystem no longer needs it"
             ));
         }
         if !is_device {
@@ -85,7 +87,7 @@ impl<'a> PlanDecider<'a> {
         found.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns the array or volume that the plan creates, if the value is its name in the layout.
+    /// Returns the array or volume that the plan creates and whose name in the layout is this value.
     fn find_new_device(&self, value: &str) -> Option<DevicePath> {
         let name = LayoutPath::from(device_names::device_name(value)?);
         let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
@@ -115,7 +117,8 @@ impl<'a> PlanDecider<'a> {
         messages
     }
 
-    /// Returns the devices that belong to the same filesystem as this one, according to the ids in their superblocks.
+    /// Returns the devices that belong to the same filesystem as this device, according to the ids in their
+    /// superblocks.
     fn other_members(&self, device: &DevicePath) -> BTreeSet<DevicePath> {
         let parts = || self.inventory.parts.iter();
         let own: BTreeSet<(&str, &str)> = parts().filter(|part| part.device == *device).map(whole_key).collect();
@@ -161,7 +164,8 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). It may be the {} on {nameless}, and {} will be wiped",
+            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The missing device may be \
+                the {} on {nameless}, and {} will be wiped",
             content_text::NO_KNOWN_KIND,
             disk.device
         );
@@ -172,10 +176,11 @@ impl<'a> PlanDecider<'a> {
             "" => format!("erase {nameless} by hand if it is not needed"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
-        self.refuse("disks", format!("{said}: name the device in the layout (mount option {option}), or {remedy}"));
+        self.refuse("disks", format!("{said}: specify the device in the layout (mount option {option}), or {remedy}"));
     }
 
-    /// Returns a component of a preserved xfs that requires the device of this mount option and lacks it.
+    /// Returns a component of a preserved xfs whose log or realtime device was not found, and the mount option that
+    /// would specify this device.
     fn find_missing_companion(
         &self,
         part: &'a SpanningComponent,
@@ -197,7 +202,7 @@ impl<'a> PlanDecider<'a> {
         (is_missed && !served.contains(&whole_key(part))).then_some((part, option))
     }
 
-    /// Returns the devices with unrecognized data, by disk.
+    /// Returns the devices that contain unrecognized data, grouped by disk.
     fn unrecognized_devices(&self) -> BTreeMap<KernelName, Vec<String>> {
         let is_nameless = |(device, unit): &(&DevicePath, storage_graph::StackUnit)| {
             unit.signatures().is_empty()
@@ -224,6 +229,7 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with wipeonreinstall: false, or remove it from the filesystem"
+        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with \
+            wipeonreinstall: false, or remove the disk from the filesystem"
     )
 }

@@ -1,4 +1,4 @@
-//! Filesystems of the layout: their device and fate.
+//! Filesystems of the layout: the device and the fate of each filesystem.
 
 use super::devices::DeviceSize;
 use model::device::DevicePath;
@@ -8,16 +8,17 @@ use operations::MakeFilesystem;
 /// A filesystem of the layout and its fate.
 pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 
-/// Fate of a filesystem of the layout. Device paths are those during the installation, because a path in the layout may
-/// be a link.
+/// Fate of a filesystem of the layout. Device paths are the paths during the installation, because a path in the layout
+/// may be a link.
 pub(crate) enum FilesystemFate {
     /// Created on a new device.
     Made(NewFilesystem),
-    /// Created on a preserved device, which is blank, or on which an interrupted attempt left the filesystem unfinished.
+    /// Created on a preserved device. The device is blank, or contains the filesystem that an interrupted attempt left
+    /// unfinished.
     Filled(NewFilesystem),
-    /// Preserved. The UUID may be absent if it is not needed to find the filesystem.
+    /// Preserved. The UUID may be absent if the filesystem can be found without it.
     Kept { device: DevicePath, uuid: Option<String> },
-    /// Part of a raw image, in the partition with this number.
+    /// Contained in a raw image, in the partition with this number.
     InImage { device: DevicePath, number: u32 },
     /// A filesystem in memory.
     Tmpfs,
@@ -29,7 +30,7 @@ pub(crate) enum FilesystemFate {
 pub(crate) struct NewFilesystem {
     pub device: DevicePath,
     pub uuid: String,
-    /// Size of the device.
+    /// Size of the device on which the filesystem is created.
     pub size: DeviceSize,
     pub sector_bytes: u32,
 }
@@ -47,7 +48,7 @@ impl FilesystemFate {
         }
     }
 
-    /// Returns the UUID; `None` if the plan does not know it and does not need it.
+    /// Returns the UUID of the filesystem; `None` if the plan does not contain the UUID, and does not need it.
     pub(crate) fn uuid(&self) -> Option<&str> {
         match self {
             FilesystemFate::Made(new) | FilesystemFate::Filled(new) => Some(&new.uuid),
@@ -90,7 +91,8 @@ impl FilesystemFate {
         }
     }
 
-    /// Returns whether the filesystem is on a preserved device. It is then mounted together with preserved filesystems, even if it is new.
+    /// Returns whether the filesystem is on a preserved device. Such a filesystem is mounted together with preserved
+    /// filesystems, even if it is new.
     pub(crate) fn is_restored(&self) -> bool {
         match self {
             FilesystemFate::Kept { .. } | FilesystemFate::Filled(_) => true,

@@ -99,9 +99,10 @@ impl<'a> PlanDecider<'a> {
         }
         let said = match device.blank {
             true => {
-                "the samples read from it are blank: the filesystem will be created if the whole device contains only zeros"
+                "all samples read from the device are zero: the filesystem will be created if the whole device \
+                    contains only zeros"
             }
-            false => "an earlier attempt was interrupted while creating it: the filesystem is recreated",
+            false => "an earlier attempt was interrupted while creating the filesystem, which will be recreated",
         };
         self.warn(format!("{}, but {said}", describe_wish(filesystem, device)));
         let making = self.record_filling(device, uuid).map(|making| (filesystem.device.clone(), making));
@@ -207,7 +208,7 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
             Err(format!("{wish}, but it contains {}", content_text::describe_signature(one)))
         }
         [one] if one.uuid.is_empty() && is_in_fstab(wanted) => {
-            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set one in the installed system"))
+            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set a UUID in the installed system"))
         }
         [one] => {
             let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
@@ -220,7 +221,8 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
     }
 }
 
-/// Returns the UUID in the notation of blkid; vfat has a 32-bit volume id. `None` if no filesystem is created.
+/// Returns the UUID of the new filesystem in the notation of blkid, which for vfat is a 32-bit volume id. Returns
+/// `None` if no filesystem is created.
 fn filesystem_uuid(format: FilesystemFormat, id: Uuid) -> Option<String> {
     match format {
         FilesystemFormat::None | FilesystemFormat::Tmpfs => None,

@@ -190,7 +190,7 @@ fn finished_array(
     FinishedArray { device, uuid: array_uuid(fate), level: raid.level, metadata }
 }
 
-/// First sector after a GPT with 128 entries, the number of entries in each GPT that drophammer writes.
+/// First sector after a GPT with 128 entries. Each GPT that drophammer writes has 128 entries.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
 /// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
@@ -259,7 +259,8 @@ fn efi_partitions(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Esp> {
     esps.collect()
 }
 
-/// Returns the filesystem of the layout that a firmware reads from this partition, and the mirror that contains it.
+/// Returns the filesystem of the layout that the firmware reads from this partition, and the mirror that contains the
+/// partition.
 fn efi_filesystem_on<'a>(
     layout: &'a Layout,
     disk: &DiskSpec,

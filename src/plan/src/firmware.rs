@@ -42,18 +42,19 @@ impl RemovalPolicy {
     }
 }
 
-/// Returns a problem if the layout removes foreign variables and not all variables are known.
+/// Returns a problem if the layout requests the removal of foreign variables, but not all variables of the firmware are
+/// known.
 pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
     }
     let reason = match &inventory.firmware_variables {
-        None => "the inventory does not contain them; read it with this version of drophammer".to_owned(),
+        None => "the inventory does not contain them; read it again with this version of drophammer".to_owned(),
         Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
             format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
         }
         Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
-            format!("{omitted} variables exceed the limit; reset the firmware's boot entries in its setup")
+            format!("{omitted} variables exceed the limit; reset the boot entries in the firmware setup")
         }
         Some(_) => return None,
     };
@@ -117,14 +118,14 @@ impl VariableClassifier<'_> {
         option.class == LoadOptionClass::Boot && self.found.boot_current == Some(option.number)
     }
 
-    /// Returns the origin of a load option, and the reason for it.
+    /// Returns the origin of a load option, and the reason for this classification.
     fn find_origin(&self, option: &FirmwareLoadOption) -> (VariableOrigin, String) {
         use VariableOrigin::{Firmware, Foreign};
         let (origin, reason) = match &option.target {
             LoadTarget::Partition(guid) => self.partition_origin(self.partitions.find_fate(*guid)),
             LoadTarget::MbrPartition => self.partition_origin(self.partitions.mbr_fate()),
             LoadTarget::Uri(_) if self.is_current(option) => {
-                (Foreign, "starts a URI; the machine has booted from it".to_owned())
+                (Foreign, "starts the URI from which the machine has booted".to_owned())
             }
             LoadTarget::Uri(_) => (Foreign, "starts a URI".to_owned()),
             LoadTarget::RemoteAddress => (Foreign, "starts from a fixed network address".to_owned()),
@@ -139,8 +140,8 @@ impl VariableClassifier<'_> {
         };
         match option.class {
             LoadOptionClass::Boot => (origin, reason),
-            LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write it".to_owned()),
-            LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove it".to_owned()),
+            LoadOptionClass::PlatformRecovery => (Firmware, "only the firmware can write this variable".to_owned()),
+            LoadOptionClass::OsRecovery => (Foreign, "the running system cannot remove this variable".to_owned()),
             // No known firmware creates them.
             LoadOptionClass::Driver | LoadOptionClass::SysPrep if origin == Firmware => {
                 (Foreign, format!("runs before every boot entry; {reason}"))
@@ -160,7 +161,7 @@ impl VariableClassifier<'_> {
             PartitionFate::Unread(device) => {
                 (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
             }
-            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk has".to_owned()),
+            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk contains".to_owned()),
         }
     }
 
@@ -173,7 +174,7 @@ impl VariableClassifier<'_> {
             vendor: GLOBAL_VENDOR,
             content: entry,
             origin: VariableOrigin::Foreign,
-            reason: "precedes the boot order once".to_owned(),
+            reason: "takes precedence over the boot order once".to_owned(),
             own: false,
             removed: is_named_removed || self.is_removed(VariableOrigin::Foreign),
             digest: Some(format!("{:x}", Sha256::digest(number.to_le_bytes()))),
@@ -217,13 +218,13 @@ fn describe_option(option: &FirmwareLoadOption) -> String {
 }
 
 impl FirmwarePlan {
-    /// Returns the operation that removes variables before the installation's own entries are written.
+    /// Returns the operation that removes variables before the boot entries of the new installation are written.
     pub(crate) fn remove_variables(&self, policy: RemovalPolicy, writes_entries: bool) -> Option<Operation> {
         self.build_removal(policy, |variable| !(writes_entries && variable.own))
     }
 
-    /// Returns the operation that removes former entries of drophammer. It runs after the new entries were written, and
-    /// does not remove new entries that reuse the number of a former entry.
+    /// Returns the operation that removes the boot entries of earlier drophammer installations. The operation runs
+    /// after the new entries were written, and skips a new entry that reuses the number of an old one.
     pub(crate) fn remove_own_entries(&self) -> Option<Operation> {
         self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }

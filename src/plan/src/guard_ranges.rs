@@ -1,5 +1,5 @@
-//! Ranges that must not be written while the plan runs, and that are small enough to be read before and after the run: partition tables,
-//! and both ends of disks and partitions, where superblocks are located.
+//! Ranges of disks that must not change during the run: partition tables, and both ends of disks and partitions, where
+//! superblocks are located. The ranges are small enough to be read before and after the run, and compared.
 
 use super::sectors::MIB;
 use super::{DiskPlan, DiskVerdict};
@@ -10,8 +10,8 @@ use operations::ByteRange;
 /// Size of the backup GPT (entries and header) at the end of a disk, in sectors.
 const BACKUP_GPT_SECTORS: u64 = 33;
 
-/// Returns the ranges of a disk that is preserved or not ours. Partitions of a preserved disk that the installation mounts are not
-/// included, because they are written.
+/// Returns the ranges of a disk that is preserved, or that the layout does not list. On a preserved disk, partitions
+/// that the installation mounts are not included, because mounting writes to them.
 pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRange> {
     let Some(disk) = meant.inventory.find_disk(plan.device.as_str()) else { return Vec::new() };
     let foreign = matches!(plan.verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);

@@ -1,6 +1,6 @@
 //! Determines the requirements for an image on this machine, and checks them against the boot contents that the control
-//! plane has recorded for the image. The executor repeats the check, by the same rules, when it has downloaded the
-//! manifest.
+//! plane has recorded for the image. The executor repeats the check, with the same rules, after it has downloaded the
+//! manifest of the image.
 
 use super::luks::is_optional;
 use super::restore::mount_path;
@@ -9,10 +9,11 @@ use model::inventory::Inventory;
 use model::layout::{KeySource, Layout};
 use operations::{ImageFindings, ImageNeeds};
 
-/// Mount points that may contain kernels and init, in addition to `/`.
+/// Mount points that may contain kernels and the init program, in addition to `/`.
 const OF_THE_SYSTEM: [&str; 4] = ["/boot", "/usr", "/usr/lib", "/lib"];
 
-/// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, which must be bootable as it was built.
+/// Returns the requirements for an image that is a root tree. Returns `None` for a raw image, because a raw image must
+/// be bootable without changes.
 pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Option<ImageNeeds> {
     if layout.disks.iter().any(|disk| disk.image) {
         return None;

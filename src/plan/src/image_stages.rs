@@ -17,7 +17,7 @@ use std::borrow::Cow;
 /// Installation from an image, or from the `create` program of an OS definition.
 pub(crate) struct ImageSource<'a>(pub &'a PlanRequest);
 
-/// Operations that depend on the type of the image.
+/// Operations of the stages that write the image; they depend on the type of the image.
 struct ImagePlacement {
     first: StageOperations,
     second: StageOperations,

@@ -9,7 +9,8 @@ use model::layout;
 use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
-/// Returns the marker that the plan writes, without the time, which the plan does not know. An offline plan has no marker.
+/// Returns the marker that the plan writes. Its time is empty, because the time of the installation is not known when
+/// the plan is made. Returns `None` for an offline plan.
 pub(crate) fn build_marker(
     meant: &LayoutMatch,
     request: &PlanRequest,
@@ -66,8 +67,8 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     }
 }
 
-/// Returns the digests of the installations that this one replaces: installations of this machine that are on the disks
-/// or recorded by the control plane, and the installation that is received from another machine.
+/// Returns the digests of the installations that this installation replaces: installations of this machine that are on
+/// the disks or recorded by the control plane, and the installation that is received from another machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
@@ -86,9 +87,9 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
     disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// Returns all properties that distinguish the disk from others, except its table. A value that two disks of the
-/// machine share is omitted, because it does not identify either of them, even if one is removed later. A placeholder
-/// is omitted, because it identifies no disk.
+/// Returns all properties that distinguish the disk from others, except its partition table. A value that two disks of
+/// the machine share is omitted, because it does not identify either disk, even if one of them is removed later. A
+/// placeholder is omitted, because it does not identify any disk.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {
@@ -98,8 +99,8 @@ pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &Uniqu
     }
 }
 
-/// Returns the GUID of the new partition table, or of the preserved one. The GUID of a raw image is omitted: it is not known yet, and all
-/// copies of the image have the same GUID.
+/// Returns the GUID of the new partition table, or of the preserved one. The GUID of the table in a raw image is
+/// omitted: it is not known yet, and all copies of the image have the same GUID.
 fn future_table_guid(
     listed: &layout::DiskSpec,
     disk: &inventory::InventoryDisk,

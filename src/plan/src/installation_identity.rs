@@ -1,6 +1,6 @@
 //! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that
-//! it is the one to reinstall. A first installation is made only if the disks contain no installation. The module
-//! `disk_records` decides whether the disks are the recorded ones.
+//! the installation belongs to this machine and allocation. A first installation is made only if the disks contain no
+//! installation. The module `disk_records` decides whether the disks are the recorded ones.
 
 use super::decider::PlanDecider;
 use super::disk_records::DiskRecords;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 struct MarkedFilesystem<'a> {
     device: &'a DevicePath,
     marker: &'a InstallMarker,
-    /// Disks below the filesystem.
+    /// Disks below the filesystem that contains the marker.
     disks: BTreeSet<KernelName>,
 }
 
@@ -93,8 +93,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses the plan, because the control plane orders an installation, although the allocation is installed according to the records of
-    /// that control plane.
+    /// Refuses the plan, because the control plane requests a first installation, although its own records show that
+    /// the allocation was already installed.
     fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
         let message = format!(
             "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
@@ -122,7 +122,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Refuses the plan, because no marker proves that the installation on this machine is older than the one that would overwrite it.
+    /// Refuses the plan, because no marker proves that the installation on this machine is older than the installation
+    /// that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
             "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
@@ -136,8 +137,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse("disks", message);
     }
 
-    /// Warns about the source machine's marker, which an earlier migration attempt has copied here. According to the control plane, the
-    /// allocation still belongs to the source machine.
+    /// Warns about the source machine's marker, which an earlier migration attempt has copied to this machine.
+    /// According to the control plane, the allocation still belongs to the source machine.
     fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
             "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
@@ -174,12 +175,13 @@ impl<'a> PlanDecider<'a> {
         all.find(|record| record.device == *device)
     }
 
-    /// Returns whether the marker belongs to this installation. An offline plan does not know the installation, and accepts any marker.
+    /// Returns whether the marker belongs to this installation. In an offline plan the installation is unknown, and any
+    /// marker is accepted.
     fn is_ours(&self, marker: &InstallMarker) -> bool {
         self.request.claim.as_ref().is_none_or(|claim| claim.is_ours(marker))
     }
 
-    /// Refuses to wipe or keep the disks of another installation.
+    /// Refuses a plan that would wipe or keep disks of another installation.
     ///
     /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
@@ -215,7 +217,7 @@ impl<'a> PlanDecider<'a> {
             if !wiped.is_empty() {
                 let said = holds(&wiped, "wiped");
                 if request.mode == InstallMode::Reinstall && wiped.iter().all(|disk| self.is_discarded(disk)) {
-                    self.warn(format!("{said}: it will be discarded, as requested by the operator"));
+                    self.warn(format!("{said}: that installation will be discarded, as requested by the operator"));
                 } else {
                     let remedy = suggest_remedy(request.mode, claim, found.marker);
                     self.refuse("disks", format!("{said}: {remedy}"));
@@ -224,7 +226,7 @@ impl<'a> PlanDecider<'a> {
                 let said = holds(&kept, "kept");
                 self.refuse(
                     "disks",
-                    format!("{said}: attach the disk of this machine, or erase this one if it is not needed"),
+                    format!("{said}: attach the disk of this machine, or erase the present disk if it is not needed"),
                 );
             }
         }
@@ -276,9 +278,9 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether this machine may have a newer installation than the received one: the received marker does not list the marker found on
-/// this machine as replaced, and no attempt was started. A started attempt is either recognized by its tables (`boot_existing`), or starts
-/// over.
+/// Returns whether this machine may have a newer installation than the received one. That is the case if the received
+/// marker does not list the marker found on this machine as replaced, and no attempt was started. A started attempt is
+/// either recognized by its partition tables (`boot_existing`), or repeated from the beginning.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
@@ -301,7 +303,7 @@ fn join_disks(disks: &BTreeSet<KernelName>) -> String {
     disks.iter().map(KernelName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Lists the markers that were found, with their devices.
+/// Returns a text that lists the markers found, each with its device.
 fn describe_markers(marked: &[MarkedFilesystem]) -> String {
     let found = marked.iter().map(|found| {
         let whose = describe_owner(&found.marker.machine, &found.marker.allocation);

@@ -1,5 +1,6 @@
-//! Check whether an old installation is still complete after a failed attempt to replace it. Each attempt announces that it will destroy
-//! data, and waits for the response before it writes. An attempt that did not receive the response has written nothing.
+//! Checks whether an old installation is still complete after a failed attempt to replace it. Each attempt announces
+//! that it will destroy data, and waits for the response before it writes. An attempt that did not receive the response
+//! has written nothing.
 
 use super::InstallClaim;
 use super::recorded_disk::table_guid;
@@ -45,16 +46,16 @@ fn find_own_marker<'a>(
     ours.map(|(_, marker)| marker)
 }
 
-/// Returns whether the disk has the GPT that it had when the marker was written. A marker of an older version does not contain the GUID of
-/// the GPT, and proves nothing.
+/// Returns whether the disk has the GPT that it had when the marker was written. A marker written by an older version
+/// of drophammer does not contain the GUID of the GPT, and proves nothing.
 fn has_its_table(listed: &layout::DiskSpec, found: &inventory::InventoryDisk, marker: &InstallMarker) -> bool {
     let recorded = marker.disks.iter().find(|disk| disk.device == listed.device);
     let (recorded, is) = (recorded.and_then(|disk| disk.guid.as_ref()), table_guid(found));
     is.as_ref() == recorded && (listed.partitions.is_empty() || is.is_some())
 }
 
-/// Returns whether the start of the disk has the content that the layout specifies. The superblock of an array proves nothing, because it
-/// may be at the end.
+/// Returns whether the start of the disk has the content that the layout specifies. The superblock of an array proves
+/// nothing, because it may be at the end of the disk.
 fn starts_as_listed(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     if listed.partitions.is_empty() {
         return found.table.is_some() || found.signatures.iter().any(|is| is.kind != "linux_raid_member");

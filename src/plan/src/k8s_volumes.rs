@@ -1,4 +1,4 @@
-//! Kubernetes volumes: created, kept, or added to preserved objects.
+//! Decides on Kubernetes volumes: each volume is created, kept, or added to a preserved object.
 //!
 //! Implements the table in docs/plan.md.
 //!
@@ -50,7 +50,7 @@ struct VolumeDecision {
     persistent: VolumePath,
 }
 
-/// Reason why a volume is refused; `None` if an object below it was refused.
+/// Reason why a volume is refused; `None` if the refusal of an object below the volume was already reported.
 pub(crate) type VolumeRefusal = Option<String>;
 
 impl<'a> PlanDecider<'a> {
@@ -157,8 +157,8 @@ impl<'a> PlanDecider<'a> {
         volumes.into_iter().find(is_it).map(|volume| volume.name)
     }
 
-    /// Returns the filesystem or partition that is created for a volume on this device. `Nothing` for a `Block` volume
-    /// on LVM.
+    /// Returns the filesystem or partition that is created for a volume on this device. Returns `Nothing` for a `Block`
+    /// volume on LVM.
     fn volume_filling(&mut self, volume: &K8sVolume, device: &DevicePath, is_logical: bool) -> VolumeFilling {
         match &volume.content {
             VolumeContent::Filesystem { format, options } => VolumeFilling::Filesystem(MakeFilesystem {
@@ -184,7 +184,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Sets the verdict on an unlisted disk that is used for a Kubernetes volume, and adds the disk to those whose identity is verified.
+    /// Sets the verdict on an unlisted disk that is used for a Kubernetes volume. The identity of this disk is verified
+    /// before the first write.
     fn reserve_disk(&mut self, disk: &InventoryDisk) {
         if self.set_verdict(&disk.name, DiskVerdict::Volumes).is_none() {
             self.decided.identities.push(operations::DiskIdentity::from_disk(disk));
@@ -197,7 +198,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the device with the fate of a preserved one, so that it can be compared with the devices of an interrupted attempt.
+/// Returns the device as if it were preserved, so that it can be compared with the devices of an interrupted attempt.
 fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
     PlannedDevice {
         path: device.clone(),
@@ -217,8 +218,8 @@ fn problem_place(volume: &K8sVolume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// Returns the path that the kernel or udev gives the volume in the installed system. Not valid for `Block` volumes on
-/// arrays, which have other links.
+/// Returns the path that the kernel or udev assigns to the volume in the installed system. `Block` volumes on arrays
+/// have other links; the returned path is not valid for them.
 fn udev_path(volume: &K8sVolume) -> VolumePath {
     VolumePath::Known(match volume.content {
         VolumeContent::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),
@@ -243,7 +244,7 @@ fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<Strin
     Some(format!("has {existing} on {}, but {} requires {required}", decision.device, volume.content))
 }
 
-/// Lists the disks of the machine for a message.
+/// Returns a text that lists the disks of the machine, for a message.
 fn list_disks(inventory: &Inventory) -> String {
     let disks: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
     if disks.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", disks.join(", ")) }

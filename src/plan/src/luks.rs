@@ -1,5 +1,5 @@
-//! Encrypted filesystems: a LUKS container between the device and the filesystem, created or preserved together with the device. Encrypted
-//! volume groups are in `encrypted_groups`.
+//! Encrypted filesystems. Each of them is in a LUKS container, which is created or preserved together with the device
+//! that contains it. Encrypted volume groups are in `encrypted_groups`.
 //!
 //! | a preserved device of a filesystem that is `encrypted` in the layout | |
 //! |---|---|
@@ -34,8 +34,8 @@ use uuid::Uuid;
 /// Signature type of a container in libblkid, for both versions of LUKS.
 pub const KIND: &str = "crypto_LUKS";
 
-/// Returns the key from the allocation for a container with this source; empty if there is none. For a TPM, `disk_key` is the additional
-/// passphrase.
+/// Returns the key that the allocation contains for a container with this key source; empty if the allocation contains
+/// none. For a TPM, `disk_key` is the additional passphrase.
 pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
@@ -44,8 +44,8 @@ pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText
     }
 }
 
-/// Returns the containers that a reinstall preserves: one list for each filesystem, and one for each group. The agent
-/// opens them read-only before the plan is made.
+/// Returns the containers that a reinstall preserves: one list for each encrypted filesystem, and one for each
+/// encrypted group. The agent opens them read-only before the plan is made.
 pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &Allocation) -> Vec<Vec<LuksContainer>> {
     if !allocation.reinstall && !allocation.keeps {
         return Vec::new();
@@ -182,7 +182,8 @@ impl<'a> PlanDecider<'a> {
             // An offline plan has neither the key nor the disks.
             (None, _) => {
                 self.warn(format!(
-                    "{}: was not opened for this plan; the machine opens it with its key and inspects the content",
+                    "{}: the container was not opened for this plan; the machine will open it with its key and \
+                        inspect the content",
                     device.path
                 ));
                 let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Opened);
@@ -191,8 +192,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Marks the most recently added container as sealed to the TPM of another machine, if this machine's TPM did not unlock it. The
-    /// headers of a preserved container are not written, so it stays sealed to that TPM.
+    /// Marks the most recently added container as sealed to the TPM of another machine, if this machine's TPM did not
+    /// unlock it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
     pub(crate) fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
         let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
@@ -249,8 +250,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the message for a container that can neither be opened nor stay locked. This problem makes `retry` decide
-/// again; it recreates the disk of the container if that solves all problems.
+/// Returns the message for a container that cannot be opened and must not stay locked. Because of this problem, `retry`
+/// decides again, and recreates the disk of the container if that solves all problems.
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
@@ -258,7 +259,7 @@ pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     )
 }
 
-/// Returns a message if the device is too small for anything but the headers.
+/// Returns a message if the device is too small for more than the headers of a container.
 pub(crate) fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
@@ -336,15 +337,15 @@ pub fn needs_passphrase(plan: &Plan) -> bool {
     )
 }
 
-/// Returns the operations that create the containers around physical volumes (`of_groups`) or around filesystems. The
-/// former must be created before their groups.
+/// Returns the operations that create the containers around physical volumes (`of_groups`) or around filesystems.
+/// Containers around physical volumes must be created before the groups.
 pub(crate) fn create_containers(decided: &PlanDecisions, of_groups: bool) -> Vec<Operation> {
     let made = decided.luks.iter().filter(|luks| luks.fate == LuksFate::Made && luks.group.is_some() == of_groups);
     made.map(|luks| Operation::Device(DeviceOp::CreateContainer(luks.container.clone()))).collect()
 }
 
-/// Returns the operations that close the containers around physical volumes (`of_groups`) or around filesystems. The
-/// former can be closed only after their groups are deactivated.
+/// Returns the operations that close the containers around physical volumes (`of_groups`) or around filesystems.
+/// Containers around physical volumes can be closed only after the groups are deactivated.
 pub(crate) fn close_containers(decided: &PlanDecisions, of_groups: bool) -> impl Iterator<Item = Operation> {
     let close =
         |luks: &LuksDecision| DeviceOp::CloseContainer(CloseContainer { mapping: luks.container.mapping.clone() });
@@ -356,7 +357,7 @@ pub(crate) fn write_crypttab(decided: &PlanDecisions) -> Option<Operation> {
     (!entries.is_empty()).then_some(Operation::Run(SessionOp::WriteCrypttab(WriteCrypttab(entries))))
 }
 
-/// Returns both ends of the locked containers on this disk, which must not be written.
+/// Returns both ends of each locked container on this disk. These ranges must not be written.
 pub(crate) fn guard_locked(meant: &LayoutMatch, decided: &PlanDecisions, disk: &DiskPlan) -> Vec<ByteRange> {
     let Some(found) = meant.inventory.find_disk(disk.device.as_str()) else { return Vec::new() };
     let locked = |device: &DevicePath| is_locked(decided, device);

@@ -106,7 +106,7 @@ impl<'a> PlanDecider<'a> {
             several => {
                 let there: Vec<String> = several.iter().map(|group| describe_group(group)).collect();
                 let there = match there.is_empty() {
-                    true => "none of them is a physical volume of a known group".to_owned(),
+                    true => "none of the devices is a physical volume of a known group".to_owned(),
                     false => format!("there is {}", there.join(" and ")),
                 };
                 let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();
@@ -279,15 +279,16 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the present physical volumes of the group are exactly the expected devices, and as many are missing as there are absent
-/// disks.
+/// Returns whether the present physical volumes of the group are exactly the expected devices, and the number of
+/// missing physical volumes is the number of absent disks.
 fn is_same_group(group: &inventory::LvmVolumeGroup, wanted: &[DevicePath], absent: usize) -> bool {
     let mut found: Vec<&DevicePath> = group.present_devices().collect();
     found.sort();
     found.iter().copied().eq(wanted.iter()) && group.physical.len() - found.len() == absent
 }
 
-/// Compares the size of a volume with the size that lvcreate derives from the layout: whole extents, the same number on all stripes.
+/// Compares the size of a volume with the size that lvcreate derives from the layout. lvcreate rounds the size to whole
+/// extents, with the same number of extents on all stripes.
 fn compare_volume_size(
     volume: &LogicalVolumeSpec,
     found: &inventory::LvmLogicalVolume,
@@ -303,7 +304,7 @@ fn compare_volume_size(
     volume.size.as_mib().map_or(Ordering::Equal, |mib| found.size_bytes.cmp(&expected(mib)))
 }
 
-/// Returns the remedy if an administrator has added physical volumes to the group.
+/// Returns the remedy for a group to which an administrator has added physical volumes.
 fn suggest_after_extension(
     group: &VolumeGroupSpec,
     wanted: &[DevicePath],
@@ -319,7 +320,8 @@ fn suggest_after_extension(
     let added: Vec<&str> = added.into_iter().map(DevicePath::as_str).collect();
     let added = added.join(", ");
     Some(format!(
-        "; the group was extended: add {added} to its devices in the layout, on disks without wipeonreinstall, or remove {added} from it with pvmove and vgreduce in the installed system"
+        "; the group was extended: add {added} to the devices of the group in the layout, on disks without \
+            wipeonreinstall, or remove {added} from it with pvmove and vgreduce in the installed system"
     ))
 }
 

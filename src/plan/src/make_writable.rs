@@ -1,5 +1,5 @@
-//! Activation of an existing array or logical volume for writing. The device was assembled for inspection; it is
-//! stopped and activated again under its present name. Other volumes of the group are not activated.
+//! Activates an existing array or logical volume for writing. The device was assembled for inspection; it is stopped,
+//! and activated again under its present name. Other volumes of the same volume group are not activated.
 
 use super::restore::bottom_devices;
 use model::device::{DevicePath, KernelName};
@@ -7,7 +7,8 @@ use model::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray, Mem
 use model::storage_graph::{DeviceStack, StackUnit};
 use operations::{ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, TakeDown};
 
-/// Operations that activate a device, from the bottom up; empty for a disk or a partition of a disk.
+/// Operations that activate a device, starting with the lowest device below it; empty for a disk or a partition of a
+/// disk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceActivation(Vec<RestoreOp>);
 
@@ -62,7 +63,8 @@ impl DeviceActivation {
         }
     }
 
-    /// Adds an operation, unless it was added before: two devices may share a lower device, which is activated once.
+    /// Adds an operation if it was not added before. Two devices may have a lower device in common, which is activated
+    /// only once.
     fn add_once(&mut self, restore: RestoreOp) {
         if !self.0.contains(&restore) {
             self.0.push(restore);
@@ -87,8 +89,8 @@ impl DeviceActivation {
     }
 }
 
-/// Finds the device that the operator specified: by its path, or by the name of an array or volume, which does not
-/// depend on kernel names. Returns its path in the inventory, and its path after activation.
+/// Finds the device that the operator specified, either by its path or by the name of an array or volume. Such a name
+/// does not depend on kernel names. Returns the path of the device in the inventory, and its path after activation.
 pub(crate) fn find_device(inventory: &Inventory, wanted: &DevicePath) -> Option<(DevicePath, DevicePath)> {
     let path = |name: &Option<KernelName>| {
         let running = inventory.stacked.iter().find(|stacked| Some(&stacked.name) == name.as_ref());

@@ -34,7 +34,8 @@ impl AssembledMembers {
         self.0.find(&device).unwrap_or_else(|| self.0.add_named(device, ()))
     }
 
-    /// Returns the lowest devices below these devices. A device that no operation assembles is its own lowest device.
+    /// Returns the lowest devices below these devices. If no operation assembles a device, the device itself is
+    /// returned.
     pub(crate) fn find_bottoms(&self, devices: impl IntoIterator<Item = DevicePath>) -> BTreeSet<DevicePath> {
         let mut bottoms = BTreeSet::new();
         for device in devices {

@@ -313,7 +313,8 @@ impl MigrationCheck<'_> {
     }
 }
 
-/// Returns the UUID of the content if it matches the layout; otherwise the reason why it cannot be migrated.
+/// Returns the UUID of the content if the content matches the layout; otherwise returns the reason why the content
+/// cannot be migrated.
 fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, String> {
     let found = unit.signatures();
     if found.iter().any(|is| is.kind == LUKS) {
@@ -323,11 +324,11 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
     match found {
         _ if format == FilesystemFormat::None => Ok(String::new()),
         [one] if one.kind == format.name() && one.uuid.is_empty() => {
-            Err(format!("has {format} without a UUID, which the migrated system needs to find it; set one"))
+            Err(format!("has {format} without a UUID, which the migrated system needs to find it; set a UUID"))
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
         [_, _, ..] => {
-            Err(format!("has several signatures, {}; wipe the wrong one with wipefs", describe_content(unit)))
+            Err(format!("has several signatures, {}; wipe the wrong signature with wipefs", describe_content(unit)))
         }
         _ => Err(format!(
             "must contain {format} according to the layout, but contains {}; correct the layout that is stored for the machine",

@@ -1,6 +1,6 @@
 //! Target of a machine migration: an installation that receives the system of another machine instead of an image. The
-//! migration specifies the disks. All ids are those of the source machine, and filesystems are received instead of
-//! created.
+//! migration specifies the disks. All ids of new objects are those of the source machine, and filesystems are received
+//! instead of created.
 //!
 //! | refused before the first write | |
 //! |---|---|
@@ -45,7 +45,7 @@ impl PlanRequest {
     }
 }
 
-/// Installation of the system of another machine.
+/// Installation of a system that is received from another machine.
 pub(crate) struct MigrationSource<'a> {
     pub request: &'a PlanRequest,
     pub offer: &'a MigrationOffer,
@@ -60,7 +60,8 @@ impl SystemSource for MigrationSource<'_> {
         refuse_taken_ids(self.request, inventory, decided)
     }
 
-    /// Returns false for the creation of filesystems other than swap, because they are received.
+    /// Returns false for the creation of filesystems other than swap, because these filesystems are received from the
+    /// source machine.
     fn is_created(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Device(DeviceOp::MakeFilesystem(make)) => make.format == FilesystemFormat::Swap,
@@ -160,7 +161,8 @@ impl PlanDecider<'_> {
         };
         let volumes = &self.request.assigned.allocation.volumes;
         if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
-            let message = "the allocation has Kubernetes volumes, which are not migrated; remove them from it first (drophammer volume rm)";
+            let message = "the allocation has Kubernetes volumes, which are not migrated; remove the volumes from the \
+                allocation first (drophammer volume rm)";
             self.refuse("moving", message);
         }
         self.compare_migration_disks(moving, &carried.marker);
@@ -176,7 +178,8 @@ impl PlanDecider<'_> {
             let is_it = |is: &&MigratedFilesystem| is.device == wanted.device && is.format == wanted.format;
             let Some(was) = carried.filesystems.iter().find(is_it) else {
                 let message = format!(
-                    "{} must have {} according to the layout, but the source machine does not have this filesystem; correct the layout, or create the filesystem there",
+                    "{} must have {} according to the layout, but the source machine does not have this filesystem; \
+                        correct the layout, or create the filesystem on the source machine",
                     wanted.device, wanted.format
                 );
                 self.refuse(place, message);
@@ -196,7 +199,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks that the disks are those that the control plane specifies, and that none belongs to the source machine.
+    /// Checks that the disks of this machine are those that the control plane specifies, and that none of them belongs
+    /// to the source machine.
     fn compare_migration_disks(&mut self, moving: &MigrationOffer, marker: &InstallMarker) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Disks of the layout that are absent from the machine. A reinstall continues without such a disk, with a warning, if everything on it has
-//! a copy elsewhere.
+//! Disks of the layout that are absent from the machine. If everything on such a disk has a copy elsewhere, a reinstall
+//! continues without the disk and adds a warning.
 
 use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
@@ -8,8 +8,8 @@ use model::device::LayoutPath;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {
-    /// Registers the devices that the layout has on the absent disk, so that the objects on
-    /// these devices can be decided: an array may work without one of them.
+    /// Registers the devices that the layout has on the absent disk, so that decisions on the objects that use these
+    /// devices are possible: for example, an array may work without one of its devices.
     pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
         for path in disk_devices(disk) {
             let device = PlannedDevice {
@@ -28,15 +28,15 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Adds a reason why the plan cannot proceed without the absent disk of the device.
+    /// Adds a reason why the plan cannot proceed without the absent disk that is below the device.
     pub(crate) fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);
         }
     }
 
-    /// Adds a problem for each absent disk that is required, or has content without a copy elsewhere. Warns about the
-    /// other absent disks.
+    /// Adds a problem for each absent disk that is required, or whose content has no copy elsewhere. Adds a warning for
+    /// each other absent disk.
     pub(crate) fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];
@@ -44,7 +44,7 @@ impl PlanDecider<'_> {
             let alone: Vec<LayoutPath> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
             let mut message = absent.message;
             if !alone.is_empty() || !absent.needed.is_empty() {
-                let alone = alone.iter().map(|leaf| format!("nothing else has a copy of {leaf}"));
+                let alone = alone.iter().map(|leaf| format!("no other device has a copy of {leaf}"));
                 let why: Vec<String> = alone.chain(absent.needed).collect();
                 message = format!("{message}; {}", why.join("; "));
                 self.decided.problems.push(Diagnostic::new(format!("disks[{index}].device"), message));
@@ -55,14 +55,14 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns the disk and its partitions.
+/// Returns the paths of the disk and its partitions in the layout.
 fn disk_devices(disk: &layout::DiskSpec) -> impl Iterator<Item = LayoutPath> {
     let partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
     std::iter::once(disk.device.clone()).chain(partitions)
 }
 
-/// Returns whether an array has all of its data without these active members. RAID 10 stores the two copies of a chunk
-/// on adjacent members.
+/// Returns whether an array still has all of its data if these active members are missing. RAID 10 stores the two
+/// copies of a chunk on adjacent members.
 pub(crate) fn has_all_data(level: RaidLevel, active: usize, missing: &[usize]) -> bool {
     match level {
         RaidLevel::Raid0 => missing.is_empty(),

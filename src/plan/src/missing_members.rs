@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | on disks that are not wiped, kept or not ours | on a disk that a reinstall wipes | |
+    /// | on disks that are not wiped (preserved or unlisted) | on a disk that a reinstall wipes | |
     /// |---|---|---|
     /// | no object lacks a component | anything | allowed |
     /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
@@ -53,9 +53,8 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it is both on wiped disks and on
-    /// other disks, by itself or together with the other components of its filesystem or pool: such an object is
-    /// refused elsewhere.
+    /// Returns objects that may contain a missing component. An object is omitted if it, or its filesystem or pool as a
+    /// whole, is partly on wiped disks and partly on other disks: a plan with such an object is refused elsewhere.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -81,7 +80,8 @@ impl<'a> PlanDecider<'a> {
         all.into_iter().zip(torn).filter(|(_, torn)| !torn).map(|(it, _)| it).collect()
     }
 
-    /// Returns the id that all components of a filesystem or pool share, if the object is such a component.
+    /// Returns the id that all components of a filesystem or pool have in common, if the object is a component of a
+    /// filesystem or pool.
     fn whole_id(&self, parts: &BTreeMap<&DevicePath, &SpanningComponent>, it: &OpaqueOnDisks) -> Option<String> {
         let [device] = it.object.devices.as_slice() else { return None };
         let part = parts.get(device);
@@ -90,7 +90,7 @@ impl<'a> PlanDecider<'a> {
         part.map(|part| part.id.clone()).or_else(|| spanning.map(|found| found.uuid.clone()))
     }
 
-    /// Describes the fate of the object on these devices, if one of their disks is not wiped.
+    /// Describes the fate of the object on these devices, if at least one disk below the devices is not wiped.
     fn describe_fate<'b>(&self, devices: impl Iterator<Item = &'b DevicePath>) -> Option<&'static str> {
         let verdicts: BTreeSet<DiskVerdict> = devices.flat_map(|device| self.verdicts_on(device)).collect();
         self.describe_fate_of(&verdicts)
@@ -104,7 +104,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Describes the objects that lack components, except objects that are only on wiped disks.
+    /// Describes the objects that lack components. Objects that are only on wiped disks are omitted.
     fn describe_incomplete(&self) -> Vec<String> {
         let arrays = self.inventory.arrays.iter().filter_map(|array| {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
@@ -141,14 +141,15 @@ impl<'a> PlanDecider<'a> {
             let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
             let fate = self.describe_fate_of(&verdicts)?;
             Some(format!(
-                "{object} {fate}, and something stored on it may lack a member on another device: {}",
+                "{object} {fate}, and an object stored on it may lack a member on another device: {}",
                 object.reason
             ))
         });
         stay.collect()
     }
 
-    /// Returns the disks that will be wiped and that contain objects that could not be inspected, each with a description of these objects.
+    /// Returns the disks that will be wiped although they contain objects that could not be inspected. Each disk is
+    /// returned with a description of these objects.
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a InventoryDisk, String)> {
         let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe);
         let on = |name: &KernelName| -> Vec<String> {
@@ -165,8 +166,8 @@ impl<'a> PlanDecider<'a> {
 struct PartGroup {
     devices: Vec<KernelName>,
     is_served: bool,
-    /// Number of distinct devices. A component on an array may also be visible on the members of the array; it is
-    /// counted once.
+    /// Number of distinct devices of the filesystem or pool. A component on an array may also be visible on the members
+    /// of the array; such a component is counted once.
     count: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Objects whose content could not be inspected, and the conditions under which an installation may wipe them. The
-//! conditions for a reinstall are in `missing_members`.
+//! Objects whose content could not be inspected, and the conditions under which a first installation may wipe these
+//! objects. The conditions for a reinstall are in `missing_members`.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
@@ -14,7 +14,7 @@ pub(crate) struct OpaqueOnDisks {
 }
 
 /// Returns the opaque objects that a plan lists. Objects that the agent has not tried to open yet are omitted: a
-/// warning announces that it will inspect them.
+/// warning announces that the agent will inspect them.
 pub(crate) fn listed_objects(inventory: &Inventory) -> Vec<OpaqueObject> {
     inventory.find_opaque_objects().into_iter().filter(|object| !object.untried).collect()
 }
@@ -52,7 +52,8 @@ impl PlanDecider<'_> {
             match (wiped.is_empty(), needed.is_empty(), object.untried) {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
-                    "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as requested by the operator; remove give_up from the allocation once it is installed",
+                    "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as \
+                        requested by the operator; remove give_up from the allocation once the allocation is installed",
                     object.reason,
                     wiped.join(", ")
                 )),
@@ -81,7 +82,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Describes how the operator can discard the content of these disks.
+    /// Returns a text that describes how the operator can discard the content of these disks.
     fn how_to_discard(&self, names: &[KernelName]) -> String {
         let names: BTreeSet<&KernelName> = names.iter().collect();
         let disks = self.inventory.disks.iter().filter(|disk| names.contains(&disk.name));

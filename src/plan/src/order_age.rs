@@ -1,6 +1,7 @@
-//! Age of an order. The database of the control plane may be older than the disks, for example because it was restored from a backup. The
-//! control plane may then repeat an order that was already carried out and followed by a newer one. An order and a marker are compared by
-//! their fencing tokens, here *numbers*.
+//! Age of a reinstall order. The database of the control plane may describe an earlier state than the disks, for
+//! example because the database was restored from a backup. The control plane may then repeat an order that was already
+//! carried out and followed by a newer order. An order and a marker are compared by their fencing tokens, which are
+//! called *numbers* here.
 //!
 //! | number of the order | number in a marker of this allocation | |
 //! |---|---|---|
@@ -12,22 +13,22 @@
 //! | of database D | impossible: no server issues it | refused |
 //! | impossible: no server issues it | any | refused |
 //!
-//! An installation by the same order is recognized before this check, and booted (`boot_existing`). With
-//! `--replace-newer`, the operator permits every row except the last one.
+//! If the installation was made by the same order, it is recognized before this check, and booted (`boot_existing`).
+//! With `--replace-newer`, the operator permits every row except the last one.
 
 use super::InstallClaim;
 use super::decider::PlanDecider;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 
-/// Relation of an order to an installation on the disks.
+/// Result of comparing the age of an order with the age of an installation on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderAge {
     /// The order is newer than the installation, or is accepted without a comparison.
     Newer,
     /// The installation is newer than the order.
     Older,
-    /// The two numbers cannot be compared: they were issued by different databases, or the marker has none.
+    /// The two numbers cannot be compared: they were issued by different databases, or the marker has no number.
     Unknown,
     /// The marker has a token that no server issues.
     ImpossibleMarker,
@@ -35,7 +36,7 @@ enum OrderAge {
     ImpossibleOrder,
 }
 
-/// Compares the order of the claim with an installation of the same allocation.
+/// Compares the age of the order with the age of an installation of the same allocation.
 fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
     let Some(order) = &claim.fencing else { return OrderAge::Newer };
     if !order.is_plausible() {

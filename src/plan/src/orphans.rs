@@ -7,8 +7,9 @@ use model::device::DevicePath;
 
 impl PlanDecider<'_> {
     /// Refuses a reinstall if one of its disks has such a member, because the member may belong to a preserved object.
-    /// An installation is not refused, because it wipes its disks. Members on wiped disks are accepted once an attempt
-    /// was started: they are its unfinished objects, because others would have been refused before it.
+    /// A first installation is not refused, because it wipes its disks. If an attempt of the reinstall was started
+    /// before, members on wiped disks are accepted: they belong to unfinished objects of that attempt. If there had
+    /// been any other such members, the attempt would have been refused before its start.
     pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
             return;

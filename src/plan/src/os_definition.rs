@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Value of `HYPERVISOR` for Ganeti's definitions: the machine does not run on a hypervisor.
+/// Value of `HYPERVISOR` for OS definitions of Ganeti. It means that the machine does not run on a hypervisor.
 const HYPERVISOR: &str = "none";
-/// NIC mode for Ganeti's definitions: a NIC of the machine is not a port of a bridge.
+/// NIC mode for OS definitions of Ganeti. It means that a NIC of the machine is not a port of a bridge.
 const CARD: &str = "routed";
 
-/// Returns the reasons why the definition is invalid, or why its `create` program cannot create the system of the layout.
+/// Returns the reasons why the definition is invalid, or why its `create` program cannot create a system on the disks
+/// of the layout.
 pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<Diagnostic> {
     let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
     let impossible = chosen.find_problem().map(|why| Diagnostic::new("allocation.definition", why));
@@ -45,7 +46,8 @@ pub(crate) fn has_image(request: &PlanRequest) -> bool {
     creating_definition(request).is_none()
 }
 
-/// Returns a check for the programs that `create` needs, if the definition has one.
+/// Returns the check that the programs which `create` needs are available; `None` if the definition has no `create`
+/// program.
 pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = creating_definition(request)?;
     // Invalid definitions were refused before.
@@ -55,7 +57,7 @@ pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     }))
 }
 
-/// Returns the operation that fills the disk: writing the image, or running `create`.
+/// Returns the operation that fills the disk: either it writes the image, or it runs the `create` program.
 pub(crate) fn fill_disk(
     onto: BurnDisk,
     meant: &LayoutMatch,
@@ -73,14 +75,15 @@ pub(crate) fn fill_disk(
     }))
 }
 
-/// Returns the operation that runs `verify`, if the definition has one.
+/// Returns the operation that runs the `verify` program; `None` if the definition has no such program.
 pub(crate) fn verify_parameters(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = request.assigned.allocation.definition.as_ref().filter(|chosen| chosen.has_verify())?;
     let (os, parameters) = (chosen.selector().to_string(), chosen.parameters.keys().cloned().collect());
     Some(SessionOp::VerifyDefinition(VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) }))
 }
 
-/// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty without a definition.
+/// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty if the allocation has no OS
+/// definition.
 pub(crate) fn installer_environment(
     meant: &LayoutMatch,
     decided: &PlanDecisions,

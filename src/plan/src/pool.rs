@@ -1,7 +1,8 @@
-//! Decision to erase a machine of a pool before it is allocated: its next owner must not find data of the previous one on any disk.
+//! Decides whether a machine of a pool is erased before it is allocated: its next owner must not find data of the
+//! previous owner on any disk.
 //!
-//! No order requests the erasure, and no layout specifies the expected content of the disks. Therefore the reasons not
-//! to erase the disks are checked first.
+//! No order requests this erasure, and no layout specifies the expected content of the disks. Therefore all reasons
+//! that forbid the erasure are checked first.
 //!
 //! | allocation of the machine | content of the disks | |
 //! |---|---|---|
@@ -25,8 +26,8 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolAllocation<'a> {
     Unallocated,
-    /// The machine is allocated. `installed` is true if a successful installation of the allocation was reported to the
-    /// control plane, and the control plane records such reports.
+    /// The machine is allocated. `installed` is true if the control plane has recorded a report of success for an
+    /// installation of the allocation.
     Allocated {
         allocation: &'a str,
         reinstall: bool,
@@ -77,8 +78,8 @@ pub fn plan_emptying(
     }
 }
 
-/// Adds the allocation to the announcement before the first write, so that the control plane can reject the run if the
-/// owner of the machine has changed.
+/// Adds the allocation to the announcement that is sent before the first write, so that the control plane can reject
+/// the run if the owner of the machine has changed.
 fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
     let PoolAllocation::Allocated { allocation: id, .. } = owner else { return plan };
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
@@ -112,8 +113,8 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
     })
 }
 
-/// Returns a problem if the control plane reports the allocation as installed. Callers have checked that no disk has
-/// its marker.
+/// Returns a problem if the control plane reports the allocation as installed. Callers have already checked that no
+/// disk contains the marker of the allocation.
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \

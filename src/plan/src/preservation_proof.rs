@@ -1,5 +1,6 @@
-//! Objects that a reinstall preserves, and their identities, which are read before the first stage and again after the
-//! last one. The same function reads them both times, so that the results differ only if the machine has changed.
+//! Objects that a reinstall preserves, and their identities. The identities are read before the first stage and again
+//! after the last stage. The same function reads them each time, so that the results differ only if the machine has
+//! changed.
 
 use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
@@ -38,7 +39,7 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
         .collect()
 }
 
-/// Compares the identity of each preserved object with its present one.
+/// Compares the recorded identity of each preserved object with its present identity.
 pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<PreservationProof> {
     let stack = DeviceStack::new(now);
     let proof = |kept: &PreservedObject| PreservationProof {
@@ -49,7 +50,7 @@ pub fn compare_preserved(kept: &[PreservedObject], now: &Inventory) -> Vec<Prese
     kept.iter().map(proof).collect()
 }
 
-/// Returns a line for each property that differs, with both values.
+/// Returns one line for each property that differs between two identities, with both values of the property.
 pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
     let mut differences = Vec::new();
     for proof in proofs.iter().filter(|proof| proof.before != proof.after) {
@@ -119,7 +120,7 @@ fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
     .into()
 }
 
-/// Returns the identity of a group without the volumes that the plan adds.
+/// Returns the identity of a group. The volumes that the plan adds are not part of the identity.
 fn group_identity(group: &inventory::LvmVolumeGroup, added: &[String]) -> ObjectIdentity {
     let mut physical: Vec<&str> = group.physical.iter().map(|physical| physical.uuid.as_str()).collect();
     physical.sort();
@@ -188,12 +189,13 @@ pub(crate) struct PreservedObjects<'a> {
     inventory: &'a Inventory,
     decided: &'a PlanDecisions,
     pub stack: DeviceStack<'a>,
-    /// Flags of each device: [`KEPT`] if a disk below it is preserved, [`OTHER`] if a disk below it is not.
+    /// Flags of each device: [`KEPT`] if a disk below the device is preserved, and [`OTHER`] if a disk below the device
+    /// is not preserved.
     below: CombinedValues,
     kept: BTreeSet<&'a KernelName>,
 }
 
-/// Flags of a disk in [`PreservedObjects::below`].
+/// Flag in [`PreservedObjects::below`] for a preserved disk. [`OTHER`] is the flag for any other disk.
 const KEPT: u8 = 1;
 const OTHER: u8 = 2;
 
@@ -240,7 +242,7 @@ impl<'a> PreservedObjects<'a> {
         groups.filter(|group| self.lie_on_kept(group.present_devices()))
     }
 
-    /// Identifies the device of a path in the plan by a property that is independent of kernel names.
+    /// Identifies the device at a path in the plan by a property that is independent of kernel names.
     pub(crate) fn locate_device(&self, device: &DevicePath) -> StableDevice {
         let array = self.decided.arrays.iter().find_map(|fate| match fate {
             ArrayFate::Kept { device: named, uuid, .. } if named == device => Some(StableDevice::Array(*uuid)),

@@ -1,4 +1,5 @@
-//! Plan that writes an unmodified image to a disk, without inspecting it. Ironic's agent does this in `write_image`.
+//! Plan that writes an unmodified image to a disk without inspecting the image. Ironic's agent does this in its step
+//! `write_image`.
 
 use super::{Plan, PlanRefusal, PlanRequest, erase};
 use model::device::KernelName;
@@ -6,11 +7,12 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
 use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
-/// Makes a plan that writes the image of the request to this disk, and then adds the partition `added`. Disks in
-/// `skipped` are not used.
+/// Makes a plan that writes the image of the request to this disk, and then adds the partition `added` to the disk.
+/// Disks in `skipped` are not used.
 ///
 /// # Errors
-/// Returns all reasons why the disk cannot be written, or why its holders cannot be released. Nothing was written.
+/// Returns all reasons why the disk cannot be written, or why holders of the disk cannot be released. Nothing was
+/// written.
 pub fn plan_raw_image(
     inventory: &Inventory,
     disk: &InventoryDisk,

@@ -1,4 +1,4 @@
-//! Comparison of a disk with a record, by all properties that are known for both.
+//! Comparison of a disk with the record of a disk, by all properties that are known for both of them.
 
 use super::recorded_disk::table_guid;
 use model::device::identifiers::{is_same_serial, is_same_wwn};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum DiskLikeness {
     /// Record and disk have an identifier in common, and no property differs.
     Equal,
-    /// A property differs: the disk is a different one, or it has changed.
+    /// A property differs: either the disk is not the recorded disk, or the disk has changed since it was recorded.
     Contradicting,
     /// Record and disk have no unique identifier in common, and no property differs.
     TooLittle,
@@ -46,7 +46,8 @@ impl SharedIdentifiers {
     }
 }
 
-/// Index of disks or records by identifier. It finds the candidates for [`may_be`] without comparing all of them.
+/// Index of disks or records by identifier. The index finds the candidates for [`may_be`] without a comparison of all
+/// disks with all records.
 #[derive(Debug, Default)]
 pub(crate) struct MatchCandidates {
     by_serial: BTreeMap<String, Vec<usize>>,
@@ -101,11 +102,12 @@ fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> 
     all.filter(|one| !seen.insert(one.clone())).collect()
 }
 
-/// Compares a record with a disk. `guids` are all GUIDs that the table of the recorded disk may have: the one of the
-/// completed installation, and those of an interrupted attempt.
+/// Compares a record with a disk. `guids` are all GUIDs that the partition table of the recorded disk may have: the
+/// GUID from the completed installation, and the GUIDs from an interrupted attempt.
 ///
-/// A missing table is not a contradiction, because the disk may have been wiped. A different slot is not a contradiction, because disks are
-/// moved. Only the common prefix of the model is compared, because some kernels truncate it earlier than others.
+/// A missing partition table is not a contradiction, because the disk may have been wiped. A different slot is not a
+/// contradiction either, because operators move disks. Only the common prefix of the model is compared, because some
+/// kernels truncate it earlier than others.
 pub(crate) fn compare_disk(
     record: &RecordedDisk,
     guids: &[&str],
@@ -144,15 +146,16 @@ pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &Share
     is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
-/// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but disks without identifiers offer
-/// no other.
+/// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but a disk
+/// without identifiers offers no better evidence.
 pub(crate) fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;
     in_its_place && of_its_size && record.model == disk.model
 }
 
-/// Returns whether serial number or WWN prove that the disk is the recorded one, and nothing but its size differs.
+/// Returns whether the serial number or WWN proves that the disk is the recorded one, and only the size of the disk
+/// differs.
 pub(crate) fn has_other_size_only(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let same = [is_same_serial(&record.serial, &disk.serial), is_same_wwn(&record.wwn, &disk.wwn)];
     let resized = InventoryDisk { size_bytes: record.size_bytes, ..InventoryDisk::default() };
@@ -163,7 +166,7 @@ pub(crate) fn has_other_size_only(record: &RecordedDisk, disk: &InventoryDisk) -
         && has_same_shape(record, &resized)
 }
 
-/// Compares size, sector size and model, if known.
+/// Compares the size, sector size and model of a disk with the recorded values, as far as they are known.
 fn has_same_shape(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let model = record.model.starts_with(&disk.model) || disk.model.starts_with(&record.model);
     let same = |recorded: u64, found: u64| recorded == 0 || found == 0 || recorded == found;

@@ -1,5 +1,5 @@
-//! Builds the request for a plan from the allocation that the control plane sends. Used by the agent and for offline
-//! plans.
+//! Builds the request for a plan from the allocation that the control plane sends. The module is used by the agent and
+//! for offline plans.
 
 pub mod preview;
 
@@ -12,7 +12,8 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::PlanAssignment;
 
-/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on its kernel command line.
+/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on the kernel command line
+/// of the machine.
 pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {
     let subject = PlanSubject {
         machine: id.to_owned(),
@@ -69,8 +70,9 @@ fn started_attempt(allocation: &Allocation) -> Option<AttemptRecord> {
     }
 }
 
-/// Returns the disks whose data the operator discards: for a reinstall, those in its order. `give_up` in the machine
-/// file applies only to installations, because it stays in the file and would also apply to later reinstalls.
+/// Returns the disks whose data the operator discards. For a reinstall, these are the disks in the reinstall order.
+/// `give_up` in the machine file applies only to first installations: the entry remains in the file, and would
+/// otherwise discard data in later reinstalls too.
 fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     match (&allocation.order, allocation.reinstall) {
         (Some(order), _) => order.give_up.clone(),
@@ -79,8 +81,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// Clears `begun` and returns true if the old installation is still complete. An earlier attempt announced its start,
-/// but has written nothing if it did not receive the response.
+/// Clears `begun` and returns true if the old installation is still complete. In this case, an earlier attempt
+/// announced its start, but did not receive the response, and therefore wrote nothing.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,
@@ -107,9 +109,10 @@ pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     }
 }
 
-/// Returns a marker of this allocation if no installation of it was reported to the control plane. If there are several, it is the newest
-/// one, or the first one if none is proven to be the newest. Either the control plane has lost its record, or an earlier owner of the disk
-/// has written the marker. Only an operator can decide which.
+/// Returns a marker of this allocation if no installation of the allocation was reported to the control plane. If there
+/// are several markers, returns the newest one, or the first one if none is proven to be the newest. Either the control
+/// plane has lost its record of the installation, or an earlier owner of the disk has forged the marker. Only an
+/// operator can decide which of the two is the case.
 pub fn find_untrusted_marker<'a>(request: &PlanRequest, inventory: &'a Inventory) -> Option<&'a InstallMarker> {
     // A received system contains the marker of the source machine.
     let is_first = request.mode == InstallMode::Install && request.receiving().is_none();

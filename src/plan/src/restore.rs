@@ -1,4 +1,5 @@
-//! Activation of preserved objects: before the image is written if files of the image are merged into them, otherwise afterwards.
+//! Activation of preserved objects. If files of the image are merged into a preserved object, the object is activated
+//! before the image is written, and otherwise after the image is written.
 
 use super::decisions::{ArrayFate, GroupFate, LuksDecision, LuksFate, PlanDecisions};
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
@@ -16,7 +17,7 @@ use operations::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time at which a preserved object is activated, relative to the image.
+/// Time at which a preserved object is activated, relative to the writing of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RestoreTime {
     BeforeTheImage,
@@ -65,8 +66,8 @@ impl<'a> RestorePlan<'a> {
     }
 
     /// Returns the rehearsal: on the present disks, it activates all preserved objects, and creates all volumes that
-    /// are added to preserved groups. It mounts with the options of the layout, because the installed system must be
-    /// able to do so. Filesystems that the plan creates are not mounted.
+    /// are added to preserved groups. The filesystems are mounted with the options of the layout, because the installed
+    /// system must be able to use these options. Filesystems that the plan creates are not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
@@ -95,7 +96,8 @@ impl<'a> RestorePlan<'a> {
         })
     }
 
-    /// Returns the disks and partitions with a superblock of this preserved btrfs, except its own device.
+    /// Returns the disks and partitions with a superblock of this preserved btrfs. The device by which the plan mounts
+    /// the btrfs is not included.
     fn other_parts(&self, (wanted, is): &PlacedFilesystem) -> Vec<DevicePath> {
         let FilesystemFate::Kept { device: own, uuid: Some(uuid) } = is else { return Vec::new() };
         if wanted.format != FilesystemFormat::Btrfs {
@@ -142,7 +144,8 @@ impl<'a> RestorePlan<'a> {
         arrays.chain(of_groups).chain(groups).chain(of_filesystems)
     }
 
-    /// Returns whether the plan writes to this preserved group: it activates a volume of the group, or adds one.
+    /// Returns whether the plan writes to this preserved group because it activates a volume of the group, or adds a
+    /// volume to the group.
     fn is_written(&self, group: &str) -> bool {
         let is_active = |fate: &GroupFate| matches!(fate, GroupFate::Kept { name, volumes, .. } if *name == group && !volumes.is_empty());
         self.decided.persistent.extended.contains(group) || self.decided.groups.iter().any(is_active)
@@ -165,7 +168,7 @@ impl<'a> RestorePlan<'a> {
         self.kept_paths(is_merged)
     }
 
-    /// Returns the mount points, except `/`, of new filesystems that are mounted before the image is written.
+    /// Returns the mount points of new filesystems that are mounted before the image is written. `/` is not included.
     pub(crate) fn new_paths(&self) -> Vec<String> {
         let made = self.filesystems.iter().filter(|(_, is)| is.as_made().is_some());
         let made = made.filter_map(|placed| self.build_mount(placed)).map(|mount| mount.path);
@@ -213,8 +216,8 @@ impl<'a> RestorePlan<'a> {
         disks.map(unlock).chain(operations).collect()
     }
 
-    /// Returns the physical volumes that are not on arrays or containers of the plan. The others are deactivated
-    /// together with their array or container.
+    /// Returns the physical volumes that are not on arrays or containers of the plan. All other physical volumes are
+    /// deactivated together with their array or container.
     fn on_existing_devices(&self, devices: Vec<DevicePath>) -> impl Iterator<Item = DevicePath> {
         let is_array = |device: &DevicePath| {
             self.decided
@@ -229,8 +232,9 @@ impl<'a> RestorePlan<'a> {
         if is_merged(placed) { RestoreTime::BeforeTheImage } else { RestoreTime::AfterTheImage }
     }
 
-    /// Returns when a path is mounted. A preserved filesystem that is not merged is mounted after the image was
-    /// written. So are mount points below it, because the mount of that filesystem would hide an earlier mount.
+    /// Returns when a path is mounted. A preserved filesystem into which the image is not merged is mounted after the
+    /// image was written. Mount points below such a filesystem are mounted after the image was written as well, because
+    /// mounting the filesystem would hide an earlier mount.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -293,8 +297,8 @@ fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String
     }
 }
 
-/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. `None` if the format cannot
-/// be mounted from a disk.
+/// Returns the mount option that, in addition to `ro`, prevents a journal replay; empty if `ro` is sufficient. Returns
+/// `None` if the format cannot be mounted from a disk.
 pub(crate) fn no_replay_option(format: FilesystemFormat) -> Option<&'static str> {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => Some("noload"),

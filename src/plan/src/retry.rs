@@ -21,7 +21,8 @@ use model::layout::graph::LayoutGraph;
 use model::storage_graph::{DeviceStack, LayoutMatch, all_units, lookup};
 use std::collections::BTreeSet;
 
-/// Returns the listed disks that must be recreated once more to solve these problems. Returns none if that would not solve all of them.
+/// Returns the listed disks that must be recreated once more to solve these problems. Returns an empty list if that
+/// would not solve all of the problems.
 pub(crate) fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,
@@ -48,7 +49,7 @@ pub(crate) fn disks_to_remake(
     remade.into_iter().map(|index| layout.disks[index].device.clone()).collect()
 }
 
-/// Returns whether all other disks have the same verdict as in the first decision.
+/// Returns whether all disks except the recreated ones have the same verdict as in the first decision.
 pub(crate) fn changes_only(
     meant: &LayoutMatch,
     remade: &BTreeSet<LayoutPath>,
@@ -62,8 +63,8 @@ pub(crate) fn changes_only(
     pairs.all(|(before, after)| before.verdict == after.verdict || is_remade(after))
 }
 
-/// Returns the indices in `Layout::disks` of the disks that a problem concerns, as determined by its path in the layout. `None` if the path
-/// does not determine them.
+/// Returns the indices in `Layout::disks` of the disks that a problem concerns. The path of the problem in the layout
+/// determines these disks. Returns `None` if the path does not determine them.
 fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> Option<BTreeSet<usize>> {
     let layout = graph.layout;
     if place == "disks" {
@@ -84,7 +85,7 @@ fn concerned_disks(graph: &LayoutGraph, request: &PlanRequest, place: &str) -> O
     Some(graph.objects_below(&devices).disks)
 }
 
-/// Returns the devices of the layout on which this Kubernetes volume is.
+/// Returns the devices of the layout that contain this Kubernetes volume.
 fn devices_of_volume(layout: &Layout, request: &PlanRequest, name: &str) -> Vec<LayoutPath> {
     let volumes = request.assigned.allocation.parse_volumes().unwrap_or_default();
     match volumes.into_iter().find(|volume| volume.name == name).map(|volume| volume.source) {
@@ -97,8 +98,8 @@ fn devices_of_volume(layout: &Layout, request: &PlanRequest, name: &str) -> Vec<
     }
 }
 
-/// Returns whether everything that is recognized on the disk was created by the attempt: its table, partitions, arrays, groups, containers
-/// and filesystems.
+/// Returns whether the attempt created everything that is recognized on the disk: partition table, partitions, arrays,
+/// groups, containers and filesystems.
 fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &PendingCreation) -> bool {
     let is_recorded = |id: &str| making.contents.iter().any(|recorded| recorded.eq_ignore_ascii_case(id));
     let stack = DeviceStack::new(inventory);
@@ -125,8 +126,8 @@ fn holds_only_recorded(inventory: &Inventory, disk: &InventoryDisk, making: &Pen
         })
 }
 
-/// Returns whether a signature belongs to the attempt. Always true for members of arrays and groups, because the array or group itself is
-/// checked.
+/// Returns whether the attempt created the object to which a signature belongs. Always true for members of arrays and
+/// groups, because the array or group itself is checked.
 fn is_recorded_content(signature: &DeviceSignature, is_recorded: &impl Fn(&str) -> bool) -> bool {
     match signature.kind.as_str() {
         "linux_raid_member" | "LVM2_member" => true,

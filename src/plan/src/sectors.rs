@@ -6,16 +6,16 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area. The signatures with the largest offsets that libblkid
-/// recognizes there are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area. Among the signatures that libblkid recognizes near the
+/// start, those with the largest offsets are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
-/// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB; the firmware RAID
-/// that libblkid recognizes farthest from the end starts 3087 sectors before it.
+/// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB;
+/// the firmware RAID that libblkid recognizes farthest from the end starts 3087 sectors before the end.
 const TAIL_BYTES: u64 = 2 * MIB;
 
-/// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). They precede the backup header and follow
-/// the primary one.
+/// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). The entries follow the
+/// primary header, and precede the backup header.
 const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
@@ -34,7 +34,7 @@ impl SectorExtent {
 /// Error for partitions that do not fit on a disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DiskTooSmall {
-    /// Required size for the partitions and both partition tables.
+    /// Disk size that the partitions and both partition tables require.
     pub required_mib: u64,
     pub existing_mib: u64,
 }
@@ -49,7 +49,8 @@ impl DiskTooSmall {
     }
 }
 
-/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result has the order of `partitions`.
+/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result is in the order
+/// of `partitions`.
 ///
 /// # Errors
 /// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the

@@ -21,15 +21,15 @@ mod devices;
 
 const MIB: u64 = 1 << 20;
 
-/// Executes the plan until its filesystems are unmounted. Returns the inventory that the next run will read after it
-/// has assembled all devices.
+/// Executes the plan until its filesystems are unmounted. Returns the inventory that the next run will read once that
+/// run has assembled all devices.
 ///
 /// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
     cut(plan, before, usize::MAX)
 }
 
-/// Executes the plan as [`after`] does, with a power cut after this number of operations.
+/// Executes the plan like [`after`], but cuts the power after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
@@ -52,7 +52,7 @@ pub(crate) fn root_uuid(plan: &Plan) -> String {
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
 }
 
-/// UUID of a filesystem of the simulated raw image, which is the same on every disk that the image is written to.
+/// UUID of a filesystem in the simulated raw image. It is the same on every disk that the image is written to.
 fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
@@ -216,7 +216,7 @@ impl Machine {
         self.forget(&gone);
     }
 
-    /// Removes members of arrays, and physical volumes, that are no longer visible.
+    /// Removes array members and physical volumes that are no longer visible.
     fn forget(&mut self, gone: &[DevicePath]) {
         for array in &mut self.0.arrays {
             array.members.retain(|member| !gone.contains(&member.device));

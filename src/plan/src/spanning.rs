@@ -1,5 +1,5 @@
-//! Objects that span disks with different verdicts: arrays, groups, filesystems and any other objects made of several devices, active or
-//! not.
+//! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects that consist of
+//! several devices, whether or not they are active.
 
 use super::decider::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
@@ -13,7 +13,7 @@ pub(crate) const SPANNING: [&str; 3] = ["btrfs", "zfs_member", "bcachefs"];
 
 /// An object that consists of several devices of the machine.
 struct SpanningObject {
-    /// Name, such as `md127`, `raid5 "data"`, `vg:vg00`.
+    /// Name of the object, such as `md127`, `raid5 "data"`, `vg:vg00`.
     name: String,
     whole: String,
     members: Vec<KernelName>,
@@ -24,8 +24,8 @@ impl PlanDecider<'_> {
     ///
     /// | mode | an object has members on disks that are wiped, and others on | |
     /// |---|---|---|
-    /// | install | disks that are not ours | loses members, with a warning |
-    /// | reinstall | preserved disks, or disks that are not ours | refused |
+    /// | install | unlisted disks | loses members, with a warning |
+    /// | reinstall | preserved or unlisted disks | refused |
     pub(crate) fn check_spanning(&mut self) {
         for thing in self.list_spanning() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
@@ -61,7 +61,8 @@ impl PlanDecider<'_> {
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep or wipe all of it",
+            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep \
+                or wipe all of it",
             thing.name,
             wiped.join(", "),
             staying.join(", "),
@@ -97,7 +98,7 @@ impl PlanDecider<'_> {
         arrays.chain(groups).chain(others).chain(self.spanning_filesystems()).chain(self.spanning_parts()).collect()
     }
 
-    /// Returns filesystems on several devices. Only present devices are considered; absent ones are checked in
+    /// Returns filesystems on several devices. Only present devices are considered; absent devices are checked in
     /// `missing_members`. Two devices with the same UUID are assumed to be members of one filesystem, because a
     /// signature does not show whether one of them is a copy.
     fn spanning_filesystems(&self) -> impl Iterator<Item = SpanningObject> {
@@ -123,7 +124,8 @@ pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&De
 }
 
 impl PlanDecider<'_> {
-    /// Returns objects that libblkid does not identify by a UUID. The metadata of each component contains an id of the object.
+    /// Returns objects that libblkid does not identify by a UUID. They are identified by the id of the object in the
+    /// metadata of each component.
     fn spanning_parts(&self) -> impl Iterator<Item = SpanningObject> {
         let mut found: BTreeMap<(&str, &str), Vec<&SpanningComponent>> = BTreeMap::new();
         // Other formats are recognized by their signatures, which every inventory contains.

@@ -71,7 +71,7 @@ pub(crate) fn arrange_stages(
     build_plan(layout, inventory, request, decided, placed)
 }
 
-/// Stages of a plan, and values that follow from them.
+/// Stages of a plan, and values that are derived from the stages.
 struct PlacedStages {
     stages: Vec<PlanStage>,
     fstab: Vec<FstabEntry>,
@@ -115,7 +115,7 @@ fn build_plan(
     plan
 }
 
-/// Returns the report of the start of this attempt.
+/// Returns the operation that reports the start of this attempt to the control plane.
 fn announce_attempt(
     meant: &LayoutMatch,
     request: &PlanRequest,
@@ -148,7 +148,7 @@ fn clean_firmware(
     (firmware, FirmwareCleaning { before, after })
 }
 
-/// Returns the stages that write nothing. They check everything that can be checked before the first write.
+/// Returns the stages that write nothing. These stages check everything that can be checked before the first write.
 fn checking_stages(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -216,7 +216,8 @@ fn system_stages(
     ]
 }
 
-/// Returns the last stages, after which the system is complete: they check the preserved objects, write the marker, and report the success.
+/// Returns the last stages, which complete the system: they check the preserved objects, write the install marker, and
+/// report the success to the control plane.
 fn closing_stages(
     request: &PlanRequest,
     decided: &PlanDecisions,
@@ -235,7 +236,8 @@ fn closing_stages(
     ]
 }
 
-/// Returns the disks of the layout, and other disks that contain a part of a preserved object.
+/// Returns the disks whose identity is verified: the disks of the layout, unlisted disks that are used for Kubernetes
+/// volumes, and other disks that contain a part of a preserved object.
 fn disks_to_identify(
     inventory: &Inventory,
     decided: &PlanDecisions,
@@ -296,7 +298,8 @@ fn make_filesystem((filesystem, is): &PlacedFilesystem) -> Option<MakeFilesystem
     is.as_made().map(|new| new_filesystem(filesystem, new))
 }
 
-/// Returns the line in fstab; `None` for a filesystem of a raw image, which is in the fstab of the image.
+/// Returns the line for a filesystem in fstab; `None` for a filesystem of a raw image, because the image contains its
+/// own fstab.
 fn fstab_entry(layout: &Layout, (filesystem, is): &PlacedFilesystem) -> Option<FstabEntry> {
     let source = match is {
         // The mapping is used as the source; its name contains the UUID of the container.

@@ -1,4 +1,4 @@
-//! Stages of each step, and the steps that an installation requires.
+//! Stages that belong to each step, and the steps that an installation requires.
 
 use super::Plan;
 use common::diagnostic::Diagnostic;
@@ -9,7 +9,8 @@ use operations::{PlanStage, StageExtents, StageName};
 /// recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
-/// Returns the step that a stage belongs to. Returns `None` for the stages that end a run, which belong to no step.
+/// Returns the step that a stage belongs to. Returns `None` for the stages that end a run, because they do not belong
+/// to any step.
 fn step_of(stage: StageName) -> Option<&'static str> {
     match stage {
         StageName::StorageIdentify
@@ -39,7 +40,7 @@ fn step_of(stage: StageName) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the stage is part of the run. Stages of disabled steps are not.
+/// Returns whether the stage is part of the run. A stage of a disabled step is not part of the run.
 pub(crate) fn includes_stage(steps: &StepList, stage: StageName) -> bool {
     step_of(stage).is_none_or(|step| steps.includes_step(step))
 }
@@ -56,11 +57,11 @@ pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
 }
 
 impl Plan {
-    /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that only a kexec needs are
-    /// omitted, because the machine boots through its firmware.
+    /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that are
+    /// needed only for a kexec are omitted, because the machine boots through its firmware.
     ///
-    /// If the whole plan has a destructive stage and the selected stages do not include one, they are treated as past
-    /// the point of no return.
+    /// If the whole plan has a destructive stage and the selected stages do not include it, all selected stages are
+    /// treated as stages after the point of no return.
     pub fn select_steps(&self, steps: &[&str]) -> Plan {
         let is_wanted =
             |stage: StageName| stage != StageName::BootLoad && step_of(stage).is_some_and(|step| steps.contains(&step));

@@ -13,7 +13,7 @@ use model::storage_graph::LayoutMatch;
 use operations::{FinishInputs, FstabEntry, Operation, SessionOp, StageName};
 use std::borrow::Cow;
 
-/// Parts of an installation that depend on the source of the system. Everything else is the same for all sources.
+/// Parts of an installation that depend on the source of the system. All other parts are the same for all sources.
 pub(crate) trait SystemSource {
     /// Returns the layout as adapted to this machine.
     fn adapt_layout<'a>(&self, layout: &'a Layout, inventory: &Inventory) -> Cow<'a, Layout>;
@@ -21,8 +21,8 @@ pub(crate) trait SystemSource {
     /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether this machine carries out an operation that creates or tries a filesystem. If not, the source
-    /// supplies the filesystem.
+    /// Returns whether this machine carries out an operation that creates or tries a filesystem. If it does not, the
+    /// source supplies the filesystem.
     fn is_created(&self, operation: &Operation) -> bool;
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;
@@ -49,10 +49,10 @@ pub(crate) struct SourceInputs<'a> {
 
 pub(crate) type StageOperations = (StageName, Vec<Operation>);
 
-/// Stages and operations that depend on the source.
+/// Stages and operations that depend on the source of the system.
 pub(crate) struct SystemStages {
     pub reach: Option<SessionOp>,
-    /// Further checks before anything is written.
+    /// Additional checks that run before anything is written.
     pub checks: Vec<SessionOp>,
     pub first: StageOperations,
     pub second: StageOperations,

@@ -1,4 +1,4 @@
-//! Holders that are released before disks are wiped: everything active on them, the topmost first.
+//! Holders that are released before disks are wiped: every active object on the disks, starting with the topmost one.
 
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, InventoryDisk, StackedDevice, StackedDeviceKind};
@@ -12,7 +12,7 @@ const MAXIMUM_NAMED: usize = 16;
 /// Collects the holders that must be released, in the order of release and without duplicates.
 pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
-    /// Devices that were already examined: released devices, and everything on them.
+    /// Devices that were already examined: released devices, and every device on them.
     pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }
@@ -42,7 +42,7 @@ impl<'a> HolderTeardown<'a> {
         refused
     }
 
-    /// Adds the release of one disk, partition or device. Everything on it was added before.
+    /// Adds the release of one disk, partition or stacked device. The releases of everything on it were added before.
     fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.find_unit(name);
         // The holder of an unknown device was checked before.

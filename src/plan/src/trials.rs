@@ -1,4 +1,5 @@
-//! Trials before the point of no return: arrays and filesystems whose options only their tool or the kernel can check.
+//! Trials before the point of no return. They test arrays and filesystems with options that only the tool or the kernel
+//! can check.
 
 use super::devices::DeviceSize;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
@@ -15,11 +16,12 @@ const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest further estimate.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
-/// Factor between one estimate and the next. The ranges of sizes that a tool accepts or refuses are much wider than
-/// this factor.
+/// Factor between one estimate and the next. In each range of sizes that a tool accepts or refuses, the largest size
+/// exceeds the smallest one by much more than this factor, so no range is skipped.
 const GUESS_STEP: u64 = 4;
 
-/// Returns the sizes to try for a device of this size, in order. An option that fits the real size fits at least one of these sizes.
+/// Returns the sizes to try for a device of this size, in order. A tool that accepts an option for the real size
+/// accepts it for at least one of these sizes.
 fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     let most_bytes = match size {
         DeviceSize::Known(bytes) => return (bytes, Vec::new()),
@@ -78,7 +80,8 @@ pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option
     trials.map(DeviceOp::TryFilesystem).map(Operation::Device).collect()
 }
 
-/// Returns the trial of a Kubernetes volume that is added to a preserved object, or whose class has options.
+/// Returns the trial of the filesystem of a Kubernetes volume that is added to a preserved object, or whose storage
+/// class specifies options.
 pub(crate) fn volume_trial(
     filling: &VolumeFilling,
     size: DeviceSize,
@@ -105,7 +108,7 @@ fn invert_uuid(uuid: &str) -> String {
     Uuid::try_parse(uuid).map_or(uuid.to_owned(), |uuid| Uuid::from_u128(!uuid.as_u128()).to_string())
 }
 
-/// Returns the trial of a filesystem; `None` if it is not created.
+/// Returns the trial of a filesystem; `None` if the filesystem is not created.
 fn filesystem_trial((wanted, is): &PlacedFilesystem, kernel: Option<&str>) -> Option<TryFilesystem> {
     let in_memory =
         NewFilesystem { device: "tmpfs".into(), uuid: String::new(), size: DeviceSize::Known(0), sector_bytes: 512 };

@@ -1,4 +1,4 @@
-//! The plan as data. It contains all decisions; the executor only carries them out.
+//! The plan as data. The plan contains all decisions; the executor only carries them out.
 
 mod approval;
 mod firmware;
@@ -39,7 +39,8 @@ pub struct Plan {
     pub fstab: Vec<FstabEntry>,
     /// UUID of the filesystem with `path: /`.
     pub root_uuid: String,
-    /// Marker of the installation that is already on the disks. If it is set, nothing is destroyed, and the installed system is booted.
+    /// Marker of the installation that is already on the disks. If this field is set, nothing is destroyed, and the
+    /// installed system is booted.
     pub already: Option<InstallMarker>,
     /// Conditions that an operator must not overlook: a degraded array, a replaced disk.
     pub warnings: Vec<String>,
@@ -49,9 +50,9 @@ pub struct Plan {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opaque: Vec<OpaqueObject>,
     pub summary: PlanSummary,
-    /// Minimum size in bytes of each created or preserved device; devices whose size cannot be predicted are absent.
+    /// Minimum size in bytes of each created or preserved device. Devices whose size cannot be predicted are omitted.
     pub sizes: BTreeMap<DevicePath, u64>,
-    /// Extents that each stage may write.
+    /// Disk extents that each stage may write.
     pub extents: Vec<StageExtents>,
     /// Kubernetes volumes, in the order of the allocation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -65,8 +66,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the state that a failure of this stage leaves behind. Before the point of no return, and in a plan without one, no disk has
-    /// changed.
+    /// Returns the state that a failure of this stage leaves behind. Before the point of no return, no disk has
+    /// changed. In a plan without a point of no return, no disk changes at all.
     pub fn state_after_failure(&self, stage: usize) -> FailureState {
         match self.stages[stage].name.failure_state() {
             FailureState::HalfMade | FailureState::Changed if stage < self.point_of_no_return => {
@@ -77,18 +78,20 @@ impl Plan {
     }
 }
 
-/// Verdict on a disk.
+/// Verdict of the plan on a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskVerdict {
     Wipe,
     Keep,
-    /// The layout preserves the disk, but it is blank, as after a replacement: it is recreated.
+    /// The layout preserves the disk, but the disk is blank, for example because it was replaced. The disk is
+    /// recreated.
     Make,
-    /// The layout does not list the disk: it is never written, in any mode.
+    /// The layout does not list the disk. The disk is not written in any mode.
     #[default]
     NotOurs,
-    /// The layout does not list the disk, but a Kubernetes volume does: only the volume is written, and only while the disk is blank.
+    /// The layout does not list the disk, but a Kubernetes volume uses it. Only this volume is written to the disk, and
+    /// only if the disk is blank.
     Volumes,
 }
 

@@ -82,7 +82,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether a record of this machine contains the disk under its name in the layout.
+/// Returns whether a marker of this machine, or the record of the started attempt, contains the disk under its name in
+/// the layout.
 fn is_recorded(listed: &layout::DiskSpec, found: &InventoryDisk, own: &[DiskRecords], begun: &DiskRecords) -> bool {
     let has_begun = begun.record_of(&listed.device).is_some_and(|record| begun.is_attempt_disk(record, found));
     has_begun

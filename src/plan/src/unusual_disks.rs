@@ -1,5 +1,5 @@
-//! Disks that must not be wiped by name alone, and disks that cannot be used at all, for the layout or for a Kubernetes
-//! volume.
+//! Disks that must not be wiped if they are selected only by name, and disks that can be used neither for the layout
+//! nor for a Kubernetes volume.
 //!
 //! | a disk that would be wiped | |
 //! |---|---|
@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 const SECTOR_BYTES: [u32; 2] = [512, 4096];
 /// Zone model of a disk that accepts only sequential writes in its zones.
 const HOST_MANAGED: &str = "host-managed";
-/// Signature types of libblkid that indicate use by other machines, each with the name of its content.
+/// Signature types of libblkid that indicate use by other machines. Each type is paired with the name of the content
+/// that it indicates.
 const SHARED_SIGNATURES: [(&str, &str); 9] = [
     ("gfs", "GFS"),
     ("gfs2", "GFS2"),
@@ -31,13 +32,13 @@ const SHARED_SIGNATURES: [(&str, &str); 9] = [
     ("lustre", "Lustre"),
     ("oracleasm", "Oracle ASM"),
 ];
-/// Types of GPT partitions that clusters use, each with the name of its content.
+/// GUIDs of GPT partition types that clusters use. Each type is paired with the name of the content that it indicates.
 const SHARED_PARTITIONS: [(&str, &str); 2] =
     [("aa31e02a-400f-11db-9590-000c2911d1b8", "VMFS"), ("37affc90-ef7d-4e96-91c3-2d7ae055b174", "GPFS")];
 const SHARED_GROUP: &str = "a shared LVM volume group";
 
 impl PlanDecider<'_> {
-    /// Refuses to wipe disks that are unsupported, or that other machines may use.
+    /// Refuses to wipe disks that are not supported, or that other machines may use.
     pub(crate) fn refuse_unusual_disks(&mut self) {
         let layout = self.layout;
         let shared = self.find_shared_contents();
@@ -64,7 +65,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the contents that other machines may use, by the disks below them.
+    /// Returns the contents that other machines may use, by the disks that contain them.
     fn find_shared_contents(&self) -> BTreeMap<KernelName, &'static str> {
         let units = all_units(self.inventory).filter_map(|(device, unit)| Some((device, find_shared_content(unit)?)));
         let groups = self.inventory.groups.iter().filter(|group| group.is_shared());
@@ -74,22 +75,25 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns why a disk cannot be used at all; `None` if it can.
+/// Returns why a disk cannot be used at all; `None` if it can be used.
 pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
     // 0: the inventory does not contain the size.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
-            "it has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
+            "the disk has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format \
+                --size=512)",
             disk.sector_bytes
         ));
     }
     (disk.zoned == HOST_MANAGED).then(|| {
-        "it is a host-managed zoned disk, whose zones can only be written sequentially; partition tables and filesystems are not supported on it".to_owned()
+        "the disk is a host-managed zoned disk, whose zones can only be written sequentially; partition tables and \
+            filesystems are not supported on it"
+            .to_owned()
     })
 }
 
-/// Returns the content of a disk, partition or stacked device that other machines may use. Partitions of the disk are
-/// examined separately.
+/// Returns the name of the content that other machines may use; `None` if the disk, partition or stacked device has no
+/// such content. Partitions of a disk are examined separately.
 fn find_shared_content(unit: StackUnit) -> Option<&'static str> {
     let is_shared = |kind: &str| SHARED_SIGNATURES.iter().find(|(shared, _)| *shared == kind);
     let by_signature = unit.signatures().iter().find_map(|found| is_shared(&found.kind));

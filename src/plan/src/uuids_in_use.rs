@@ -1,5 +1,5 @@
 //! UUIDs on disks that are not wiped. A raw image has the same UUIDs on every disk that it is written to. If two disks
-//! have them, it is undefined which one the installed system uses.
+//! have the same UUIDs, it is undefined which of them the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device::{DevicePath, KernelName};
@@ -8,7 +8,8 @@ use model::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Returns the UUIDs of disks, partitions and their contents, in lower case, each with the device that has it.
+/// Returns the UUIDs of disks, partitions and their contents that are not wiped. Each UUID is in lower case, and is
+/// mapped to the device that has it.
 pub(crate) fn collect_uuids(inventory: &Inventory, disks: &[DiskPlan]) -> BTreeMap<String, DevicePath> {
     let stack = DeviceStack::new(inventory);
     let made = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));

@@ -3,8 +3,8 @@
 //! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new
 //! partition would be detected again (LP #1718699). Old data elsewhere would be detected only if a new device started
 //! or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate wipes signatures on new
-//! volumes, and mkfs first zeroes both ends of its device. In the same operations, the copies of BlueStore labels at
-//! fixed offsets from the start of a device are zeroed.
+//! volumes, and mkfs first zeroes both ends of its device. The same operations also zero the copies of BlueStore
+//! labels, which are at fixed offsets from the start of a device.
 //!
 //! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
 //! unbootable before anything else is erased.
@@ -40,9 +40,9 @@ pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[Secto
     }
 }
 
-/// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS executes it, and UEFI
-/// requires it for a valid GPT (UEFI specification 5.2.3). It is followed by the ranges before and after the partitions, which contain the
-/// tables.
+/// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS
+/// executes it, and UEFI requires it for a valid GPT (UEFI specification 5.2.3). The next ranges are those before and
+/// after the partitions, which contain the partition tables.
 fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
     let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
     let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);
@@ -72,8 +72,8 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
 
 /// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph
 /// stores its data in logical volumes, and such a volume may be recreated at the same offset. The range is returned
-/// whether or not the physical volume has a signature: an interrupted attempt may have zeroed the signature and not the
-/// label copies.
+/// even if the physical volume has no signature, because an interrupted attempt may have zeroed the signature but not
+/// the copies of the label.
 fn first_volume_range(area: ByteRange) -> ByteRange {
     let length = area.length.saturating_sub(LVM_METADATA_BYTES);
     ByteRange { start: area.start.saturating_add(LVM_METADATA_BYTES), length }

@@ -1,12 +1,13 @@
-//! Wipe policy of each disk, as recorded when the machine was installed. It applies to every reinstall until an operator changes it.
+//! Wipe policy of each disk, as recorded when the machine was installed. The recorded policy applies to every reinstall
+//! until an operator changes it.
 
 use super::decider::PlanDecider;
 use model::install_marker::InstallMarker;
 use model::layout;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout whose wipe policy differs from that in the marker. Such a layout differs from the installed
-    /// one, for example because a file was edited or a database was lost.
+    /// Refuses a layout whose wipe policy differs from the policy in the install marker. Such a layout is not the one
+    /// with which the machine was installed, for example because a file was edited or a database was lost.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;
@@ -36,7 +37,7 @@ impl PlanDecider<'_> {
             }
         }
         if !changes && marker.layout_digest.as_ref().is_some_and(|then| *then != digest) {
-            self.warn(format!("the {now} differs from the one that the machine was installed with, {then}"));
+            self.warn(format!("the {now} differs from the layout with which the machine was installed, {then}"));
         }
     }
 }

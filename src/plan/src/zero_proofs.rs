@@ -1,5 +1,5 @@
-//! Devices that are assumed to be blank, because samples of them are zero. Samples are not a proof, so these devices are read completely
-//! before the first write.
+//! Devices that are assumed to be blank, because samples of them are zero. Samples do not prove that a device is blank,
+//! so these devices are read completely before the first write.
 //!
 //! | a device that appears blank in samples | |
 //! |---|---|
@@ -35,8 +35,9 @@ impl<'a> PlanDecider<'a> {
         self.add_zero_proof(device, vec![ByteRange { start: 0, length: size_bytes }]);
     }
 
-    /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first installation, samples
-    /// suffice: there is no order with which an operator could discard the disk instead of waiting for hours.
+    /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first
+    /// installation, samples are sufficient: reading the disk may take hours, and there is no reinstall order with
+    /// which an operator could discard the disk instead.
     pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
@@ -67,7 +68,8 @@ impl<'a> PlanDecider<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether every record of the listed disk contradicts the present disk, which therefore was replaced.
+    /// Returns whether every record of the listed disk contradicts the present disk. If so, the recorded disk was
+    /// replaced.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {
@@ -78,7 +80,8 @@ impl<'a> PlanDecider<'a> {
         !likenesses.is_empty() && likenesses.iter().all(|is| *is == DiskLikeness::Contradicting)
     }
 
-    /// Returns the disks in each record of this installation: the markers, the records of the control plane, and the started attempt.
+    /// Returns the disks in each record of this installation. The sources of the records are the markers, the control
+    /// plane, and the started attempt.
     fn own_records(&self) -> Vec<(&'a [RecordedDisk], SharedIdentifiers)> {
         let Some(claim) = &self.request.claim else { return Vec::new() };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

@@ -1,11 +1,12 @@
-//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the writing direction
-//! are escaped. Every command and log writes through these functions (`crate::output`, `linux::console`). The only escape sequences in the
-//! output come from the program's own [`TextStyle`]s.
+//! Safe output of untrusted text on a terminal: control characters, invisible characters and characters that change the
+//! writing direction are escaped. All commands and logs write their output through the functions of this module
+//! (`crate::output`, `linux::console`). The only escape sequences in the output come from the program's own
+//! [`TextStyle`]s.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Colour or intensity of words on a terminal.
+/// Style of text on a terminal: a colour or an intensity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStyle {
     Bold,
@@ -16,8 +17,8 @@ pub enum TextStyle {
     Cyan,
 }
 
-/// Parameters of each style's Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style determines its mark; see
-/// [`FIRST_MARK`].
+/// Styles, each with the parameters of its Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style
+/// determines its mark; see [`FIRST_MARK`].
 const STYLES: [(TextStyle, &str); 6] = [
     (TextStyle::Bold, "1"),
     (TextStyle::Dim, "2"),
@@ -98,8 +99,8 @@ fn is_mark(c: char) -> bool {
     c == END_MARK || (c as u32).checked_sub(FIRST_MARK).is_some_and(|index| (index as usize) < STYLES.len())
 }
 
-/// Escapes hidden characters in a JSON document. The value of the document does not change, since hidden characters can occur only inside
-/// strings.
+/// Escapes hidden characters in a JSON document. The value of the document does not change, because hidden characters
+/// can occur only inside strings, where an escape has the same meaning.
 pub fn escape_json(document: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\r' | '\t');
     if !document.contains(is_escaped) {
@@ -119,7 +120,8 @@ pub fn escape_json(document: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Escapes a message, and indents all lines after the first, so that none of them can be mistaken for a separate message.
+/// Escapes hidden characters in a message, and indents all lines after the first, so that none of these lines can be
+/// mistaken for a separate message.
 pub fn escape_message(text: &str) -> String {
     escape_hidden(text.trim_end()).replace('\n', "\n    ")
 }

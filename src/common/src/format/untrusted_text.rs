@@ -1,5 +1,5 @@
-//! Length limits for untrusted text from machines, controllers, registries, control planes, and previous owners of disks. For each type of
-//! text, a function truncates it and replaces characters that are unsafe on a terminal.
+//! Length limits for untrusted text from machines, controllers, registries, control planes, and previous owners of
+//! disks. For each type of text, one function truncates the text and replaces characters that are unsafe on a terminal.
 
 use super::{replace_hidden, truncate_bytes};
 
@@ -7,9 +7,9 @@ use super::{replace_hidden, truncate_bytes};
 pub const IDENTIFIER_BYTES: usize = 256;
 /// Maximum length of names of stages, steps, labels and types, in bytes.
 pub const NAME_BYTES: usize = 256;
-/// Maximum length of any other single line, such as a kernel command line, in bytes.
+/// Maximum length, in bytes, of any other single line, such as a kernel command line.
 pub const LINE_BYTES: usize = 4 << 10;
-/// Maximum length of a message of several lines, such as the error message of a tool, in bytes.
+/// Maximum length, in bytes, of a message of several lines, such as the error message of a tool.
 pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 /// Maximum length of plans, certificates and logs, in bytes.
 pub(crate) const DOCUMENT_BYTES: usize = 1 << 20;
@@ -25,7 +25,8 @@ pub enum TextKind {
     Line,
     Message,
     Document,
-    /// Log or certificate. Because a signature may cover the text, line ends are preserved, and truncation does not append a mark.
+    /// Log or certificate. A signature may cover such a text. Therefore line ends are preserved, and truncation does
+    /// not append a mark.
     Log,
 }
 

@@ -1,6 +1,7 @@
-//! Editing values of a YAML text. Comments, order, quotes and line ends of unchanged values are preserved.
+//! Edits values in a YAML text. The comments, order, quotes and line ends of unchanged values are preserved.
 //!
-//! Items of a list are matched by their names. When a value is removed, its comments are removed too, and returned to the caller.
+//! Items of a list are matched by their names. When a value is removed, the comments of this value are removed too, and
+//! are returned to the caller.
 
 mod formatter;
 mod parser;
@@ -17,12 +18,13 @@ pub struct EditedYaml {
     pub gone: Vec<String>,
 }
 
-/// Fields by which an item of a list is recognized even if its other fields change. The first of these fields that an item has is its name.
+/// Fields by which an item of a list is recognized even if its other fields change. The name of an item is the value of
+/// the first of these fields that the item has.
 const NAMES: [&str; 7] = ["id", "number", "arrayname", "name", "path", "device", "type"];
 
-/// Changes the text from the value `old`, which it currently has, to the value `new`. Only the values that differ are rewritten. Returns
-/// `None` if they cannot be changed in place. The caller must parse the result and compare it with `new`, because not every spelling of
-/// `old` is supported.
+/// Changes the text, which must have the value `old`, so that it has the value `new`. Only the parts that differ are
+/// rewritten. Returns `None` if these parts cannot be changed in place. The caller must parse the result and compare it
+/// with `new`, because not every spelling of `old` is supported.
 pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let (bom, body) = match text.strip_prefix('\u{feff}') {
         Some(body) => ("\u{feff}", body),
@@ -85,7 +87,7 @@ fn next_line_start(text: &str, from: usize) -> usize {
     text[from..].find('\n').map_or(text.len(), |end| from + end + 1)
 }
 
-/// Formats a new document with all fields of `document`: the fields in `order` first, then all others.
+/// Formats a new document with all fields of `document`: first the fields listed in `order`, then all other fields.
 pub fn format_document(document: &Value, order: &[&str]) -> String {
     let first = order.iter().filter_map(|name| Some((*name, document.get(*name)?)));
     let others = document.as_object().into_iter().flatten().filter(|(name, _)| !order.contains(&name.as_str()));
@@ -249,8 +251,8 @@ impl YamlEditor<'_> {
         Some(())
     }
 
-    /// Inserts `value` after the item with the index `before`. If `before` is `None`, inserts it before the item with the index `first`,
-    /// the first preserved one.
+    /// Inserts `value` after the item with the index `before`. If `before` is `None`, inserts `value` before the item
+    /// with the index `first`, which is the first preserved item.
     fn insert_item(
         &mut self,
         node: &YamlNode,
@@ -307,7 +309,7 @@ fn is_removed(entry: &MapEntry, old: &Map<String, Value>, new: &Map<String, Valu
     field_value(new, &entry.key).is_null() && !field_value(old, &entry.key).is_null()
 }
 
-/// Returns for each new item the index of the old item that it matches.
+/// Returns, for each new item, the index of the matching old item.
 fn match_items(old: &[Value], new: &[Value]) -> Vec<Option<usize>> {
     let mut places: Vec<Option<usize>> = vec![None; new.len()];
     let is_free = |places: &[Option<usize>], index: usize| !places.contains(&Some(index));

@@ -11,13 +11,13 @@ use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
 use testing::judge_process::JudgeProcess;
 
-/// Process of PyYAML that answers requests one after the other.
+/// Process that parses documents with PyYAML, and answers requests one after the other.
 static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/yaml/fuzz/yaml_judge.py");
     Mutex::new(JudgeProcess::start_python(script))
 });
 
-/// Number of documents by verdict.
+/// Number of generated documents for each verdict.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 fn read_with_pyyaml(text: &str) -> Result<Value, String> {
@@ -69,7 +69,7 @@ fn compare(input: &[u8], _: &mut Rng) -> bool {
     ours.is_ok()
 }
 
-/// Returns the document with all scalars as strings.
+/// Returns the document with every scalar converted to a string.
 fn plain(node: &Node) -> Value {
     match node {
         Node::Scalar(scalar) => Value::from(scalar.as_str()),

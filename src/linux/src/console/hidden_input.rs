@@ -1,4 +1,4 @@
-//! Hidden input of a line at the machine's console.
+//! Reads a line at the machine's console without displaying the typed characters.
 
 use super::print_line;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ pub const CONSOLE: &str = "/dev/console";
 /// Maximum line length of a terminal (N_TTY_BUF_SIZE in drivers/tty/n_tty.c).
 const LINE_BYTES: usize = 4096;
 
-/// Prints a question and waits for a line. Returns `None` if none was entered before `until`.
+/// Prints a question and waits for a line. Returns `None` if no line was entered before the time `until`.
 ///
 /// # Errors
 /// Returns an error if the console is not a terminal, or cannot be read.
@@ -42,7 +42,7 @@ pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Resul
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
-/// Terminal with echo off, restored on drop.
+/// Terminal whose echo is off until the value is dropped.
 struct NoEchoTerminal {
     file: File,
     before: libc::termios,

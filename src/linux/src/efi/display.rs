@@ -38,12 +38,13 @@ pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
 
-/// Replaces control characters by dots, because firmware and other operating systems may store any text.
+/// Replaces control characters by dots: firmware and other operating systems may store any text, and control characters
+/// could manipulate the terminal.
 fn mask_control_characters(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
 
-/// Formats optional data: the text itself if it is printable, else its size in bytes.
+/// Formats optional data: returns the data as text if it is printable, and otherwise its size in bytes.
 fn format_arguments(optional: &[u8]) -> String {
     if optional.is_empty() {
         return String::new();

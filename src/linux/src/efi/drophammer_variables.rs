@@ -22,11 +22,11 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VENDOR}"))
 }
 
-/// Reads the JSON in a variable; `None` if there is no such variable, as on a machine without EFI.
+/// Reads the JSON in a variable. Returns `None` if there is no such variable, which includes machines without EFI.
 ///
 /// # Errors
-/// Returns an error if the variable exists but cannot be read or parsed. The caller must not treat the variable as
-/// absent, because data that its record protects could then be erased.
+/// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the
+/// variable as absent: the variable contains a record that protects data, and this data could be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
@@ -48,14 +48,14 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("its value is not JSON in the format of drophammer ({error})")),
+        Err(error) => refused(format!("the value of the variable is not JSON in the format of drophammer ({error})")),
     }
 }
 
 /// Writes a variable.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses the change. A new variable does not exist after a failure.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }
@@ -63,7 +63,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
 /// Removes a variable, if it exists.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses the change.
 pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }

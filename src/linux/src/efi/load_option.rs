@@ -31,12 +31,12 @@ pub struct PartitionLocation {
 pub struct DevicePathNode<'a> {
     pub kind: u8,
     pub subtype: u8,
-    /// Payload, without type, subtype and length.
+    /// Payload of the node, without its type, subtype and length.
     pub data: &'a [u8],
 }
 
 impl LoadOption {
-    /// Returns the load option that starts a program on this partition; `None` if the program's path cannot be encoded.
+    /// Returns a load option that starts a program on this partition; `None` if the program's path cannot be encoded.
     pub fn for_file(
         label: &str,
         partition: impl Into<PartitionLocation>,

@@ -1,4 +1,4 @@
-//! UEFI variables in efivarfs: four bytes of attributes, then the value.
+//! UEFI variables in efivarfs. A file consists of four bytes of attributes, followed by the value of the variable.
 
 use crate::atomic_file::remove_if_present;
 use common::bounded_read::read_whole;
@@ -17,7 +17,7 @@ pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
 /// Vendor GUID of the variables defined by the specification.
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Attributes of the variables that are written: non-volatile, and accessible both to boot services and at runtime.
+/// Attributes with which variables are written: non-volatile, and accessible both to boot services and at runtime.
 const ATTRIBUTES: u32 = 7;
 
 /// Maximum size of a variable that is read, in bytes.
@@ -26,7 +26,7 @@ const MAXIMUM: u64 = 1 << 20;
 /// Boot configuration of the firmware.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootVariables {
-    /// Values of `Boot####` by number; empty if unreadable.
+    /// Values of the variables `Boot####` by number. The value of an unreadable variable is empty.
     pub entries: BTreeMap<u16, Vec<u8>>,
     pub order: Vec<u16>,
     /// Entry from which the running system was booted.
@@ -34,7 +34,7 @@ pub struct BootVariables {
     /// Entry for the next boot only.
     pub next: Option<u16>,
     pub timeout_seconds: Option<u16>,
-    /// Reason why `BootOrder` cannot be read although it exists. An unreadable order must not be replaced.
+    /// Reason why `BootOrder` cannot be read although it exists. An unreadable boot order must not be replaced.
     pub unreadable_order: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub fn read_file(path: &Path) -> Option<Vec<u8>> {
 /// Writes a variable.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses the change. A new variable does not exist after a failure.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }
@@ -129,7 +129,7 @@ fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> 
 /// Removes a variable, if it exists.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses the change.
 pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }
@@ -137,7 +137,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
 /// Removes a variable of any vendor by its path.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses.
+/// Returns an error if the firmware or the kernel refuses the change.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     make_mutable(path)?;
     remove_if_present(path)
@@ -157,7 +157,8 @@ mod ioctl {
     nix::ioctl_write_ptr!(set_flags, b'f', 2, c_long);
 }
 
-/// FS_IMMUTABLE_FL: efivarfs sets it on unknown variables, so that `rm -r` does not brick the firmware.
+/// Flag FS_IMMUTABLE_FL. efivarfs sets this flag on unknown variables, so that `rm -r` does not make the firmware
+/// unusable.
 const IMMUTABLE: c_long = 0x10;
 
 /// Clears the immutable flag of a variable. A missing or unreadable file is not an error.

@@ -1,5 +1,5 @@
-//! Requests from a source port below 1024. Only a privileged process can bind such a port. This proves to the server
-//! that no unprivileged process of this host sent the request.
+//! Requests from a source port below 1024. Only a privileged process can bind such a port, so the port proves to the
+//! server that the request was not sent by an unprivileged process of this host.
 //!
 //! reqwest cannot bind a source port. Requests are few, so each one uses its own connection.
 
@@ -22,7 +22,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Source ports in the range of rresvport(3), where servers rarely listen.
+/// Source ports that are tried: the range of rresvport(3), in which servers rarely listen.
 const SOURCE_PORTS: RangeInclusive<u16> = 512..=1023;
 /// Maximum size of a response in bytes.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -101,8 +101,8 @@ async fn connect_to_host(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Connects from a privileged source port. An unprivileged process connects from any free port, which the server may
-/// refuse.
+/// Connects from a privileged source port. If this process is unprivileged, connects from any free port; the server may
+/// refuse such a connection.
 async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStream> {
     let count = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
     let first = fastrand::u16(..count);

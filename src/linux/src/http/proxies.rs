@@ -1,8 +1,8 @@
 //! Proxies of the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in upper or lower case.
 //!
 //! These variables apply only to connections to the Internet, so connections between agents, install servers, control
-//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy, and never for
-//! addresses of this host or of a private network.
+//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy. They do not use it
+//! for addresses of this host or of a private network.
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::blocking::ClientBuilder;
@@ -17,9 +17,9 @@ static ENVIRONMENT: LazyLock<EnvironmentProxies> =
 /// Requests that a client sends through the proxies of the environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyScope {
-    /// Requests over https, whose contents the proxy cannot read. For clients that send a token.
+    /// Only requests over https, because the proxy cannot read their contents. Used by clients that send a token.
     Https,
-    /// Requests over http and https.
+    /// All requests, over http and https.
     All,
 }
 
@@ -35,11 +35,11 @@ struct ProxyVariable {
 struct EnvironmentProxies {
     http: Option<ProxyVariable>,
     https: Option<ProxyVariable>,
-    /// Matches the hosts that `no_proxy` does not list.
+    /// Matches the hosts that are not listed in `no_proxy`.
     listed: Arc<Matcher>,
 }
 
-/// Makes the client use the proxies of the environment for these requests.
+/// Configures the client to use the proxies of the environment for the requests in this scope.
 pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBuilder {
     ENVIRONMENT.clone().configure(builder, scope)
 }
@@ -103,8 +103,8 @@ fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
     Some(ProxyVariable { name, url })
 }
 
-/// Returns whether the host is this one, or is in a private network. Its name then has no domain, or its address is not
-/// routed on the Internet.
+/// Returns whether the host is this machine, or is in a private network. A host is assumed to be in a private network
+/// if its name has no domain, or its address is not routed on the Internet.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
         let name = host.trim_end_matches('.');

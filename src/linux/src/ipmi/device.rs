@@ -27,7 +27,7 @@ struct SystemInterfaceAddress {
     lun: c_uchar,
 }
 
-/// `struct ipmi_addr`, which is as long as the longest address.
+/// `struct ipmi_addr`. Its size is sufficient for the longest type of address.
 #[repr(C)]
 struct IpmiAddress {
     kind: c_int,
@@ -73,7 +73,7 @@ mod ioctl {
 /// Open system interface.
 pub(super) struct IpmiDevice {
     file: File,
-    /// Number of the last command, by which its response is recognized.
+    /// Sequence number of the last command. The response to this command contains the same number.
     id: c_long,
 }
 
@@ -110,7 +110,8 @@ impl IpmiDevice {
         Ok(())
     }
 
-    /// Receives a message. Returns `None` if it is not the response to the last command, but a late one to an earlier command.
+    /// Receives a message. Returns `None` if the message is not the response to the last command, but a late response
+    /// to an earlier command.
     fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         let mut data = [0; MESSAGE_BYTES];
         let mut address = IpmiAddress { kind: 0, channel: 0, data: [0; 32] };

@@ -10,16 +10,16 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes per read. Every BMC supports this length, and it is even because some devices are read in
-/// words.
+/// Maximum number of bytes per read. Every BMC supports this length. The number is even, because some devices are read
+/// in words of two bytes.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;
-/// Format version of header and areas.
+/// Format version of the header and of each area.
 const VERSION: u8 = 1;
 /// Type/length byte that ends the fields of an area.
 const END_OF_FIELDS: u8 = 0xc1;
-/// Maximum number of fields of an area that are read.
+/// Maximum number of fields that are read from an area.
 const MAXIMUM_FIELDS: usize = 8;
 
 /// Area of the FRU inventory.
@@ -40,8 +40,8 @@ impl FruArea {
         }
     }
 
-    /// Returns the offset of the first field. It follows version and length, and one more item: the chassis type, the
-    /// language and date of the board, or the language of the product.
+    /// Returns the offset of the first field of an area. The field follows the version, the length and one more item:
+    /// the chassis type, the language and date of the board, or the language of the product.
     fn first_field(self) -> usize {
         match self {
             FruArea::Chassis | FruArea::Product => 3,
@@ -90,7 +90,7 @@ struct FruStorage {
 }
 
 impl FruStorage {
-    /// Reads a range; both ends are multiples of 8.
+    /// Reads a range of bytes. Both ends of the range must be multiples of 8.
     fn read(&self, bmc: &mut Bmc, offset: usize, length: usize) -> Result<Vec<u8>, IpmiError> {
         if offset + length > self.bytes {
             return Err(IpmiError::Malformed("it ends after the storage"));
@@ -116,12 +116,12 @@ impl FruStorage {
     }
 }
 
-/// Reads an area. Its second byte is its length, in units of 8 bytes.
+/// Reads an area. The second byte of an area is its length, in units of 8 bytes.
 fn read_area(bmc: &mut Bmc, storage: &FruStorage, offset: usize) -> Result<Vec<u8>, IpmiError> {
     let start = storage.read(bmc, offset, 8)?;
     let length = usize::from(start[1]) * 8;
     if length == 0 {
-        return Err(IpmiError::Malformed("its length is zero"));
+        return Err(IpmiError::Malformed("the length of the area is zero"));
     }
     let rest = if length > 8 { storage.read(bmc, offset + 8, length - 8)? } else { Vec::new() };
     Ok([start, rest].concat())
@@ -144,7 +144,7 @@ fn has_valid_checksum(bytes: &[u8]) -> bool {
 /// Parses the fields of an area.
 ///
 /// # Errors
-/// Returns an error if version or checksum is wrong, or a field ends after the area.
+/// Returns an error if the version or the checksum is wrong, or a field ends after the end of the area.
 pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'static str> {
     if area.first().is_none_or(|version| version & 0x0f != VERSION) {
         return Err("unsupported format version");
@@ -153,12 +153,12 @@ pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'s
         return Err("wrong checksum");
     }
     // The last byte is the checksum.
-    let mut rest = area.get(first..area.len() - 1).ok_or("it is too short")?;
+    let mut rest = area.get(first..area.len() - 1).ok_or("the area is too short")?;
     let mut fields = Vec::new();
     while fields.len() < MAXIMUM_FIELDS {
         let Some((&type_length, after)) = rest.split_first().filter(|(byte, _)| **byte != END_OF_FIELDS) else { break };
         let length = usize::from(type_length & 0x3f);
-        let (bytes, after) = after.split_at_checked(length).ok_or("a field ends after it")?;
+        let (bytes, after) = after.split_at_checked(length).ok_or("a field ends after the end of the area")?;
         fields.push(decode_field(type_length >> 6, bytes));
         rest = after;
     }
@@ -187,7 +187,7 @@ fn decode_bcd(digit: u8) -> Option<char> {
     }
 }
 
-/// Unpacks up to four characters of three bytes, the lowest bits first.
+/// Unpacks up to four characters of 6 bits from three bytes, the lowest bits first.
 fn unpack_six_bits(bytes: &[u8]) -> impl Iterator<Item = char> {
     let packed = bytes.iter().rev().fold(0_u32, |packed, byte| packed << 8 | u32::from(*byte));
     let characters = bytes.len() * 8 / 6;

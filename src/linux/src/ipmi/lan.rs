@@ -1,4 +1,4 @@
-//! LAN parameters of the BMC (IPMI 2.0, 23.2): address and MAC of its first LAN channel that has an address.
+//! LAN parameters of the BMC (IPMI 2.0, 23.2): the address and the MAC of the first LAN channel that has an address.
 
 use super::{Bmc, Command, IpmiError};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,7 +7,7 @@ use std::thread;
 const GET_CHANNEL_INFO: Command = (0x06, 0x42);
 const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
-/// Channels that may be LANs; 0 is IPMB.
+/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because it is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
@@ -27,7 +27,8 @@ pub(super) struct LanChannel {
     pub mac: String,
 }
 
-/// Reads the first LAN channel that has an address; otherwise the first one that has a MAC.
+/// Reads the first LAN channel that has an address. If no channel has an address, reads the first LAN channel that has
+/// a MAC.
 pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
     let (mut fallback, mut reason) = (None, "no channel is a LAN".to_owned());
     for channel in CHANNELS {
@@ -55,8 +56,8 @@ fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     }
 }
 
-/// Reads address and MAC of a channel. Repeats this if a change of the parameters is in progress before or after the
-/// read.
+/// Reads the address and the MAC of a channel. Repeats the read if the parameters were being changed before or after
+/// it.
 fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
     for _ in 0..ATTEMPTS {
         if is_complete(bmc, channel)? {
@@ -68,10 +69,11 @@ fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
         }
         thread::sleep(bmc.pause);
     }
-    Err(IpmiError::Malformed("its parameters are being changed"))
+    Err(IpmiError::Malformed("the LAN parameters are being changed"))
 }
 
-/// Returns whether no change is in progress. The parameter is optional.
+/// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; without
+/// it, no change is assumed.
 fn is_complete(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     match read_parameter(bmc, channel, SET_IN_PROGRESS) {
         Ok(state) => Ok(state.first().is_none_or(|state| state & 0x03 == 0)),
@@ -100,7 +102,7 @@ pub(super) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     is_usable.then_some(IpAddr::V4(address))
 }
 
-/// Returns a MAC in lower case. Empty if it is not the MAC of an interface.
+/// Returns a MAC in lower case; empty if the bytes are not the MAC of a network interface.
 pub(super) fn parse_mac(value: &[u8]) -> String {
     match <[u8; 6]>::try_from(value) {
         Ok(mac) if mac != [0; 6] && mac[0] & 1 == 0 => mac.map(|byte| format!("{byte:02x}")).join(":"),

@@ -153,7 +153,7 @@ fn lan_parameters_that_are_being_changed_are_not_read() {
         let found = bmc.read().unwrap();
         assert_eq!(found.address, address.map(|address| address.parse().unwrap()), "{changing:?}");
         let problems: &[&str] =
-            if address.is_none() { &["LAN: channel 8: its parameters are being changed"] } else { &[] };
+            if address.is_none() { &["LAN: channel 8: the LAN parameters are being changed"] } else { &[] };
         assert_eq!(found.problems, problems, "{changing:?}");
         assert_eq!(found.fru, server_fru());
     }
@@ -206,11 +206,11 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
     for (fru, problem) in [
         ([&FRU[..120], &[0xee], &FRU[121..]].concat(), "FRU: product area: wrong checksum"),
         (with_byte(104, 2, product), "FRU: product area: unsupported format version"),
-        (with_byte(107, 0xff, product), "FRU: product area: a field ends after it"),
-        (with_byte(4, 31, (0, 8)), "FRU: product area: its length is zero"),
+        (with_byte(107, 0xff, product), "FRU: product area: a field ends after the end of the area"),
+        (with_byte(4, 31, (0, 8)), "FRU: product area: the length of the area is zero"),
         (with_byte(4, 32, (0, 8)), "FRU: product area: it ends after the storage"),
         (with_byte(4, 255, (0, 8)), "FRU: product area: it ends after the storage"),
-        (with_byte(105, 0, product), "FRU: product area: its length is zero"),
+        (with_byte(105, 0, product), "FRU: product area: the length of the area is zero"),
         (with_byte(105, 255, product), "FRU: product area: it ends after the storage"),
         (with_byte(105, 1, product), "FRU: product area: wrong checksum"),
     ] {
@@ -249,8 +249,8 @@ fn fields_are_decoded_by_their_encodings() {
     assert_eq!(parse_fields(&area(&[0x04, 0, 0, 0, 0, 0xc1]), 3).unwrap(), [""]);
     // Some areas lack the byte that ends the fields.
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b']), 3).unwrap(), ["ab"]);
-    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field ends after it"));
-    assert_eq!(parse_fields(&area(&[]), 6), Err("it is too short"));
+    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field ends after the end of the area"));
+    assert_eq!(parse_fields(&area(&[]), 6), Err("the area is too short"));
     assert_eq!(parse_fields(&[], 3), Err("unsupported format version"));
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b'].repeat(50)), 3).unwrap().len(), 8);
 }

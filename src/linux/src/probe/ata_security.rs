@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Deadline of hdparm, which sends a single command. A disk that takes longer is failing.
+/// Time limit for hdparm, which sends a single command. A disk that takes longer is failing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.
@@ -16,13 +16,13 @@ pub(crate) struct AtaSecurity {
     pub supported: bool,
     /// Whether a user password is set.
     pub enabled: bool,
-    /// Whether access requires the password.
+    /// Whether access to the disk requires the password.
     pub locked: bool,
     /// Whether security commands are rejected until the next power cycle. Most firmware freezes disks before it
     /// boots.
     pub frozen: bool,
     pub enhanced: bool,
-    /// Duration of an erase estimated by the disk, in minutes; 508 means "at least 508".
+    /// Duration of an erase in minutes, as estimated by the disk; 508 means "at least 508".
     pub erase_minutes: Option<u32>,
     pub enhanced_minutes: Option<u32>,
 }
@@ -59,7 +59,8 @@ fn read_cached_identity(device: &Path) -> std::io::Result<IdentifyData> {
 }
 
 impl AtaSecurity {
-    /// Parses the output of `hdparm -I`. A disk without security has no section about it.
+    /// Parses the output of `hdparm -I`. For a disk without the security feature set, the output has no section about
+    /// security.
     pub fn parse(text: &str) -> AtaSecurity {
         let lines = text.lines().skip_while(|line| line.trim_end() != "Security:").skip(1);
         let section = lines.take_while(|line| line.starts_with(char::is_whitespace));
@@ -97,7 +98,7 @@ impl AtaSecurity {
         }
     }
 
-    /// Returns the methods that are available at present.
+    /// Returns the erase methods that are available at present.
     pub(crate) fn available_methods(&self) -> Vec<EraseMethod> {
         match (self.find_obstacle(), self.enhanced) {
             (Some(_), _) => Vec::new(),
@@ -107,8 +108,8 @@ impl AtaSecurity {
     }
 }
 
-/// Parses the minutes for a command in `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED SECURITY ERASE
-/// UNIT.`
+/// Parses the number of minutes that a command takes in `2min for SECURITY ERASE UNIT. more than 508min for ENHANCED
+/// SECURITY ERASE UNIT.`
 fn parse_minutes(text: &str, command: &str) -> Option<u32> {
     let sentences = text.split('.').filter_map(|sentence| sentence.trim().split_once("min for "));
     let time = sentences.filter(|(_, what)| *what == command).map(|(time, _)| time).next()?;

@@ -17,7 +17,7 @@ const END_BYTES: u64 = 4 << 20;
 /// Size of a read, in bytes.
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// Number of evenly spread samples between the ends. A hard disk needs about 10 ms for each.
+/// Number of evenly spread samples between the ends. A hard disk needs about 10 ms to read each sample.
 const SAMPLES: u64 = 64;
 
 /// Returns whether a whole block device or file is blank.
@@ -29,8 +29,8 @@ pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
 }
 
-/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero, which on most devices
-/// with data is the first one read.
+/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero; on most devices with
+/// data, this is the first sample that is read.
 ///
 /// # Errors
 /// Returns an error if a sample cannot be read: it is then unknown whether the area is blank.
@@ -48,8 +48,8 @@ pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     Ok(area.size_bytes > 0)
 }
 
-/// Returns start and length of each read: both ends first, then copies of BlueStore labels, then the samples between the
-/// ends. A small area is read completely.
+/// Returns the start and length of each read, in this order: both ends, the copies of BlueStore labels, the samples
+/// between the ends. A small area is read completely.
 fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     let pieces = |start: u64, end: u64| {
         let starts = (start..end).step_by(SAMPLE_BYTES as usize);

@@ -1,4 +1,4 @@
-//! Safe interface to libblkid: partition table and signatures of a device. libblkid is called only in this file.
+//! Safe interface to libblkid: partition table and signatures of a device. No other file calls libblkid.
 
 use blkid_sys as blkid;
 use model::inventory::DeviceSignature;
@@ -50,13 +50,13 @@ pub(super) struct BlkidSignature {
 /// libblkid probe of an open device.
 pub(super) struct BlkidProbe {
     raw: blkid::blkid_probe,
-    /// File whose descriptor libblkid uses but does not own.
+    /// Open file. libblkid uses its descriptor, but does not close it.
     _file: File,
 }
 
 impl BlkidProbe {
-    /// Opens a device or an image file, or a range of it. `sector_bytes` is the logical sector size of the disk,
-    /// which libblkid cannot determine for an image file.
+    /// Opens a device or an image file, or a range of one of them. `sector_bytes` is the logical sector size of the
+    /// disk, which libblkid cannot determine for an image file.
     pub(super) fn open(path: &Path, area: Option<DeviceArea>, sector_bytes: u32) -> io::Result<BlkidProbe> {
         // O_NONBLOCK: drives without a medium fail immediately.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -81,8 +81,8 @@ impl BlkidProbe {
         Ok(probe)
     }
 
-    /// Returns all signatures of the device. `blkid_do_safeprobe` of libblkid is not used, because it fails if there
-    /// are two.
+    /// Returns all signatures of the device. libblkid's `blkid_do_safeprobe` is not used, because it fails if the
+    /// device has two signatures.
     ///
     /// # Errors
     /// Returns an error if a read fails, since the signatures are then unknown.
@@ -114,7 +114,8 @@ impl BlkidProbe {
         Ok(found)
     }
 
-    /// Returns the partition table, if any. A protective MBR without a GPT is returned as a table of type `PMBR`.
+    /// Returns the partition table; `None` if the device has none. A protective MBR without a GPT is returned as a
+    /// table of type `PMBR`.
     ///
     /// # Errors
     /// Returns an error if a read fails.
@@ -149,7 +150,7 @@ impl BlkidProbe {
         Ok(Some(table))
     }
 
-    /// Advances to the next result; false at the end.
+    /// Advances to the next result; returns false if there is no further result.
     fn advance(&mut self) -> io::Result<bool> {
         // SAFETY: `raw` is a live probe with a device.
         match unsafe { blkid::blkid_do_probe(self.raw) } {
@@ -204,7 +205,7 @@ unsafe fn copy_partition(partition: blkid::blkid_partition) -> BlkidPartition {
     }
 }
 
-/// Copies a string of libblkid; null is empty.
+/// Copies a string of libblkid. A null pointer results in an empty string.
 ///
 /// # Safety
 /// `data` must be null, or a valid NUL-terminated string.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Device to read.
 pub(super) struct ProbeTarget<'a> {
-    /// Kernel name. Its device node exists even without udev.
+    /// Kernel name of the device. The device node with this name exists even without udev.
     pub name: &'a KernelName,
     /// Path of the device in messages. The paths of the partitions are derived from it.
     pub device: &'a DevicePath,
@@ -24,8 +24,8 @@ pub(super) struct ProbeTarget<'a> {
 pub(super) struct DeviceContents {
     pub table: Option<DiskTable>,
     pub signatures: Vec<DeviceSignature>,
-    /// Uses of partitions that the kernel has registered but the table does not contain, because the table was changed
-    /// or cannot be read.
+    /// Uses of partitions that are registered with the kernel but missing in the partition table, because the table was
+    /// changed or cannot be read.
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
@@ -34,12 +34,14 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Types of partition tables of computers on which this program does not run. They are recognized by only a few bytes.
-/// libblkid and the kernel therefore also find them in the first sector of filesystems, encrypted disks and Ceph's OSDs
-/// (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is ignored.
+/// Types of partition tables of computers on which this program does not run. libblkid and the kernel recognize these
+/// tables by only a few bytes, and therefore also find them in the first sector of filesystems, encrypted disks and
+/// Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is
+/// ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
-/// Reads table and signatures. Failures are reported in `unreadable`; everything that could be read is returned.
+/// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is
+/// returned.
 ///
 /// # Errors
 /// Returns an error if sysfs cannot be read.
@@ -92,7 +94,7 @@ struct ProbedPartition {
 }
 
 impl ProbedPartition {
-    /// Returns whether this partition and `found`, a partition of the table on the disk, are the same. The sizes of
+    /// Returns whether this partition is the same as `found`, a partition of the table on the disk. The sizes of
     /// extended partitions are not compared, because the kernel's device for them contains only two sectors, for a boot
     /// loader (block/partitions/msdos.c).
     fn is_same_partition(&self, found: &BlkidPartition) -> bool {
@@ -164,8 +166,8 @@ fn build_table(
 }
 
 /// Returns the signatures in a partition, and whether it is blank. A partition registered with the kernel is read
-/// through its own device node, because data written through this node may still be only in its page cache. Other
-/// partitions are read through the disk.
+/// through its own device node, because data that was written through this node may still be only in the page cache of
+/// the node. Other partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,
@@ -189,7 +191,7 @@ fn read_partition_contents(
     Ok((signatures, blank))
 }
 
-/// Returns the signatures, and adds a message to `doubts` if they are unreadable or damaged.
+/// Returns the signatures of a device, and adds a message to `doubts` if they are unreadable or damaged.
 fn collect_signatures(
     device: &DevicePath,
     found: io::Result<Vec<BlkidSignature>>,
@@ -204,7 +206,7 @@ fn collect_signatures(
     found.into_iter().map(|found| found.signature).collect()
 }
 
-/// Returns the device node of a kernel name.
+/// Returns the path of the device node for a kernel name.
 pub(super) fn device_node(roots: &ProbeRoots, name: &KernelName) -> PathBuf {
     roots.dev.join(name.device_path().as_str().trim_start_matches("/dev/"))
 }

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Mounts and swap from procfs, read once for all devices.
+/// Mounts and active swap areas from procfs, read once for all devices.
 pub(super) struct DeviceUsers {
     mounts: Vec<MountedDevice>,
     swaps: Vec<NamedDevice>,
@@ -35,7 +35,7 @@ impl NamedDevice {
     }
 }
 
-/// Mount with its source device.
+/// Mount of a filesystem, with its source device.
 struct MountedDevice {
     mount: MountEntry,
     source: NamedDevice,
@@ -83,8 +83,8 @@ impl DeviceUsers {
         Ok(uses)
     }
 
-    /// Returns whether the root directory of a filesystem is mounted at this path. False for a mounted subdirectory,
-    /// and for a path with several mounts on top of each other.
+    /// Returns whether the root directory of a filesystem is mounted at this path. Returns false for a mounted
+    /// subdirectory, and for a path with several mounts on top of each other.
     pub(super) fn shows_root(&self, path: &str) -> bool {
         let mut there = self.mounts.iter().map(|mounted| &mounted.mount).filter(|mount| mount.path == path);
         there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()

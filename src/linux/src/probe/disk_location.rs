@@ -45,13 +45,14 @@ pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
 
 /// Returns the link `/dev/disk/by-path/…`; empty if this type of attachment is not supported.
 ///
-/// If udev creates two links, this is the shorter or older one, which all versions of udev create: `…-ata-1` (not
+/// If udev creates two links, returns the shorter or older one, which all versions of udev create: `…-ata-1` (not
 /// `…-ata-1.0`) and `virtio-pci-…`.
 pub(super) fn find_by_path(sys: &Path, disk: &Path) -> String {
     build_path_id(sys, disk).map(|id| format!("/dev/disk/by-path/{id}")).unwrap_or_default()
 }
 
-/// Returns SCSI host:channel:target:lun, which ATA and USB disks have as well; empty for others.
+/// Returns the SCSI address (host:channel:target:lun) of a disk. ATA and USB disks have such an address too; for other
+/// disks, the result is empty.
 pub(super) fn find_hctl(disk: &Path) -> String {
     let names = disk.ancestors().filter_map(|dir| dir.file_name()?.to_str());
     names.take(3).find(|name| is_scsi_address(name)).unwrap_or_default().to_owned()
@@ -144,7 +145,7 @@ fn format_sas_part(name: &str, end_device: &Path, lun: u32) -> Option<String> {
     })
 }
 
-/// Returns whether this is a PCI address: domain, bus, device and function, such as `0000:00:1f.2`.
+/// Returns whether the text is a PCI address: domain, bus, device and function, such as `0000:00:1f.2`.
 fn is_pci_address(name: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
     let fields: Vec<&str> = name.split([':', '.']).collect();
@@ -171,7 +172,7 @@ fn parse_scsi_address(address: &str) -> Option<[u32; 4]> {
     fields?.try_into().ok()
 }
 
-/// Parses controller and namespace: `nvme0n1` → 0 and 1.
+/// Parses the numbers of the controller and the namespace: `nvme0n1` → 0 and 1.
 fn parse_nvme_name(name: &str) -> Option<(u32, u32)> {
     let (controller, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     Some((parse_number(controller)?, parse_number(namespace)?))

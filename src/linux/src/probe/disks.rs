@@ -116,27 +116,27 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     Ok(Some(disk))
 }
 
-/// Returns the model, which an eMMC provides as its name.
+/// Returns the model of the disk. An eMMC provides the model as its name.
 fn read_model(dir: &Path) -> String {
     let model = read_attribute(&dir.join("device/model"));
     if model.is_empty() { read_attribute(&dir.join("device/name")) } else { model }
 }
 
-/// Returns the vendor name; empty for virtio, which provides a PCI vendor ID.
+/// Returns the vendor name; empty for virtio disks, which provide only a PCI vendor ID.
 fn normalize_vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
 
-/// Returns the serial number. For virtio it is an attribute of the disk, for NVMe of the controller; SCSI and ATA
-/// provide it in vital product data.
+/// Returns the serial number. It is an attribute of the disk for virtio, and of the controller for NVMe; for SCSI and
+/// ATA, it is in the vital product data.
 fn read_serial(dir: &Path) -> String {
     let candidates = [read_attribute(&dir.join("serial")), read_attribute(&dir.join("device/serial"))];
     let vital = || parse_unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
     candidates.into_iter().find(|text| !text.is_empty()).unwrap_or_else(vital)
 }
 
-/// Returns serial number and world wide name of the disk with this sysfs directory, each empty if unknown, in the
-/// same format as in [`InventoryDisk`].
+/// Returns the serial number and the world wide name of the disk with this sysfs directory, in the same format as in
+/// [`InventoryDisk`]. Each of them is empty if unknown.
 pub(crate) fn read_serial_and_wwn(dir: &Path) -> (String, String) {
     (read_serial(dir), read_wwn(dir))
 }

@@ -1,4 +1,4 @@
-//! Supported erase methods of disks, best first.
+//! Erase methods that each disk supports, the best method first.
 
 use super::sysfs::{ProbeRoots, read_attribute};
 
@@ -7,7 +7,7 @@ use model::inventory::{EraseMethod, InventoryDisk};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Sets [`InventoryDisk::erase`]. Disks are queried in parallel, so that a slow one does not delay the others.
+/// Sets [`InventoryDisk::erase`]. Disks are queried in parallel, so that a slow disk does not delay the others.
 pub(super) fn add_erase_methods(roots: &ProbeRoots, found: &mut [InventoryDisk]) {
     std::thread::scope(|scope| {
         for disk in found {
@@ -33,7 +33,8 @@ fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> 
     methods
 }
 
-/// Returns the methods of an NVMe namespace; none if it cannot be queried, for example for lack of privileges.
+/// Returns the erase methods of an NVMe namespace; an empty list if the namespace cannot be queried, for example for
+/// lack of privileges.
 fn nvme_methods(node: &Path) -> Vec<EraseMethod> {
     let asked = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
     asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {

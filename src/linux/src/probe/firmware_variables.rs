@@ -1,7 +1,7 @@
 //! Boot variables of UEFI firmware, from efivarfs.
 //!
-//! The installed system can write these variables. Therefore the lengths of their names and values, and their number,
-//! are limited, and malformed variables are listed as malformed.
+//! The installed system can write these variables. Therefore the number of variables is limited, and so are the lengths
+//! of their names and values. Malformed variables are listed as malformed.
 
 mod load_target;
 
@@ -80,7 +80,7 @@ fn split_vendor(file: &str) -> Option<(&str, Uuid)> {
     Some((name.strip_suffix('-')?, Uuid::parse_str(vendor).ok()?))
 }
 
-/// Returns class and number of the load option with this file name; `None` for other variables.
+/// Returns the class and the number of the load option with this file name; `None` for other variables.
 fn parse_load_option_name(file: &str) -> Option<(LoadOptionClass, u16)> {
     let (name, vendor) = split_vendor(file)?;
     LoadOptionClass::ALL.into_iter().find_map(|class| {

@@ -27,7 +27,7 @@ fn parse_machine_uuid(text: &str) -> Option<String> {
     parse_usable_uuid(text).map(|uuid| uuid.to_string())
 }
 
-/// Processor socket, accumulated while cpuinfo is parsed.
+/// Processor socket, whose data is accumulated while cpuinfo is parsed.
 #[derive(Default)]
 struct CpuSocket {
     vendor: String,
@@ -76,7 +76,7 @@ pub(super) fn parse_memory_bytes(meminfo: &str) -> Result<u64> {
         .ok_or_else(|| Error::new(Phase::Inventory, "/proc/meminfo does not contain MemTotal in kB"))
 }
 
-/// Returns the NICs. Bridges, bonds, tunnels and loopback have no device and are omitted.
+/// Returns the NICs. Bridges, bonds, tunnels and loopback interfaces have no hardware device and are omitted.
 pub(super) fn read_nics(sys: &Path) -> Result<Vec<Nic>> {
     let net = sys.join("class/net");
     let physical = list_names(&net)?.into_iter().filter(|name| net.join(name).join("device").exists());
@@ -106,7 +106,8 @@ fn is_on_usb(card: &Path) -> bool {
     device.components().any(|component| component.as_os_str().to_str().is_some_and(is_bus))
 }
 
-/// Returns the permanent MAC address of a NIC, because the current address of all NICs in a bond is the same.
+/// Returns the permanent MAC address of a NIC. The current address does not identify a NIC, because all NICs in a bond
+/// have the same current address.
 fn read_mac(card: &Path) -> String {
     let own = read_attribute(&card.join("bonding_slave/perm_hwaddr"));
     let shown = || read_attribute(&card.join("address"));

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 /// Multicast address of LLDP frames for the nearest bridge. Bridges do not forward these frames.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// Interval of progress messages. It is also the deadline of each command that is run here.
+/// Interval of progress messages. The same duration is the time limit for each command that this module runs.
 const SAY: Duration = Duration::from_secs(30);
 
-/// Maximum number of neighbours stored for a NIC, since frames may be forged.
+/// Maximum number of neighbours that are stored for a NIC. The number is limited, because frames may be forged.
 const MOST: usize = 16;
 
-/// Sets the links up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found or
-/// `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
+/// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found
+/// or `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.
@@ -75,7 +75,7 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
                 names => format!("only {}", names.join(", ")),
             };
             let silent = match &silent[..] {
-                [] => "all NICs are connected to the same one".to_owned(),
+                [] => "all NICs are connected to the same leaf".to_owned(),
                 names => format!("nothing received on {}", names.join(", ")),
             };
             format!("LLDP: found {heard} of two leaves; {silent}")
@@ -212,7 +212,7 @@ mod tests {
             ),
             (
                 LeafSearch::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
-                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same one",
+                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same leaf",
             ),
             (
                 LeafSearch::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },

@@ -1,5 +1,5 @@
 //! md arrays as described by the superblocks of their members: `mdadm --examine` reads every device with a member
-//! signature. Arrays need not run, and none is started.
+//! signature. The arrays need not be running, and this module does not start any.
 
 mod array_name_check;
 
@@ -14,10 +14,10 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Types of members in libblkid: md's own, and those of the firmware RAIDs that mdadm supports.
+/// Types of array members in libblkid: the type of md itself, and the types of the firmware RAIDs that mdadm supports.
 pub(crate) const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
 
-/// Deadline of mdadm, since failing disks respond slowly.
+/// Time limit for mdadm, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Metadata formats of firmware RAIDs.
@@ -36,7 +36,8 @@ struct MdSuperblock {
     metadata: String,
     raid_devices: u32,
     role: MemberRole,
-    /// Event count of this superblock: if members disagree, the one with the highest count is current.
+    /// Event count of this superblock. If the superblocks of the members differ, the one with the highest count is
+    /// current.
     events: u64,
     /// Slots of the array that were empty when this superblock was written.
     empty: Vec<u32>,
@@ -56,7 +57,7 @@ pub(super) fn read_arrays(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<MdA
     (arrays, unknown)
 }
 
-/// Returns the superblock of each member, and the unreadable members with the reason.
+/// Returns the superblock of each member, and the members whose superblock cannot be read, with the reason.
 fn examine_members(
     devices: &[&DevicePath],
     examine: &impl Fn(&DevicePath) -> Result<String, String>,
@@ -123,8 +124,8 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
     })
 }
 
-/// Returns the container of a firmware RAID. Nothing after its UUID is parsed, because the names of its volumes
-/// follow and may contain newlines.
+/// Returns the container of a firmware RAID. Nothing after the container's UUID is parsed, because the names of the
+/// container's volumes follow and may contain newlines.
 fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     MdSuperblock {
         uuid,
@@ -139,9 +140,10 @@ fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     }
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if it is started
-/// read-only. The kernel then empties a partial parity log (PPL), replays a journal, or continues a reshape. Feature
-/// bits (linux/raid/md_p.h) indicate all three, and metadata version 0.91 also indicates a reshape.
+/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if the start is
+/// read-only. This is the case if the kernel would empty a partial parity log (PPL), replay a journal, or continue a
+/// reshape. Feature bits (linux/raid/md_p.h) indicate all three of them; a reshape is also indicated by metadata
+/// version 0.91.
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;
@@ -150,7 +152,7 @@ fn writes_at_start(features: &str, version: &str) -> bool {
     features & (RESHAPE | JOURNAL | PPL) != 0 || version.starts_with("0.91")
 }
 
-/// Removes the home host from a name: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
+/// Removes the home host from an array name. Examples: `any:root`, `storage-7:root  (local to host storage-7)` → `root`.
 fn strip_home_host(name: &str) -> String {
     let name = name.split("  (local to host").next().unwrap_or(name);
     name.split_once(':').map_or(name, |(_, name)| name).to_owned()
@@ -174,8 +176,8 @@ fn parse_role_1(text: &str) -> MemberRole {
     }
 }
 
-/// Parses the line about the member itself in metadata 0.90, with slot and state after number, major and minor: `this
-/// 0     254        0        0      active sync   /dev/vda`.
+/// Parses the line about the member itself in metadata 0.90. The slot and the state follow the number, major and minor:
+/// `this 0     254        0        0      active sync   /dev/vda`.
 fn parse_role_090(line: &str) -> Option<MemberRole> {
     let mut words = line.split_whitespace();
     (words.next() == Some("this")).then_some(())?;
@@ -203,10 +205,10 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
     words.any(|state| ["faulty", "removed"].contains(&state)).then_some(place)
 }
 
-/// Marks members as faulty whose data is outdated. mdadm excludes them as well (Assemble.c). A member is outdated if
-/// other members were used without it, or if its event count is lower than the highest count by more than one. Stopping
-/// the array may cause a difference of one. If two members were used without each other, both are marked, because the
-/// operator must decide which one is correct.
+/// Marks members with outdated data as faulty. mdadm excludes such members as well (Assemble.c). A member is outdated
+/// if other members were used without it, or if its event count is lower than the highest count by more than one. A
+/// difference of one may be caused by stopping the array, so it is accepted. If each of two members was used without
+/// the other, both are marked, because the operator must decide which member is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -222,10 +224,12 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
         let left = active.iter().any(|(other, events, _)| *events >= superblock.events && without(*other, own));
         let why = match rival {
             Some((other, ..)) => {
-                format!("it and member {other} were used without each other: the operator must choose one")
+                format!(
+                    "this member and member {other} were used without each other: the operator must choose one of them"
+                )
             }
-            None if superblock.events.saturating_add(1) < latest => "it has missed changes".to_owned(),
-            None if left => "the other members were used without it".to_owned(),
+            None if superblock.events.saturating_add(1) < latest => "this member has missed changes".to_owned(),
+            None if left => "the other members were used without this member".to_owned(),
             None => continue,
         };
         tracing::warn!(%device, "member {own} of array {} is ignored: {why}", superblock.uuid);
@@ -245,8 +249,8 @@ fn group_by_uuid(found: Vec<(DevicePath, MdSuperblock)>) -> Vec<MdArray> {
     arrays.into_iter().filter_map(build_array).collect()
 }
 
-/// Builds an array from the superblock with the highest event count; if several have this count, from the first of
-/// them.
+/// Builds an array from the superblock with the highest event count, or from the first such superblock if there are
+/// several.
 fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> {
     mark_outdated_members(&mut members);
     let role = |(device, superblock): &(DevicePath, MdSuperblock)| ArrayMember {
@@ -260,8 +264,8 @@ fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> 
     Some(MdArray { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
 }
 
-/// Returns the running array that holds one of the members. The volumes in a container of a firmware RAID also hold the
-/// members of the container, but are not returned, because the members' metadata describes the container.
+/// Returns the running array that uses one of the members. Volumes in a container of a firmware RAID also use the
+/// members of the container. They are not returned, because the members' metadata describes the container.
 fn find_running_array(roots: &ProbeRoots, inventory: &Inventory, array: &MdArray) -> Option<KernelName> {
     let members: Vec<KernelName> =
         array.members.iter().map(|member| inventory.resolve_kernel_name(&member.device)).collect();
@@ -274,7 +278,7 @@ fn find_running_array(roots: &ProbeRoots, inventory: &Inventory, array: &MdArray
     inventory.stacked.iter().find(holds).map(|stacked| stacked.name.clone())
 }
 
-/// Returns the device below an overlay, or else the device itself.
+/// Returns the device below an overlay; returns a device that is not an overlay unchanged.
 fn resolve_overlay<'a>(inventory: &'a Inventory, name: &'a KernelName) -> &'a KernelName {
     let overlay = inventory.stacked.iter().find(|stacked| stacked.name == *name && stacked.is_overlay());
     overlay.and_then(|overlay| overlay.below.first()).unwrap_or(name)

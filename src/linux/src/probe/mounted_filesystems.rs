@@ -1,4 +1,4 @@
-//! Contents of mounted filesystems: usage and install markers.
+//! Contents of mounted filesystems: used space and install markers.
 
 use super::device_users::DeviceUsers;
 use crate::safe_open::{self, PathRestriction};
@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Maximum number of entries read from a directory; a node has only a few volumes.
+/// Maximum number of entries that are read from a directory. A Kubernetes node has only a few volumes.
 const MOST_ENTRIES: usize = 4096;
 
 /// Returns every mounted filesystem whose root directory is visible.
@@ -91,8 +91,8 @@ fn list_sparse_files(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> 
     Ok(names.into_iter().filter_map(file).collect())
 }
 
-/// Reads the install marker. The filesystem may belong to a previous owner, so symlinks must not lead out of it, and
-/// special files must not block.
+/// Reads the install marker. The filesystem may belong to a previous owner. Therefore a symlink must not lead out of
+/// the filesystem, and opening a special file must not block.
 fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match safe_open::open_beneath(

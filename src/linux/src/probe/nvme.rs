@@ -1,5 +1,5 @@
-//! NVMe controller queries: supported erase methods, and whether they affect other namespaces. Numbers come from
-//! the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
+//! Queries of NVMe controllers: which erase methods are supported, and whether they affect other namespaces. Numbers
+//! come from the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
 
 use model::inventory::EraseMethod;
 use nix::libc::c_int;
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Timeout of Identify, which normally takes milliseconds; a removed controller must not block the inventory.
+/// Timeout of the command Identify, which normally takes milliseconds. The timeout prevents a removed controller from
+/// blocking the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
 // Controller or Namespace Structure (CNS): selector of Identify.
@@ -37,7 +38,7 @@ pub(crate) struct AdminCommand {
     pub patience: Duration,
 }
 
-/// Namespace with its erase methods.
+/// NVMe namespace with its erase methods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NvmeNamespace {
     pub id: u32,
@@ -144,8 +145,8 @@ fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     offers.into_iter().filter(|(_, offered)| *offered).map(|(method, _)| method).collect()
 }
 
-/// Returns whether this is the only namespace of the whole NVM subsystem. `active` lists the namespaces attached to
-/// this controller, `allocated` all namespaces that exist in the subsystem.
+/// Returns whether this namespace is the only one in the whole NVM subsystem. `active` lists the namespaces that are
+/// attached to this controller, and `allocated` lists all namespaces that exist in the subsystem.
 fn is_only_namespace(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Option<&[u32]>) -> bool {
     let only = |list: Option<&[u32]>| list == Some(&[id]);
     let most = read_u32(controller, 516);

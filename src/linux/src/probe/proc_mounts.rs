@@ -1,4 +1,4 @@
-//! Parser of mounts and swap in procfs, used by all readers of these files.
+//! Parser for the lists of mounts and swap areas in procfs. All modules that read these lists use this parser.
 
 /// Line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Range of a device.
+/// Range of a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeviceRange {
     /// Device path as printed by lvm: `/dev/sda1`.
@@ -16,7 +16,7 @@ pub(crate) struct DeviceRange {
     pub size_bytes: u64,
 }
 
-/// Copy of a volume.
+/// One of the copies of a raid1 volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct VolumeCopy {
     /// Ranges that contain the data, in order; `None` if a range or its device is missing.
@@ -30,7 +30,7 @@ pub(super) struct VolumeCopy {
 pub(super) struct DmRaidSuperblock {
     /// Event count: the copy with the highest count is current.
     events: u64,
-    /// Copies that had failed when this superblock was written, one bit for each slot.
+    /// Bit set of the copies that had failed when this superblock was written, with one bit for each slot.
     failed: u64,
     /// Whether the recovery of this copy is complete, so that it contains all data.
     recovered: bool,
@@ -58,8 +58,8 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
     images.iter().map(leg).collect()
 }
 
-/// Returns the slots of the copies that have the volume's current data, best first. Two copies that were used without
-/// each other are both omitted: the operator must decide which one is correct.
+/// Returns the slots of the copies that have the volume's current data, the best copy first. If each of two copies was
+/// used without the other, both are omitted, because the operator must decide which copy is correct.
 pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
@@ -94,7 +94,8 @@ pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<O
     legs.iter().map(read).collect()
 }
 
-/// Returns the segments of the volume of that name, hidden (in brackets in lvm's report) or not, in order.
+/// Returns the segments of the volume with this name, in order. The volume may be hidden; lvm's report contains the
+/// name of a hidden volume in brackets.
 fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = &'a LvmReportSegment> {
     let is = |found: &str| found == name || found.strip_prefix('[').and_then(|it| it.strip_suffix(']')) == Some(name);
     let uuid = row.lv.iter().find(|volume| is(&volume.lv_name)).map(|volume| volume.lv_uuid.as_str());
@@ -104,7 +105,7 @@ fn find_segments<'a>(row: &'a LvmReportRow, name: &str) -> impl Iterator<Item = 
     segments.into_iter()
 }
 
-/// Returns the data ranges of a linear volume; `None` if one is missing, or if the volume is not linear.
+/// Returns the data ranges of a linear volume; `None` if a range is missing, or the volume is not linear.
 pub(super) fn find_linear_ranges(row: &LvmReportRow, name: &str) -> Option<Vec<DeviceRange>> {
     let extent: u64 = parse_number(&row.vg.first()?.vg_extent_size);
     let piece = |segment: &LvmReportSegment| {

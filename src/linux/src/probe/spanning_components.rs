@@ -28,9 +28,9 @@ enum ObjectIdSource {
     Signature,
     /// Binary UUID of 16 bytes at this offset; invalid if all bytes are zero.
     Bytes(u64),
-    /// Text at this offset, with its length in bytes.
+    /// Text at this offset; the second number is the length of the text in bytes.
     Text(u64, usize),
-    /// UUID of the filesystem in a record of an xfs log.
+    /// UUID of the filesystem that is stored in a record of an xfs log.
     XfsLog,
 }
 
@@ -44,12 +44,13 @@ enum ComponentCondition {
 
 const JOURNAL: &str = "filesystem and its external journal";
 
-/// Component types, recognized by these fields. ext: `s_journal_uuid` of `struct ext4_super_block`, which is zero for
-/// an internal journal. xfs: `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`; the records of an external log contain
-/// the UUID of the filesystem, but a realtime device contains no ID. bcache: `set_uuid` of `struct cache_sb_disk`,
-/// which is preceded by `version`, and is zero in a backing device without a cache. Stratis: the pool UUID in the
-/// static header. BlueStore: the UUID in the text of the label, which is the same on data, DB and WAL devices. ZFS: the
-/// UUID of the pool, as reported by libblkid; the members of the pool are in nested lists, which are not parsed.
+/// Types of components. They are recognized by the following fields. ext: `s_journal_uuid` of `struct
+/// ext4_super_block`, which is zero for an internal journal. xfs: `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`;
+/// the records of an external log contain the UUID of the filesystem, but a realtime device contains no ID. bcache:
+/// `set_uuid` of `struct cache_sb_disk`, which is preceded by `version`, and is zero in a backing device without a
+/// cache. Stratis: the pool UUID in the static header. BlueStore: the UUID in the text of the label, which is the same
+/// on data, DB and WAL devices. ZFS: the UUID of the pool, as reported by libblkid; the members of the pool are in
+/// nested lists, which are not parsed.
 const KINDS: [ComponentKind; 10] = [
     component_kind(
         "ext2",
@@ -111,9 +112,9 @@ const KINDS: [ComponentKind; 10] = [
     component_kind("zfs_member", "zpool", ObjectIdSource::Signature, ComponentRole::Peer, ComponentCondition::Always),
 ];
 
-/// Filesystems that record the number of their devices in the superblock, with offset and length of the field in bytes.
-/// The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and `nr_devices` of bcachefs'
-/// `struct bch_sb`.
+/// Filesystems that record the number of their devices in the superblock. Each entry contains the offset and the length
+/// of that field in bytes. The fields are `num_devices` of btrfs' `struct btrfs_super_block` (little-endian), and
+/// `nr_devices` of bcachefs' `struct bch_sb`.
 const COUNTED: [(&str, u64, usize); 2] = [("btrfs", 0x10000 + 0x88, 8), ("bcachefs", 4096 + 123, 1)];
 
 const fn component_kind(
@@ -233,8 +234,8 @@ impl ComponentCondition {
 /// Size of the area in which libblkid searches for a log record (libblkid/src/superblocks/xfs.c).
 const XFS_LOG_SEARCH_BYTES: usize = 256 << 10;
 
-/// Returns the UUID of the filesystem from the first record: `h_fs_uuid` of `struct xlog_rec_header`
-/// (fs/xfs/libxfs/xfs_log_format.h), which libblkid reports as LOGUUID and not as UUID.
+/// Returns the UUID of the filesystem from the first log record. The field is `h_fs_uuid` of `struct xlog_rec_header`
+/// (fs/xfs/libxfs/xfs_log_format.h); libblkid reports it as LOGUUID instead of UUID.
 fn parse_xfs_log_uuid(log: &[u8]) -> Option<String> {
     const MAGIC: [u8; 4] = 0xfeed_babe_u32.to_be_bytes();
     const SECTOR_BYTES: usize = 512;

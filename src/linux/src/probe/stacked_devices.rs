@@ -20,8 +20,8 @@ pub(super) fn read_stacked_devices(roots: &ProbeRoots, users: &DeviceUsers) -> R
     Ok(stacked)
 }
 
-/// Returns the type of a stacked device; `None` for others. Disks below bcache have a `bcache` directory too, hence
-/// the check of names.
+/// Returns the type of a stacked device; `None` for other devices. A disk below bcache has a `bcache` directory too, so
+/// the name of the device is checked as well.
 fn detect_kind(name: &str, dir: &Path) -> Option<StackedDeviceKind> {
     if name.starts_with("md") && dir.join("md").is_dir() {
         return Some(StackedDeviceKind::Array);

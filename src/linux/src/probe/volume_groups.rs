@@ -1,5 +1,5 @@
-//! LVM volume groups as described by the metadata on their physical volumes, read by a single `lvm fullreport`.
-//! Volumes need not be active, and none is activated.
+//! LVM volume groups as described by the metadata on their physical volumes, read by a single `lvm fullreport`. Volumes
+//! need not be active, and this module does not activate any.
 
 mod allocation;
 
@@ -29,14 +29,15 @@ pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs
 /// Prefix of the device-mapper UUIDs of read-only mappings of volumes.
 pub(crate) const COPY: &str = "drophammer-";
 
-/// Deadline of lvm, since failing disks respond slowly.
+/// Time limit for lvm, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of lvm's report, which must be complete. A linear volume takes about 0.5 KiB of the report, and a raid1
-/// volume with its copies about 2.5 KiB.
+/// Maximum size of lvm's report in bytes. A truncated report cannot be used. A linear volume takes about 0.5 KiB of the
+/// report, and a raid1 volume with its copies about 2.5 KiB.
 const REPORT_BYTES: usize = 64 << 20;
 
-/// Returns all groups, and the physical volumes that lvm cannot assign. Without physical volumes, lvm is not run.
+/// Returns all groups, and the physical volumes that lvm cannot assign to a group. If there are no physical volumes,
+/// lvm is not run.
 pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<LvmVolumeGroup>, Vec<UnassignedDevices>) {
     let inside = inventory.partitions_inside_volumes();
     let devices: Vec<&DevicePath> =
@@ -102,7 +103,7 @@ fn find_unlisted_volumes(
     };
     let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
     let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
-    let reason = "lvm does not list it as a physical volume: see `lvm pvs --all -v`".to_owned();
+    let reason = "lvm does not list the device as a physical volume: see `lvm pvs --all -v`".to_owned();
     (!devices.is_empty()).then_some(UnassignedDevices { devices, reason })
 }
 
@@ -137,7 +138,7 @@ pub(super) struct LvmReportGroup {
     vg_tags: String,
     #[serde(default)]
     vg_free: String,
-    /// Not empty if exported by vgexport(8).
+    /// Not empty if the group was exported by vgexport(8).
     #[serde(default)]
     vg_exported: String,
     #[serde(default)]
@@ -145,7 +146,7 @@ pub(super) struct LvmReportGroup {
     /// Permissions: `writeable` or `read-only`.
     #[serde(default)]
     vg_permissions: String,
-    /// Lock type; not empty if lvmlockd(8) or clvmd manages the group.
+    /// Lock type of the group; not empty if lvmlockd(8) or clvmd manages the group.
     #[serde(default)]
     vg_lock_type: String,
     #[serde(default)]
@@ -163,7 +164,7 @@ pub(super) struct LvmReportPhysical {
     pv_uuid: String,
     pub pv_name: String,
     pv_size: String,
-    /// Offset of its first extent.
+    /// Offset of the first extent of the physical volume.
     #[serde(default)]
     pub pe_start: String,
     /// `allocatable` or empty.
@@ -176,19 +177,19 @@ pub(super) struct LvmReportVolume {
     pub lv_uuid: String,
     pub lv_name: String,
     lv_size: String,
-    /// Attributes. The first letter is the type: `O` for an origin whose snapshot will be merged into it, `S` for
-    /// such a snapshot (lvs(8)).
+    /// Attributes of the volume (lv_attr). The first letter is the type of the volume: `O` for an origin whose snapshot
+    /// will be merged into it, `S` for such a snapshot (lvs(8)).
     #[serde(default)]
     lv_attr: String,
     #[serde(default)]
     origin: String,
-    /// Health; `partial` if a physical volume is missing.
+    /// Health of the volume; `partial` if a physical volume is missing.
     #[serde(default)]
     lv_health_status: String,
-    /// Roles, such as `public,origin,thickorigin`.
+    /// Roles of the volume, such as `public,origin,thickorigin`.
     #[serde(default)]
     lv_role: String,
-    /// Not empty while pvmove(8) is in progress.
+    /// Not empty while pvmove(8) is moving the volume.
     #[serde(default)]
     lv_allocation_locked: String,
 }
@@ -202,8 +203,8 @@ pub(super) struct LvmReportSegment {
     pub seg_start_pe: String,
     #[serde(default)]
     pub seg_size_pe: String,
-    /// Device and first extent, such as `/dev/sda1(3)`; for a raid its hidden volumes
-    /// `safe_rimage_0(0),safe_rimage_1(0)`.
+    /// Device and first extent, such as `/dev/sda1(3)`. For a raid volume, the list contains its hidden volumes
+    /// instead: `safe_rimage_0(0),safe_rimage_1(0)`.
     #[serde(default)]
     pub devices: String,
 }
@@ -236,7 +237,7 @@ fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// Converts the report. `active` returns the kernel name of an active volume by its UUIDs. `path` converts lvm's path
+/// Converts lvm's report. `active` returns the kernel name of an active volume by its UUIDs. `path` converts lvm's path
 /// of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and how
 /// many exist.
 fn build_groups(
@@ -289,8 +290,8 @@ fn build_groups(
     groups
 }
 
-/// Returns why the group cannot be activated here; `None` if it can. The ramdisk has no system ID (lvmsystemid(7)) and
-/// no lock manager (lvmlockd(8)).
+/// Returns why the group cannot be activated in the ramdisk; `None` if it can be activated. The ramdisk has no system
+/// ID (lvmsystemid(7)) and no lock manager (lvmlockd(8)).
 fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
@@ -308,10 +309,10 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     }
 }
 
-/// Returns why the volume cannot be activated alone; `None` if it can. An origin is activated together with its
-/// snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the origin's extents do
-/// not contain the current content. Activating a volume that is being moved continues the move. In all other
-/// attributes, such volumes do not differ from linear ones.
+/// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
+/// together with its snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the
+/// origin's extents do not contain the current content. Activating a volume that is being moved continues the move. In
+/// all other attributes, such volumes are equal to linear volumes.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
@@ -325,8 +326,8 @@ fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     }
 }
 
-/// Returns the health of a volume: for a raid1 according to the superblocks of its copies, for other types according
-/// to lvm.
+/// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for other
+/// types, the report of lvm does.
 fn determine_health(
     row: &LvmReportRow,
     volume: &LvmReportVolume,
@@ -362,7 +363,7 @@ pub(super) fn parse_number<T: std::str::FromStr + Default>(text: &str) -> T {
     text.parse().unwrap_or_default()
 }
 
-/// Concatenates the UUIDs of group and volume without dashes, as in device-mapper UUIDs of LVM.
+/// Concatenates the UUIDs of the group and the volume without dashes. LVM uses this text in device-mapper UUIDs.
 pub(super) fn join_uuids(group: &str, volume: &str) -> String {
     format!("{group}{volume}").replace('-', "")
 }

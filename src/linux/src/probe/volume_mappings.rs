@@ -1,6 +1,6 @@
-//! Read-only mappings of logical volumes that LVM cannot activate without writing: a copy of a raid1, the origin of a
-//! snapshot, and linear volumes of a group that is exported or belongs to another host. The mappings are derived from
-//! LVM's metadata, and nothing in the group is activated.
+//! Read-only mappings of logical volumes that LVM cannot activate without writing to the disks. A mapping shows a copy
+//! of a raid1, the origin of a snapshot, or a linear volume in a group that is exported or belongs to another host. The
+//! mappings are derived from LVM's metadata, and nothing in the group is activated.
 
 use super::raid1_copies::{self, DeviceRange};
 use super::sysfs::ProbeRoots;
@@ -12,9 +12,9 @@ use model::inventory::{HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup};
 pub(crate) struct VolumeMapping {
     /// Name of the volume.
     pub name: String,
-    /// UUIDs of group and volume in the format of device-mapper UUIDs.
+    /// UUIDs of the group and the volume, in the format that device-mapper UUIDs contain.
     pub uuid: String,
-    /// Ranges of devices, in order.
+    /// Ranges of devices that the mapping concatenates, in order.
     pub pieces: Vec<DeviceRange>,
 }
 

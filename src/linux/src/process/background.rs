@@ -1,4 +1,4 @@
-//! Long-running processes, watched while they run and stopped when no longer needed.
+//! Long-running processes, which are watched while they run, and stopped when they are no longer needed.
 
 use super::output_lines::{LineReader, LineWatcher, read_lines};
 use super::{CommandError, OUTPUT_BYTES, ProcessFailure, ToolCommand, kill_group, wait_with_timeout};
@@ -9,7 +9,7 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Running process, killed on drop together with all its descendants.
+/// Running process. When this value is dropped, the process and all its descendants are killed.
 pub struct BackgroundProcess {
     child: Child,
     argv: String,
@@ -40,7 +40,7 @@ impl ToolCommand {
 }
 
 impl BackgroundProcess {
-    /// Returns how the process exited, or `None` while it runs.
+    /// Returns the exit status of the process; `None` while the process runs.
     pub fn poll_exit(&mut self) -> Option<CommandError> {
         let status = self.child.try_wait().ok().flatten()?;
         // The last lines may not have been read yet.
@@ -51,7 +51,7 @@ impl BackgroundProcess {
         Some(CommandError { argv: self.argv.clone(), end: ProcessFailure::from_exit_status(status), tail })
     }
 
-    /// Sends SIGTERM, and SIGKILL after `patience`.
+    /// Sends SIGTERM to the process, and SIGKILL if the process has not exited after `patience`.
     pub fn terminate(mut self, patience: Duration) {
         if let Ok(id) = i32::try_from(self.child.id())
             && kill(Pid::from_raw(id), Signal::SIGTERM).is_ok()

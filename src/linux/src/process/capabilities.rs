@@ -1,5 +1,5 @@
 //! Processes restricted to a few capabilities. A process started by root changes to an unprivileged user. A process
-//! started by another user keeps this user, and must already have these capabilities.
+//! started by any other user keeps its user, and must already have the capabilities that it retains.
 
 use super::unprivileged::{describe_failure, drop_user};
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ pub enum Capability {
     NetRaw = 13,
 }
 
-/// Header of capset(2): version 3 has two 32-bit words.
+/// Header for capset(2): version 3 of the interface, in which each capability set consists of two 32-bit words.
 const HEADER: [u32; 2] = [0x2008_0522, 0];
 
 /// Returns whether this process has all of these capabilities.
@@ -24,8 +24,8 @@ pub fn has_capabilities(capabilities: &[Capability]) -> bool {
         .is_ok_and(|[_, permitted, ..]| permitted & capability_bits(capabilities) == capability_bits(capabilities))
 }
 
-/// Returns the effective, permitted and inheritable capability sets: first the low 32 bits of each set, then the high
-/// ones.
+/// Returns the effective, permitted and inheritable capability sets: first the low 32 bits of each of the three sets,
+/// then the high 32 bits of each set.
 fn read_own_sets() -> Result<[u32; 6], Errno> {
     let mut sets = [0; 6];
     // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
@@ -43,7 +43,7 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
 /// Called between fork and exec, where only system calls are safe.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses. The program must not be started then.
+/// Returns an error if the kernel refuses the change. In this case, the program must not be started.
 pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<()> {
     let prctl = |what, number: libc::c_ulong, more: libc::c_ulong| {
         // SAFETY: prctl is only called with options that take numbers.

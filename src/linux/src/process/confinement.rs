@@ -1,8 +1,10 @@
-//! Processes confined to another root, with their own mount namespace and without device nodes except those provided.
+//! Processes confined to another root directory, with their own mount namespace. They can use only the device nodes
+//! that are provided for them.
 //!
-//! They still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program can
-//! therefore mount a devtmpfs. The confinement protects other disks from mistakes of confined programs. It does not
-//! protect them from attacks, which are not expected, because these programs come from images with a verified digest.
+//! These processes still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program
+//! can therefore mount a devtmpfs. The confinement protects other disks from mistakes of confined programs. It does not
+//! protect the disks from attacks. Attacks are not expected, because the confined programs come from images with a
+//! verified digest.
 
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -13,15 +15,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
+/// Capabilities that are removed: CAP_SYS_PTRACE and CAP_MKNOD of linux/capability.h.
 const TAKEN_AWAY: [libc::c_ulong; 2] = [19, 27];
 
 /// Parameters of [`super::ToolCommand::confined`].
 pub(crate) struct Confinement {
     pub root: PathBuf,
-    /// Mount points whose device nodes are unusable.
+    /// Mount points below which device nodes cannot be used.
     pub no_devices: Vec<PathBuf>,
-    /// Working directory, as seen from the root.
+    /// Working directory, as a path inside the new root.
     pub folder: PathBuf,
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Filter process, killed on drop.
+/// Filter process, which is killed when this value is dropped.
 pub struct FilterProcess {
     child: Child,
     name: String,

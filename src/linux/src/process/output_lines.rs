@@ -1,4 +1,4 @@
-//! Output of a process, read line by line as it arrives.
+//! Reads the output of a process line by line, as it arrives.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ const LINE_BYTES: u64 = 4096;
 
 pub(crate) type LineWatcher = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Output read from a pipe.
+/// Output that was read from a pipe.
 #[derive(Default)]
 pub(crate) struct CapturedText {
     pub text: String,

@@ -1,5 +1,5 @@
-//! Privilege dropping of sandboxed workers: user, capabilities, and system calls. Open files and memory stay usable.
-//! None of the dropped privileges can be regained.
+//! Drops the privileges of sandboxed workers: user, capabilities, and system calls. Files that are already open stay
+//! usable, and so does memory. None of the dropped privileges can be regained.
 
 use super::unprivileged::{self, describe_failure};
 use nix::errno::Errno;
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Access rights of linux/landlock.h that each ABI version can restrict: filesystem, network, scopes.
+/// Access rights of linux/landlock.h that each ABI version can restrict: the version, and bit masks for filesystem,
+/// network and scopes.
 const LANDLOCK: [(i64, [u64; 3]); 6] = [
     (1, [(1 << 13) - 1, 0, 0]),
     (2, [(1 << 14) - 1, 0, 0]),
@@ -35,7 +36,8 @@ pub struct SandboxSupport {
 /// remain.
 ///
 /// # Errors
-/// Returns an error if the kernel does not support system call filters, or refuses. The process must not continue then.
+/// Returns an error if the kernel does not support system call filters, or refuses one of the restrictions. In this
+/// case, the process must not continue.
 pub fn drop_privileges(data_bytes: u64) -> io::Result<SandboxSupport> {
     let filter = build_seccomp_filter()?;
     for (resource, most) in

@@ -2,7 +2,7 @@
 //! call filter. The process sees a few files and the programs of this system, and cannot write, use the network, or
 //! inspect other processes.
 //!
-//! Unlike the workers restricted by `privileges`, it may start other programs.
+//! Unlike the workers restricted by `privileges`, the sandboxed process may start other programs.
 
 use super::unprivileged::{self, NOBODY_ELSE, describe_failure};
 use nix::errno::Errno;
@@ -24,10 +24,11 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Mount point of the new root during setup: a directory that every system has and that is not needed afterwards.
+/// Mount point of the new root while the sandbox is set up. Every system has this directory, and the sandbox does not
+/// need the host's directory afterwards.
 const BUILT_AT: &str = "/proc";
 
-/// Directories of programs and their libraries; Debian's alternatives are resolved through the last one.
+/// Directories of programs and their libraries. The last directory is needed to resolve Debian's alternatives.
 const PROGRAMS: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives"];
 /// Device nodes of the host that the sandbox contains.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
@@ -49,7 +50,8 @@ const MOUNT_ATTR_NOSUID: u64 = 2;
 const MOUNT_ATTR_NODEV: u64 = 4;
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 
-/// System calls that text processing does not need, or that were used to escape from namespaces.
+/// System calls that are forbidden, because text processing does not need them, or because attackers used them to
+/// escape from namespaces.
 const FORBIDDEN: [libc::c_long; 32] = [
     libc::SYS_socket,
     libc::SYS_socketpair,
@@ -95,12 +97,12 @@ pub(crate) struct SandboxFile<'a> {
     pub content: &'a [u8],
 }
 
-/// Enters a sandbox with these files. The function returns only in a new process, the first one in the sandbox, while
-/// the calling process waits for it and exits with its status. When the first process exits, the kernel terminates all
-/// others in the sandbox. The caller must be single-threaded.
+/// Enters a sandbox with these files. The function returns only in a new process, which is the first process in the
+/// sandbox. The calling process waits for this process, and exits with the same status. When the first process exits,
+/// the kernel terminates all other processes in the sandbox. The caller must be single-threaded.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses a step. In this case, the process must not continue.
 pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
     let filters = build_seccomp_filters()?;
     unprivileged::close_inherited_files()?;
@@ -183,7 +185,8 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     Ok(nix::unistd::chdir("/")?)
 }
 
-/// Bind-mounts a directory of this system, or recreates it as a symlink if it is one.
+/// Bind-mounts a directory of this system in the new root. If the directory is a symlink in this system, recreates the
+/// symlink.
 fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
     let (there, here) = (Path::new("/").join(folder), root.join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };

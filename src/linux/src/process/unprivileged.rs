@@ -1,4 +1,5 @@
-//! Privilege dropping: a user ID shared with no other process, no capabilities, and no way to regain either.
+//! Drops privileges: the process gets a user ID that no other process has, loses all capabilities, and cannot regain
+//! privileges.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -8,10 +9,10 @@ use std::io;
 /// User and group ID of unprivileged processes. Debian reserves this number, so that no other user has it.
 pub const NOBODY_ELSE: u32 = 65_432;
 
-/// Switches to the unprivileged user and group, which only root can do.
+/// Switches to the unprivileged user and group. Only root can do this.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses. The process must not continue then.
+/// Returns an error if the kernel refuses the change. In this case, the process must not continue.
 pub(crate) fn drop_user() -> io::Result<()> {
     setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
@@ -19,7 +20,7 @@ pub(crate) fn drop_user() -> io::Result<()> {
     setresuid(uid, uid, uid).map_err(|error| describe_failure("change the user", error))
 }
 
-/// Drops all capabilities and prevents regaining any through exec.
+/// Drops all capabilities, and prevents the process from regaining any of them through exec.
 ///
 /// # Errors
 /// The same errors as for [`drop_user`].
@@ -30,10 +31,10 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
     Errno::result(no_more).map_err(|error| describe_failure("forbid new privileges", error)).map(drop)
 }
 
-/// Closes all file descriptors except the standard three, in case the parent leaked some.
+/// Closes all file descriptors except standard input, output and error, because the parent may have leaked descriptors.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses.
+/// Returns an error if the kernel refuses to close a descriptor.
 pub fn close_inherited_files() -> io::Result<()> {
     // SAFETY: this process has not opened any file yet except the standard three.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;

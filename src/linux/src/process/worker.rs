@@ -1,5 +1,5 @@
-//! Sandboxed workers: this program started again as a process without privileges (`privileges`), which communicates
-//! over one socket.
+//! Sandboxed workers. A worker is another process of this program that has no privileges (`privileges`) and
+//! communicates over one socket.
 
 use super::STARTING;
 use common::sync::lock_mutex;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 pub const WORKER: &str = "image-worker";
 pub const USED_BLOCKS_WORKER: &str = "used-blocks-worker";
 
-/// Path of this program, valid even if its file has been replaced since. Test programs also run as workers, through
-/// `testing::workers!`.
+/// Path of this program. The path is valid even if the program file was replaced after the start. Test programs also
+/// run as workers, through `testing::workers!`.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Purpose of a sandboxed process.
@@ -23,7 +23,7 @@ const PROGRAM: &str = "/proc/self/exe";
 pub enum WorkerJob {
     /// Decodes an image.
     Image,
-    /// Reads which blocks the filesystems of a disk use.
+    /// Determines which blocks of a disk are used by the filesystems on it.
     UsedBlocks,
 }
 
@@ -37,12 +37,12 @@ impl WorkerJob {
     }
 }
 
-/// Time that a worker has to exit after its socket was closed.
+/// Time within which a worker must exit after its socket was closed.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 const LAST_WORDS_BYTES: u64 = 2000;
 
-/// Sandboxed worker process, killed on drop.
+/// Sandboxed worker process, which is killed when this value is dropped.
 pub struct WorkerProcess(Child);
 
 impl WorkerProcess {

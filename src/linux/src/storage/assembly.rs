@@ -1,13 +1,13 @@
 //! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. No byte of a disk is
 //! changed: the disks reject writes by programs, arrays are started read-only, and a logical volume is activated only
-//! if its activation writes nothing. Other volumes are made readable by read-only mappings if LVM's metadata describes
-//! where their content is (`volume_groups`).
+//! if its activation writes nothing. Other volumes are made readable by read-only mappings, if LVM's metadata describes
+//! the location of their content (`volume_groups`).
 //!
-//! Every array is started over snapshots of its members, whose changes are kept in memory, because the kernel writes
-//! even to arrays that are started read-only. `md_bitmap_load` and `md_bitmap_flush` (drivers/md/md-bitmap.c) write the
-//! superblock of a bitmap at every start and stop, and the whole bitmap if it is outdated. The kernel also replays a
-//! journal, empties a partial parity log, and continues a reshape. The superblocks cannot prove that the kernel will
-//! write nothing.
+//! Every array is started over snapshots of its members, because the kernel writes even to arrays that are started
+//! read-only. Changes to the snapshots are kept in memory. `md_bitmap_load` and `md_bitmap_flush`
+//! (drivers/md/md-bitmap.c) write the superblock of a bitmap at every start and stop, and the whole bitmap if it is
+//! outdated. The kernel also replays a journal, empties a partial parity log, and continues a reshape. The superblocks
+//! cannot prove that the kernel will write nothing.
 
 mod volume_groups;
 
@@ -24,14 +24,14 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum number of rounds. Each round finds and starts objects on top of objects started in previous rounds.
+/// Maximum number of rounds. Each round finds and starts objects that are on top of objects started in previous rounds.
 const ROUNDS: usize = 8;
 
-/// Deadline of mdadm and lvm, since failing disks respond slowly.
+/// Time limit for mdadm and lvm, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum memory for changes to a member, in bytes, if the kernel writes at most the bitmap and the superblock of its
-/// array. Bitmaps created by mdadm take a few hundred KiB.
+/// Maximum memory for changes to a member of an array, in bytes, if the kernel writes at most the bitmap and the
+/// superblock. Bitmaps created by mdadm take a few hundred KiB.
 const BITMAP_ROOM_BYTES: u64 = 16 << 20;
 
 /// Result of [`assemble_read_only`].
@@ -50,15 +50,15 @@ pub struct ReadOnlyAssembly {
     groups: HashSet<(String, usize)>,
     /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
-    /// Objects that could not be assembled, with the reason. This is not an error, but the inventory lacks the contents
-    /// of these objects.
+    /// Objects that could not be assembled, with the reason. Such an object is not an error, but its contents are
+    /// missing in the inventory.
     pub notes: Vec<String>,
 }
 
 /// Locks these disks and starts every array and every volume on them that can be started without writing.
 ///
 /// # Errors
-/// Returns an error if a disk cannot be locked, or sysfs cannot be read. The disks are unlocked then.
+/// Returns an error if a disk cannot be locked, or sysfs cannot be read. In this case, the disks are unlocked again.
 pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
     let (disks, locks) = (disks.to_vec(), WriteLocks::default());
     let (failed, notes) = (Vec::new(), Vec::new());
@@ -99,7 +99,8 @@ impl ReadOnlyAssembly {
         self.locks.unlock_all()
     }
 
-    /// Adds the contents of the filesystems on these disks to the inventory, while the disks are locked.
+    /// Adds the contents of the filesystems on these disks to the inventory. The disks are locked during the
+    /// inspection.
     ///
     /// # Errors
     /// Returns an error if a disk cannot be locked or unlocked, or a filesystem stays mounted.
@@ -111,8 +112,9 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read: the disks stay locked,
-    /// and disks that appeared since the assembly are locked too. The caller receives the locks and may release them.
+    /// Inspects filesystems like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read.
+    /// The disks stay locked, and disks that appeared since the assembly are locked too. The caller receives the write
+    /// locks and may release them.
     ///
     /// # Errors
     /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. The disks stay locked.
@@ -148,8 +150,8 @@ impl ReadOnlyAssembly {
         Ok(())
     }
 
-    /// Assembles again after LUKS containers were opened. Groups that were already attempted are attempted again,
-    /// because the containers may contain further physical volumes of them.
+    /// Repeats the assembly after LUKS containers were opened. Activation is attempted again even for groups for which
+    /// it was already attempted, because the containers may contain further physical volumes of these groups.
     ///
     /// # Errors
     /// The same errors as for [`ReadOnlyAssembly::assemble_all`].
@@ -194,8 +196,8 @@ impl ReadOnlyAssembly {
         Ok(())
     }
 
-    /// Reports for each attempted group which volumes are readable, and why others are not. The exit code of lvm does
-    /// not show this: lvm exits with success even if it activated nothing.
+    /// Reports which volumes of each attempted group are readable, and why the other volumes are not. The exit code of
+    /// lvm does not contain this information: lvm exits with success even if it activated nothing.
     fn report_groups(&mut self, inventory: &Inventory) {
         let tried = std::mem::take(&mut self.tried);
         for group in inventory.groups.iter().filter(|group| tried.contains(&group.uuid)) {
@@ -251,13 +253,13 @@ fn start_array(array: &MdArray) -> Result<(), String> {
     run_mdadm_assemble(array, &overlays).inspect_err(|_| remove_overlays(&overlays))
 }
 
-/// Returns the maximum memory for changes to each member of the array, in bytes.
+/// Returns the maximum memory, in bytes, for the changes to each member of the array.
 fn overlay_memory_bytes(array: &MdArray) -> u64 {
     let most = overlay::available_memory_bytes() / array.members.len().max(1) as u64;
     if array.writes_at_start { most } else { most.min(BITMAP_ROOM_BYTES) }
 }
 
-/// Creates an overlay over each of these devices. If one fails, the others are removed.
+/// Creates an overlay over each of these devices. If the creation of one overlay fails, the other overlays are removed.
 fn create_overlays(devices: &[DevicePath], room_bytes: u64) -> Result<Vec<DevicePath>, String> {
     let mut overlays = Vec::new();
     for device in devices {
@@ -279,8 +281,8 @@ fn remove_overlays(overlays: &[DevicePath]) {
 }
 
 /// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops when it finds a member
-/// of a running array whose event count is outdated. It then starts no further arrays (Assemble.c, "Found some drive
-/// for an array that is already active").
+/// of a running array whose event count is outdated. mdadm then does not start any further arrays (Assemble.c, "Found
+/// some drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
@@ -288,14 +290,14 @@ fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), Str
     mdadm.args(members).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run().map(drop).map_err(|error| error.to_string())
 }
 
-/// Returns the highest free array number, as mdadm itself would choose.
+/// Returns the highest free array number, which mdadm itself would also choose.
 fn find_free_md_device() -> Result<String, String> {
     let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
     let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 md device numbers are in use")?;
     Ok(format!("/dev/md{number}"))
 }
 
-/// Returns the number of physical volumes that are present.
+/// Returns the number of physical volumes of the group that are present.
 fn count_present_volumes(group: &LvmVolumeGroup) -> usize {
     group.physical.iter().filter(|physical| physical.device.is_some()).count()
 }

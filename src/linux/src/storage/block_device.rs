@@ -1,4 +1,4 @@
-//! Block device ioctls, and properties of disks and partitions in sysfs. Works without udev.
+//! Block device ioctls, and properties of disks and partitions in sysfs. This module works without udev.
 
 use crate::probe::format_device_number;
 use common::error::{Context, Phase, Result};
@@ -90,7 +90,7 @@ mod ioctl {
     nix::ioctl_write_ptr!(btrfs_forget_dev, 0x94, 5, BtrfsArgs);
 }
 
-/// Partition registered with the kernel.
+/// Partition that is registered with the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelPartition {
     pub number: u32,
@@ -100,9 +100,9 @@ pub struct KernelPartition {
     pub size_bytes: u64,
 }
 
-/// Retries for two seconds while the kernel returns `busy`. Some users release a device after a short time: a process
-/// that was just killed, udev on a developer's machine, and a child forked by another thread. Such a child holds all
-/// open descriptors until exec, even those with O_CLOEXEC.
+/// Retries for two seconds while the kernel returns `busy`. Some users release a device after a short time, for example
+/// a process that was just killed, udev on a developer's machine, or a child process forked by another thread. Such a
+/// child holds all open descriptors until exec, even those with O_CLOEXEC.
 pub(crate) fn retry_while_busy<T>(busy: Errno, mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -134,19 +134,20 @@ pub fn read_sector_bytes(device: &File) -> nix::Result<u32> {
     Ok(bytes.unsigned_abs())
 }
 
-/// Writes back and drops the device's page cache, so that the next read is from the device.
+/// Writes the device's page cache back and drops it, so that the next read is served by the device.
 pub(crate) fn flush_buffers(device: &File) -> nix::Result<()> {
     // SAFETY: BLKFLSBUF takes no argument.
     unsafe { ioctl::blkflsbuf(device.as_raw_fd()) }.map(drop)
 }
 
-/// Discards this range. Its content is undefined afterwards.
+/// Discards this range of the device. The content of the range is undefined afterwards.
 pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKDISCARD reads two u64 from the address that it gets.
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Zeroes this range of whole sectors, with a command of the disk if the disk supports one, otherwise by writing zeros.
+/// Zeroes this range of whole sectors. The kernel uses a zeroing command of the disk if the disk supports one, and
+/// otherwise writes zeros.
 pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 from the address that it gets.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
@@ -232,7 +233,7 @@ pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> nix::
     run_blkpg(disk, ioctl::BLKPG_ADD_PARTITION, number, start, length)
 }
 
-/// Unregisters partition `number` from the kernel; EBUSY if it is in use.
+/// Unregisters partition `number` from the kernel. Returns EBUSY if the partition is in use.
 pub(crate) fn delete_partition(disk: &File, number: u32) -> nix::Result<()> {
     run_blkpg(disk, ioctl::BLKPG_DEL_PARTITION, number, 0, 0)
 }
@@ -255,8 +256,8 @@ fn run_blkpg(disk: &File, op: c_int, number: u32, start: u64, length: u64) -> ni
     unsafe { ioctl::blkpg(disk.as_raw_fd(), &arg) }.map(drop)
 }
 
-/// Returns the sysfs directory of a device, `/sys/devices/…/block/sda`, by its device number, since the path may be a
-/// link.
+/// Returns the sysfs directory of a device, such as `/sys/devices/…/block/sda`. The directory is found by the device
+/// number, because the path may be a link.
 ///
 /// # Errors
 /// Returns an error if the path is not a block device, or sysfs is not mounted.
@@ -264,7 +265,7 @@ pub fn sysfs_path(device: &DevicePath) -> Result<PathBuf> {
     sysfs_path_from_metadata(device, fs::metadata(device))
 }
 
-/// Returns the sysfs directory of an open device, even if its path changed.
+/// Returns the sysfs directory of an open device, even if the path of the device has changed.
 ///
 /// # Errors
 /// The same errors as for [`sysfs_path`].
@@ -304,7 +305,8 @@ pub fn read_partitions(disk: &DevicePath) -> Result<Vec<KernelPartition>> {
     Ok(found)
 }
 
-/// Returns whether partitions of the device can be registered. False for partitions and device-mapper devices.
+/// Returns whether partitions of the device can be registered with the kernel. Returns false for partitions and
+/// device-mapper devices.
 ///
 /// # Errors
 /// The same errors as for [`sysfs_path`].

@@ -1,4 +1,5 @@
-//! Users of devices and mounts, for "busy" errors, in which the kernel does not name them.
+//! Users of devices and mounts. They are added to "busy" errors, because the kernel does not name them in such an
+//! error.
 
 use super::block_device;
 use crate::probe::{self, proc_mounts::MountEntry};
@@ -7,8 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Returns descriptions of the holders of this device and of the processes that have it open. Best effort; empty if
-/// none are found.
+/// Returns descriptions of the holders of this device and of the processes that have it open. The result may be
+/// incomplete; it is empty if no holder and no process is found.
 pub fn list_device_users(device: &DevicePath) -> Vec<String> {
     let mut users = list_device_holders(device);
     let devices = sysfs_with_partitions(device);
@@ -61,7 +62,7 @@ pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     users
 }
 
-/// Formats users as `", used by: a, b"`; empty if there are none.
+/// Formats users as `", used by: a, b"`; returns an empty text if there are no users.
 pub fn format_users(users: &[String]) -> String {
     if users.is_empty() { String::new() } else { format!(", used by: {}", users.join(", ")) }
 }
@@ -141,8 +142,8 @@ fn is_device(path: &str, number: &str) -> bool {
     })
 }
 
-/// Returns whether the mounted filesystem is on the device with this number. btrfs mounts have an anonymous device
-/// number, so the number of their source is compared too.
+/// Returns whether the mounted filesystem is on the device with this number. A btrfs mount has an anonymous device
+/// number, so the device number of its source is compared too.
 fn is_mount_of(mount: &MountEntry, number: &str) -> bool {
     mount.number == number.trim() || is_device(&mount.source, number)
 }

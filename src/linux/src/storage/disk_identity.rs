@@ -1,5 +1,5 @@
-//! Verification that a device is still the disk that the plan was made for. Names are not stable: if a disk responds
-//! late, another disk may become `/dev/sdb`.
+//! Verifies that a device is still the disk for which the plan was made. Device names are not stable: if a disk
+//! responds late, another disk may become `/dev/sdb`.
 
 use super::block_device;
 use crate::probe;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Opens the disk, and compares its identity with the planned one.
+/// Opens the disk, and compares its identity with the identity in the plan.
 ///
 /// # Errors
 /// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
@@ -26,11 +26,11 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     compare_identity(&disk, identity, "nothing was written").map(|()| disk)
 }
 
-/// Verifies the identity of an open disk before it is written. From here on, the descriptor refers to this disk even
-/// if its path changes.
+/// Verifies the identity of an open disk before it is written. After the verification, the descriptor refers to this
+/// disk even if the path of the disk changes.
 ///
 /// # Errors
-/// Returns an error if the open disk is not the planned one. It was not written.
+/// Returns an error if the open disk is not the planned disk. The open disk was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
     compare_identity(disk, identity, "it was not changed")
 }
@@ -42,7 +42,7 @@ fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> 
         return Ok(());
     }
     let differences = differences.join(", ");
-    let what = format!("{device} is not the disk that the plan was made for: {differences}; {consequence}");
+    let what = format!("{device} is not the disk for which the plan was made: {differences}; {consequence}");
     Err(Error::new(Phase::Storage, what))
 }
 
@@ -80,7 +80,7 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan, which stay open while the plan is carried out. The kernel does not assign the name of an open disk
+/// Disks of a plan. They stay open while the plan is carried out. The kernel does not assign the name of an open disk
 /// to another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);

@@ -1,4 +1,4 @@
-//! Erasing of disks by the best supported method, with verification.
+//! Erases disks by the best method that each disk supports, and verifies the result.
 
 mod ata;
 mod nvme;
@@ -70,7 +70,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
 
 /// Failure of an erase method.
 enum EraseFailure {
-    /// Failure after which the next method is tried.
+    /// Failure after which the next erase method is tried.
     Next(String),
     /// Failure that leaves the disk in a state that only the operator can repair, so no other method is tried.
     Final(Error),
@@ -94,7 +94,7 @@ impl EraseDeadline {
         EraseDeadline { budget, end: Instant::now() + budget }
     }
 
-    /// Returns the remaining time, or an error message if the limit is exceeded.
+    /// Returns the remaining time, or an error message if the time limit is exceeded.
     fn time_left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -117,7 +117,7 @@ struct EraseTarget<'a> {
     plan: &'a WipeDisk,
     file: File,
     size: u64,
-    /// Areas where signatures are located.
+    /// Areas of the disk in which signatures may be located.
     signatures: &'a [ByteRange],
 }
 
@@ -172,8 +172,8 @@ impl EraseTarget<'_> {
         Ok(verification::verify_zeros(&self.file, self.size)?)
     }
 
-    /// Reopens the disk if necessary. After Format NVM the kernel rescans the namespace, and may replace its device;
-    /// the open file then belongs to a removed disk.
+    /// Reopens the disk if necessary. After Format NVM, the kernel rescans the namespace and may replace its block
+    /// device. In this case, the open file belongs to a removed device.
     fn reopen_if_replaced(&mut self) -> Result<(), EraseFailure> {
         if block_device::read_size_bytes(&self.file) == Ok(self.size) {
             return Ok(());
@@ -191,7 +191,7 @@ impl EraseTarget<'_> {
     }
 }
 
-/// Formats failures: `discard: why; writing zeros: why`.
+/// Formats the failures of erase methods, such as `discard: why; writing zeros: why`.
 fn format_failures(failures: &[(EraseMethod, String)]) -> String {
     let words: Vec<String> = failures.iter().map(|(method, why)| format!("{}: {why}", method_name(*method))).collect();
     if words.is_empty() { "the plan contains no method".to_owned() } else { words.join("; ") }

@@ -11,8 +11,8 @@ const COMPATIBLE_FEATURES: usize = 0x5c;
 const HAS_JOURNAL: u32 = 4;
 const JOURNAL_INODE: usize = 0xe0;
 
-/// Returns whether the journal is on another device. The superblock contains the number of the journal device. The
-/// kernel would therefore write to this device even if the filesystem is mounted from a snapshot.
+/// Returns whether the journal of the filesystem is on another device. The superblock contains the device number of
+/// such a journal, so the kernel would write to the journal device even if the filesystem is mounted from a snapshot.
 ///
 /// # Errors
 /// Returns an error if the device cannot be read.

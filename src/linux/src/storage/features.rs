@@ -1,5 +1,5 @@
-//! Tests that the ramdisk's kernel can mount filesystems with any feature that the ramdisk's mkfs can enable. If it
-//! could not, an installation would fail after the old system was erased.
+//! Tests that the ramdisk's kernel can mount filesystems with any feature that the ramdisk's mkfs can enable. If the
+//! kernel did not support such a feature, an installation would fail after the old system was erased.
 
 use super::mount::MountStack;
 use super::vmdisks::TestDisks;
@@ -13,7 +13,8 @@ use std::path::Path;
 
 const POINT: &str = "/run/drophammer/features";
 
-/// Options of mkfs.ext4, one feature each, with the features that it requires (ext4(5); mke2fs 1.47).
+/// Options of mkfs.ext4. Each entry enables or disables one feature, together with the features that this feature
+/// requires (ext4(5); mke2fs 1.47).
 const EXT4: [&str; 36] = [
     "",
     "-O ^64bit",

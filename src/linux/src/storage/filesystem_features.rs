@@ -1,5 +1,6 @@
-//! Features of filesystems that a kernel must support to mount them. mkfs of the ramdisk may be newer than the kernel of the image, and enable
-//! features that this kernel does not support.
+//! Features of filesystems. A kernel can mount a filesystem only if it supports the features of that filesystem. The
+//! mkfs in the ramdisk may be newer than the kernel of the image, and may enable features that this kernel does not
+//! support.
 
 use model::boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
@@ -16,11 +17,11 @@ const EXT_SUPERBLOCK: usize = 1024;
 /// Filesystem feature with the first version of Linux that supports it.
 struct Feature {
     name: &'static str,
-    /// Offset of the 32-bit field in [`SUPERBLOCK_AREA`], and the bit in it.
+    /// Offset of the 32-bit field in [`SUPERBLOCK_AREA`], and the bit of the feature in this field.
     field: usize,
     bit: u32,
     since: LinuxVersion,
-    /// Create option without the feature; empty if mkfs does not enable the feature by default.
+    /// Create option that disables the feature; empty if mkfs does not enable the feature by default.
     without: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Growing of mounted filesystems to the size of their device, by the ioctls of resize2fs, xfs_growfs and btrfs, so
+//! Grows mounted filesystems to the size of their device. Uses the same ioctls as resize2fs, xfs_growfs and btrfs, so
 //! that the ramdisk does not need these tools.
 
 use super::block_device;
@@ -8,7 +8,7 @@ use model::layout::FilesystemFormat;
 use std::fs::File;
 use std::path::Path;
 
-/// Grows the filesystem mounted at `point` to the end of its device; returns its new size in bytes.
+/// Grows the filesystem mounted at `point` to the end of its device; returns the new size of the filesystem in bytes.
 ///
 /// # Errors
 /// Returns an error if the format does not support growing, or the kernel refuses to grow the filesystem while it is

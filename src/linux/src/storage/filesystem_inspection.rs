@@ -1,5 +1,5 @@
-//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without replaying their
-//! journals, to read their usage and install markers.
+//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without a replay of their
+//! journals, to read their used space and install markers.
 
 use super::mount;
 use crate::probe;
@@ -12,10 +12,10 @@ use std::{fs, io};
 use sys_mount::{Mount, MountFlags};
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
-/// Returns `None` for formats that layouts do not support, except ext2. Such a filesystem cannot contain an install
-/// marker, and its content is untrusted, so no driver may parse it. The options are safe in any state of the
-/// filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic. Several copies of
-/// an XFS with the same UUID can be mounted.
+/// Returns `None` for a format that is neither ext2 nor supported by layouts. A filesystem of such a format cannot
+/// contain an install marker, and its content is untrusted, so no driver may parse it. The options are safe in any
+/// state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic.
+/// Several copies of an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
         "ext2" | "ext3" | "ext4" => Some(("ext4", "noload,errors=continue")),
@@ -26,9 +26,9 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Adds to the inventory the contents of unmounted filesystems, and the reasons why some could not be mounted. Returns a
-/// note on each filesystem that could not be inspected, which is not an error. The caller is expected to keep the disks
-/// locked during the call.
+/// Adds to the inventory the contents of unmounted filesystems, and the reasons why some could not be mounted. Returns
+/// a note on each filesystem that could not be inspected. Such a filesystem is not an error. The caller is expected to
+/// keep the disks locked during the call.
 ///
 /// # Errors
 /// Returns an error if the mount point cannot be created, or a filesystem stays mounted.
@@ -62,8 +62,8 @@ pub fn inspect_filesystems(inventory: &mut Inventory) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Returns device and format of each unused filesystem. Devices with several signatures are omitted, since it is
-/// unknown which one is valid.
+/// Returns the device and format of each unused filesystem. Devices with several signatures are omitted, because it is
+/// unknown which signature is valid.
 fn find_candidates(inventory: &Inventory) -> Vec<(DevicePath, String)> {
     let candidate = |(device, unit): (&DevicePath, StackUnit)| match (unit.signatures(), unit.uses()) {
         ([signature], []) if safe_mount_options(&signature.kind).is_some() => {
@@ -80,7 +80,7 @@ fn mount_read_only(device: &DevicePath, kind: &str, point: &Path) -> io::Result<
     Mount::builder().fstype(fstype).flags(flags).data(data).mount(device, point).map(drop)
 }
 
-/// Empty directory accessible only to root, removed on drop.
+/// Empty directory that only root can access, and that is removed when this value is dropped.
 struct TemporaryMountPoint(PathBuf);
 
 impl TemporaryMountPoint {

@@ -1,5 +1,5 @@
-//! Adaptation of a raw image's partition table to its disk: moves the backup GPT to the end of the disk, grows a
-//! partition if requested, and updates the kernel.
+//! Adapts the partition table of a raw image to the disk: moves the backup GPT to the end of the disk, grows a
+//! partition if requested, and updates the kernel's list of partitions.
 //!
 //! The image's entries are preserved byte for byte, with their numbers, attributes and GUIDs. Partition tables other
 //! than GPT are not changed.
@@ -23,11 +23,12 @@ const MIB: u64 = 1 << 20;
 /// Types of extended partitions in libblkid's notation.
 const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 
-/// Size of the kernel's device for an extended partition: room for a boot loader (block/partitions/msdos.c).
+/// Size of the kernel's device for an extended partition, in bytes. The device contains only the space for a boot
+/// loader (block/partitions/msdos.c).
 const EXTENDED_BYTES: u64 = 1024;
 
-/// Adapts the table and registers all partitions with the kernel; returns the resulting table. `grow` is the number of
-/// a partition that is enlarged as far as possible. `added` is a new partition at the end of the disk.
+/// Adapts the partition table, registers all partitions with the kernel, and returns the resulting table. `grow` is the
+/// number of a partition that is enlarged as far as possible. `added` is a new partition at the end of the disk.
 ///
 /// # Errors
 /// Returns an error if the disk is in use or cannot be written; the GPT is damaged or does not fit; the partition to grow does not exist, or
@@ -59,8 +60,8 @@ pub fn fit_image_table(
     Ok(Some(table))
 }
 
-/// Checks before anything is written whether [`fit_image_table`] would refuse the GPT in the first bytes of an image. Returns the
-/// numbers and GUIDs of the partitions; `None` if the table is not in those bytes.
+/// Checks before anything is written whether [`fit_image_table`] would refuse the GPT in the first bytes of an image.
+/// Returns the numbers and GUIDs of the partitions. Returns `None` if those bytes do not contain the whole table.
 ///
 /// # Errors
 /// The same errors as for [`fit_image_table`].
@@ -92,12 +93,12 @@ pub fn check_image_table(
     Ok(Some(DiskTable { kind: "gpt".to_owned(), guid: Some(found.guid()), partitions: partitions.collect() }))
 }
 
-/// Returns the error for growing a partition in a table other than GPT.
+/// Returns the error that is reported if a partition must be enlarged in a partition table other than GPT.
 pub fn cannot_grow_without_gpt(number: u32) -> String {
     format!("partition {number} cannot grow: the image has no GPT")
 }
 
-/// Returns the error for adding a partition to a table other than GPT.
+/// Returns the error that is reported if a partition must be added to a partition table other than GPT.
 pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
     format!("cannot add partition {}: the image has no GPT", added.name)
 }
@@ -155,12 +156,14 @@ fn zero_old_backup_header(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<
     Ok(())
 }
 
-/// Checks that the entries and all partitions of a resized table end at or before its last usable sector.
+/// Checks that the entries and all partitions of a resized table end at or before the last usable sector of the table.
 fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::other(why));
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
-        return refuse(format!("its entries at sector {own} do not fit: the last usable sector is {last_usable}"));
+        return refuse(format!(
+            "the entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
+        ));
     }
     for GptEntry { number, sectors, .. } in gpt.entries() {
         let end = sectors.end.saturating_sub(1);
@@ -176,7 +179,7 @@ fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the primary copy for a disk of `sectors` sectors, and the location of the added partition.
+/// Returns the primary copy of the table for a disk of `sectors` sectors, and the location of the added partition.
 fn compute_fitted_table(
     found: &Gpt,
     sectors: u64,

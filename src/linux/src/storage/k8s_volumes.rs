@@ -1,4 +1,4 @@
-//! Preparation of Kubernetes volumes, whose content is identified by the volume's UUID.
+//! Prepares Kubernetes volumes. The UUID of a volume identifies its content.
 
 use super::{block_device, disk_identity, lvm, mkfs, partition_table, wipe};
 use crate::gpt::{Gpt, GptEntry, protective_mbr};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
-/// Deadline of mkfs on a sparse file, to which it writes only metadata.
+/// Time limit for mkfs on a sparse file, to which mkfs writes only metadata.
 const MKFS_DEADLINE: Duration = Duration::from_secs(600);
 
 /// Creates the logical volume if the plan contains one, and then the filesystem or partition of the Kubernetes volume.
@@ -40,12 +40,12 @@ pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
     .context(Phase::Storage, what)
 }
 
-/// Checks again that the device is blank, since the plan may be an hour old.
+/// Checks again that the device is blank, because the plan may be an hour old and the device may have changed since.
 fn require_blank(device: &DevicePath) -> Result<()> {
     let is_blank = probe::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
     match is_blank {
         true => Ok(()),
-        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: it was not changed"))),
+        false => Err(Error::new(Phase::Storage, format!("{device} is no longer blank: the device was not changed"))),
     }
 }
 
@@ -100,8 +100,8 @@ pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &
     }
 }
 
-/// Creates the partition table of a sparse file, with sectors of 512 bytes, because losetup presents the file with this
-/// sector size.
+/// Creates the partition table of a sparse file. The table is for sectors of 512 bytes, because losetup presents the
+/// file with this sector size.
 fn partition_sparse_file(path: &Path, guid: Uuid, uid: Uuid, name: &str) -> io::Result<()> {
     const SECTOR: u64 = 512;
     let file = File::options().read(true).write(true).open(path)?;

@@ -13,15 +13,16 @@ use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;
 
-/// Name of the tool. It is in a separate part of the ramdisk that only machines with encrypted filesystems load.
+/// Name of the tool. The tool is in a separate part of the ramdisk, which only machines with encrypted filesystems
+/// load.
 pub const TOOL: &str = "cryptsetup";
 
-/// Deadline of cryptsetup, which includes the derivation of a key on a slow processor.
+/// Time limit for cryptsetup. It is long enough for the derivation of a key on a slow processor.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Options for key derivation by argon2id with 64 MiB, so that containers can be opened on machines with little memory.
-/// They are based on the second option recommended in RFC 9106, section 4, with four passes instead of three, and one
-/// lane instead of four.
+/// The options are based on the second recommendation in RFC 9106, section 4, but use four passes instead of three, and
+/// one lane instead of four.
 const SLOWLY: [&str; 8] =
     ["--pbkdf", "argon2id", "--pbkdf-memory", "65536", "--pbkdf-parallel", "1", "--pbkdf-force-iterations", "4"];
 
@@ -34,7 +35,7 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {
         missing.push(format!(
-            "the ramdisk does not contain {TOOL}: load its part `luks` (target/ramdisk/luks) after the initrd"
+            "the ramdisk does not contain {TOOL}: load the ramdisk part `luks` (target/ramdisk/luks) after the initrd"
         ));
     }
     if containers.iter().any(is_sealed) {
@@ -86,7 +87,8 @@ pub fn create_container(container: &LuksContainer) -> Result<()> {
 /// second key.
 ///
 /// # Errors
-/// Returns an error if cryptsetup fails: the key does not match, or the device does not contain the container.
+/// Returns an error if cryptsetup fails, for example because the key does not match, or because the device does not
+/// contain the container.
 pub fn open_container(open: &OpenContainer, device: &DevicePath) -> Result<()> {
     match is_sealed(&open.container) {
         true => tpm::open_with_tpm(open, device).or_else(|error| match open.container.key.is_empty() {
@@ -110,8 +112,8 @@ pub fn open_container_with_key(
     open.run().map(drop).context(Phase::Storage, || format!("open {}", container.device))
 }
 
-/// Returns whether the open mapping of this container is directly on top of its device. A mapping on top of an overlay
-/// of the device has the same name.
+/// Returns whether the open mapping of this container is directly on top of the container's device. The check is
+/// necessary because a mapping on top of an overlay of the device has the same name.
 ///
 /// # Errors
 /// Returns an error if the device is missing from sysfs.

@@ -1,4 +1,4 @@
-//! LVM volume groups and logical volumes, created as planned.
+//! Creates LVM volume groups and logical volumes according to the plan.
 //!
 //! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
 //! invisible to it.
@@ -21,9 +21,9 @@ pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// LVM configuration (lvm.conf(5)). The ramdisk does not run LVM's daemons, or udev, which would create nodes and list
-/// devices. It does not store metadata backups. LVM's detection of components is off, because `--devices` selects the
-/// devices, and the detection would ignore a disk with an old md superblock at its end.
+/// LVM configuration (lvm.conf(5)). The ramdisk runs neither LVM's daemons nor udev, which would create device nodes
+/// and list devices. Metadata backups are not stored. LVM's detection of components is off, because `--devices` selects
+/// the devices, and the detection would ignore a disk with an old md superblock at its end.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -67,9 +67,9 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     wipe::wipe_signatures(&volume.device)
 }
 
-/// Activates these volumes of a preserved group, writable, and no others. Activating a volume that the layout does not
-/// contain may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if
-/// these volumes work without them.
+/// Activates only these volumes of a preserved group, for writing. Activating a volume that the layout does not contain
+/// may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if these
+/// volumes work without them.
 ///
 /// # Errors
 /// Returns an error if a volume is in use (the error lists the users), or LVM fails.
@@ -133,7 +133,7 @@ fn build_volume_args(volume: &CreateVolume) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs an LVM command restricted to these devices, with `--yes`, which answers every question with yes.
+/// Runs an LVM command that is restricted to these devices. The option `--yes` answers every question with yes.
 fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);
@@ -143,8 +143,8 @@ fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item =
     Ok(run.context(Phase::Storage, || format!("lvm {command}"))?.stdout)
 }
 
-/// Returns these fields of one group or volume, with sizes in bytes. LVM prints a line for each segment; identical
-/// lines are merged.
+/// Returns these fields of one group or volume, with sizes in bytes. LVM prints one line for each segment; identical
+/// lines are returned only once.
 fn read_report(command: &str, devices: &[DevicePath], name: &str, fields: &[&str]) -> Result<Vec<String>> {
     let options = fields.join(",");
     let args = ["--noheadings", "--nosuffix", "--units", "b", "--separator", "|", "-o", &options, name];
@@ -192,7 +192,7 @@ pub(crate) fn suspend_synchronization(name: &str, volumes: &[String]) {
 }
 
 /// Suspends synchronization of the copies while the image is written. Synchronization resumes with the next activation
-/// of the volume. `lvcreate --nosync` is not used, because the copies would never be synchronized.
+/// of the volume. `lvcreate --nosync` is not used, because with this option the copies would never be synchronized.
 fn freeze_volume(device: &DevicePath) -> Result<()> {
     let name = teardown::mapping_name(device)?;
     let message = ToolCommand::new("dmsetup").args(["message", &name, "0", "frozen"]).env("DM_DISABLE_UDEV", "1").run();

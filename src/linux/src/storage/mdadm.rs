@@ -1,4 +1,5 @@
-//! md arrays, created as planned by mdadm. Their initial synchronization is deferred to the installed system.
+//! Creates md arrays with mdadm, according to the plan. The initial synchronization of the arrays is deferred to the
+//! installed system.
 
 use super::{block_device, busy_device_users, wipe};
 use crate::process::{CommandError, ToolCommand};
@@ -21,8 +22,8 @@ mod tests;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mdadm"];
 
-/// Deadline of mdadm, which waits up to 25 × 0.2 s for a busy array, and takes some time to clear the bitmap of a large
-/// array.
+/// Time limit for mdadm. mdadm waits up to 25 × 0.2 s for a busy array, and takes some time to clear the bitmap of a
+/// large array.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members.
@@ -43,7 +44,7 @@ pub fn create_array(array: &CreateArray) -> Result<()> {
     wipe::wipe_signatures(device)
 }
 
-/// Creates an array on scratch devices, verifies it, and stops it. It is not synchronized.
+/// Creates an array on scratch devices, verifies the array, and stops it. The array is not synchronized.
 ///
 /// # Errors
 /// Returns an error if mdadm or the kernel fails, or the result differs from the plan.
@@ -67,8 +68,8 @@ fn verify_planned(found: &ArrayDetail, array: &CreateArray) -> Result<()> {
     }
 }
 
-/// Assembles a preserved array from these members, writable, as `device`. Members may be missing if the level tolerates
-/// it. If mdadm refuses to start the array, its start is not forced.
+/// Assembles a preserved array from these members as `device`, for writing. Members may be missing if the level
+/// tolerates it. If mdadm refuses to start the array, the start is not forced.
 ///
 /// # Errors
 /// Returns an error if mdadm fails, for example because a member is in use.
@@ -110,8 +111,8 @@ fn remove_array_links(array: &OsStr) -> Result<()> {
     Ok(())
 }
 
-/// Returns mdadm's arguments. The layout's options precede the devices, since some options apply only to devices after
-/// them.
+/// Returns the arguments for mdadm. The options of the layout precede the devices, because some options apply only to
+/// the devices that follow them.
 fn build_argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
     // `--run` answers every question with yes. With the home host "any", every host treats the array as its own.
@@ -181,8 +182,8 @@ impl ArrayDetail {
         Ok(ArrayDetail::parse(&run_mdadm(vec!["--detail".to_owned(), "--export".to_owned(), device.to_string()])?))
     }
 
-    /// Parses the export. Only the first value of a key is used. The fields read here are printed before names, so that
-    /// a newline in a name cannot inject their values.
+    /// Parses the output of `mdadm --detail --export`. Only the first value of a key is used. The fields read here are
+    /// printed before names, so that a newline in a name cannot inject their values.
     fn parse(export: &str) -> ArrayDetail {
         let mut found = ArrayDetail::default();
         let mut known = BTreeSet::new();
@@ -203,8 +204,8 @@ impl ArrayDetail {
         found
     }
 
-    /// Returns each difference from the plan. The number of active members is compared, but not which devices are
-    /// spares, because a new RAID 5 starts with its last member as a spare.
+    /// Returns each difference between the array and the plan. The number of active members is compared, but not the
+    /// set of spares, because a new RAID 5 starts with its last member as a spare.
     fn list_differences(&self, array: &CreateArray) -> Vec<String> {
         let list = |devices: BTreeSet<PathBuf>| {
             devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(" ")
@@ -222,7 +223,7 @@ impl ArrayDetail {
     }
 }
 
-/// Resolves links: `/dev/md/inner` is `/dev/md126`.
+/// Resolves links such as `/dev/md/inner`, which leads to `/dev/md126`.
 fn resolve_links<'a>(devices: impl Iterator<Item = &'a DevicePath>) -> BTreeSet<PathBuf> {
     devices.map(|device| fs::canonicalize(device).unwrap_or_else(|_| device.as_str().into())).collect()
 }

@@ -1,5 +1,5 @@
-//! Block devices in memory: loop devices over anonymous files. Device and file are removed when the device is no longer
-//! open.
+//! Block devices in memory: loop devices over anonymous files. The device and its file are removed when the device is
+//! no longer open.
 
 use super::loop_device::LoopDevice;
 use common::error::{Context, Phase, Result};

@@ -1,4 +1,4 @@
-//! Creation of filesystems with mkfs, with the UUID and label chosen by the plan, which are verified and linked in
+//! Creates filesystems with mkfs, using the UUID and label in the plan. Verifies the UUID, and links the device in
 //! /dev/disk/by-uuid.
 
 use super::{block_device, wipe};
@@ -17,10 +17,10 @@ use std::time::Duration;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["mkfs.ext3", "mkfs.ext4", "mkfs.vfat", "mkfs.xfs", "mkfs.btrfs", "mkswap"];
 
-/// Deadline of mkfs for a small device.
+/// Time limit for mkfs on a small device.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Additional time for each GiB of the device: ext3 does not support lazy initialization, so mkfs.ext3 writes all inode
-/// tables, 1/64 of the disk.
+/// Additional time for each GiB of the device. ext3 does not support lazy initialization, so mkfs.ext3 writes all inode
+/// tables, which take 1/64 of the disk.
 const DEADLINE_PER_GIB: Duration = Duration::from_secs(1);
 
 /// Offset of the first btrfs superblock.
@@ -29,7 +29,8 @@ const BTRFS: usize = 0x10000;
 /// Size of the area at the start of a device that contains the superblocks of all formats.
 const SUPERBLOCKS_BYTES: usize = BTRFS + 4096;
 
-/// Creates the filesystem and its link in `/dev/disk/by-uuid`; does nothing for [`FilesystemFormat::None`].
+/// Creates the filesystem and the link to its device in `/dev/disk/by-uuid`. Does nothing for
+/// [`FilesystemFormat::None`].
 ///
 /// # Errors
 /// Returns an error if the device is in use or unwritable, the tool fails, or the UUID on the device is not the
@@ -55,7 +56,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
 /// Runs mkfs on a device or a file.
 ///
 /// # Errors
-/// Returns an error if this format is not created by a tool. A failure of the tool is in the inner result.
+/// Returns an error if no tool creates this format. A failure of the tool is in the inner result.
 pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::Result<Result<(), CommandError>> {
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
@@ -67,7 +68,7 @@ pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::R
 /// Verifies the UUID, because create options may override it.
 ///
 /// # Errors
-/// Returns an error if the device has another UUID or no such filesystem.
+/// Returns an error if the device contains another UUID, or does not contain a filesystem of this format.
 pub fn verify_uuid(filesystem: &MakeFilesystem) -> Result<()> {
     let MakeFilesystem { device, format, uuid, .. } = filesystem;
     let found = read_uuid(device, *format).context(Phase::Storage, || format!("create {format} on {device}"))?;
@@ -109,7 +110,8 @@ fn build_argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<Stri
     Ok((tool, args))
 }
 
-/// Reads the UUID from the superblock in blkid's format, from the device itself and not from a cache.
+/// Reads the UUID from the superblock, and returns it in blkid's format. The superblock is read from the device itself
+/// instead of a cache.
 fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String> {
     let file = File::open(device)?;
     if file.metadata()?.file_type().is_block_device() {
@@ -145,7 +147,8 @@ fn parse_uuid(start: &[u8], format: FilesystemFormat) -> Option<String> {
     }
 }
 
-/// Creates the link that udev would create. Without it, grub-mkconfig writes `root=/dev/…` instead of `root=UUID=…`.
+/// Creates the link that udev would create. Without this link, grub-mkconfig writes `root=/dev/…` instead of
+/// `root=UUID=…`.
 fn link_by_uuid(device: &DevicePath, uuid: &str) -> Result<()> {
     let link = Path::new("/dev/disk/by-uuid").join(uuid);
     let what = || format!("link {} to {device}", link.display());

@@ -1,4 +1,4 @@
-//! Mounts below the target's root, and unmounting that completes only when all data is written, because kexec would
+//! Mounts filesystems below the target's root. Unmounting completes only when all data is written, because kexec would
 //! lose unwritten data.
 
 use super::{block_device, busy_device_users};
@@ -61,8 +61,8 @@ impl MountStack {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts like [`MountStack::mount_inert`], read-only. A read-only mount does not prevent the replay of a journal;
-    /// for that, the filesystem needs an additional option, such as `noload`.
+    /// Mounts read-only, and otherwise like [`MountStack::mount_inert`]. A read-only mount does not prevent the replay
+    /// of a journal; for that, the filesystem needs an additional option, such as `noload`.
     ///
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`]; in addition, returns an error if the mount point does
@@ -93,7 +93,8 @@ impl MountStack {
         Ok(())
     }
 
-    /// Creates the directories up to `path`. Rejects symlinks, because an image or an old disk may contain any.
+    /// Creates the directories up to `path`. Rejects symlinks, because an image or an old disk may contain a symlink
+    /// that leads to any path.
     fn create_mount_point(&self, path: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.root)?;
         let mut point = self.root.clone();
@@ -120,8 +121,8 @@ impl MountStack {
         Ok(point)
     }
 
-    /// Writes back all data and empties journals, so that the filesystems can be read without a replay. They stay
-    /// mounted.
+    /// Writes back all data and empties journals, so that the filesystems can be read without a replay. The filesystems
+    /// stay mounted.
     ///
     /// # Errors
     /// Returns an error if data could not be written.
@@ -133,7 +134,7 @@ impl MountStack {
         })
     }
 
-    /// Writes back dirty data early, so that less remains for the end.
+    /// Writes back dirty data early, so that less data must be written at the end.
     ///
     /// # Errors
     /// Returns an error if data could not be written. The kernel reports each write error only once, so the error must not be ignored.
@@ -144,8 +145,8 @@ impl MountStack {
     /// Writes back all data and unmounts, newest mount first.
     ///
     /// # Errors
-    /// Returns an error if data could not be written, or a mount stays busy (the error lists the users). This mount and all older ones stay
-    /// mounted.
+    /// Returns an error if data could not be written, or a mount stays busy (the error lists the users). The failed
+    /// mount and all older mounts stay mounted.
     pub fn unmount_all(&mut self) -> Result<()> {
         while let Some(point) = self.mounted.last() {
             sync_filesystem(point)?;
@@ -161,7 +162,7 @@ impl MountStack {
     }
 }
 
-/// Unmounts the remaining mounts if an error ended the run. Failures are only logged.
+/// Unmounts the remaining mounts after an error has ended the run. Failures of unmounting are only logged.
 impl Drop for MountStack {
     fn drop(&mut self) {
         for error in self.unmount_best_effort() {
@@ -170,7 +171,7 @@ impl Drop for MountStack {
     }
 }
 
-/// Writes back a filesystem. umount(2) does not report write errors, syncfs(2) does since Linux 5.8.
+/// Writes back a filesystem with syncfs(2), which reports write errors since Linux 5.8; umount(2) does not report them.
 fn sync_filesystem(point: &Path) -> Result<()> {
     let what = || format!("write back the filesystem at {}", point.display());
     let dir = File::open(point).context(Phase::Storage, what)?;
@@ -193,7 +194,8 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
     })
 }
 
-/// Unmounts without MNT_DETACH and MNT_FORCE, with which umount2(2) returns before all data is written.
+/// Unmounts without the flags MNT_DETACH and MNT_FORCE, because with these flags umount2(2) returns before all data is
+/// written.
 ///
 /// # Errors
 /// Returns an error if the mount stays busy (the error lists the users).
@@ -206,7 +208,7 @@ pub fn unmount_strictly(point: &Path) -> Result<()> {
     )
 }
 
-/// Flushes the disk's write cache, and drops its page cache.
+/// Flushes the disk's write cache, and drops the kernel's page cache of the disk.
 ///
 /// # Errors
 /// Returns an error if data could not be written.
@@ -217,7 +219,7 @@ pub fn flush_disk(device: &DevicePath) -> Result<()> {
     block_device::flush_buffers(&disk).context(Phase::Storage, what)
 }
 
-/// Returns whether these options mount read-only.
+/// Returns whether a mount with these options is read-only.
 pub(super) fn has_read_only_option(options: &[String]) -> bool {
     split_mount_options(options).0.contains(MountFlags::RDONLY)
 }

@@ -1,4 +1,5 @@
-//! Writable overlays over devices that must not change: device-mapper snapshots whose changes are kept in memory.
+//! Writable overlays over devices that must not change. The overlays are device-mapper snapshots whose changes are kept
+//! in memory.
 
 use super::{block_device, memory_device, teardown};
 use crate::process::ToolCommand;
@@ -7,11 +8,11 @@ use model::device::DevicePath;
 use model::inventory::OVERLAY;
 use std::fs::{self, File};
 
-/// Size of the chunks that are copied to memory at their first write, in units of 512 bytes. No disk has larger
-/// sectors.
+/// Size of a chunk, in units of 512 bytes. A chunk is copied to memory when it is written for the first time. No disk
+/// has sectors that are larger than a chunk.
 const CHUNK: u64 = 8;
 
-/// Returns the maximum memory for all overlays of one purpose together: half of the available memory.
+/// Returns the maximum memory in bytes for all overlays that serve the same purpose: half of the available memory.
 pub(crate) fn available_memory_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -19,7 +20,8 @@ pub(crate) fn available_memory_bytes() -> u64 {
     kib.unwrap_or_default() * 1024 / 2
 }
 
-/// Creates an overlay over a disk, partition or array, and returns its path. Its changes take at most `memory_bytes`.
+/// Creates an overlay over a disk, partition or array, and returns the path of the overlay. The changes in the overlay
+/// take at most `memory_bytes`.
 ///
 /// # Errors
 /// Returns an error if the device is in use, or the kernel does not support loop devices or snapshots.
@@ -41,7 +43,7 @@ pub(crate) fn create_overlay(device: &DevicePath, memory_bytes: u64) -> Result<D
     Ok(format!("/dev/mapper/{name}").into())
 }
 
-/// Removes an overlay with all changes.
+/// Removes an overlay and discards all changes in it.
 ///
 /// # Errors
 /// Returns an error if the overlay is in use (the error lists the users).
@@ -53,7 +55,7 @@ pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OverlayUsage {
     Bytes(u64),
-    /// The changes exceeded the memory; reads of the overlay fail now.
+    /// The changes have exceeded the maximum memory, so reads of the overlay fail now.
     Over,
 }
 

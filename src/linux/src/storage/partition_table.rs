@@ -1,4 +1,4 @@
-//! Writing of GPTs as planned, with verification by reading, and registration of the partitions with the kernel.
+//! Writes GPTs according to the plan, verifies them by reading, and registers the partitions with the kernel.
 
 use super::{block_device, disk_identity, wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, NAME_UNITS, protective_mbr};
@@ -16,8 +16,8 @@ use std::{io, thread};
 /// Timeout for device nodes. devtmpfs creates them before BLKPG returns, except on very slow machines.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Writes the protective MBR, both headers and both arrays of entries, verifies them, and waits for the device nodes
-/// of the partitions.
+/// Writes and verifies the protective MBR, both headers and both arrays of entries. Then waits for the device nodes of
+/// the partitions.
 ///
 /// # Errors
 /// Returns an error if the disk is in use, its size or sector size differs from the plan, a write fails, or a device
@@ -47,7 +47,7 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     table.partitions.iter().try_for_each(|partition| wait_for_node(&table.device, partition.number, &partition.device))
 }
 
-/// Returns the size of the disk in sectors, after checking the sector size.
+/// Checks the sector size of the disk, and returns the size of the disk in sectors.
 fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
     let device = &table.device;
     let sector_bytes = block_device::read_sector_bytes(disk)
@@ -91,8 +91,8 @@ fn verify_gpt_and_mbr(gpt: &Gpt, disk: &File) -> io::Result<()> {
     gpt.verify(disk)
 }
 
-/// Checks numbers, sectors and names of the partitions, because [`Gpt::set_partition`] does not reject overlapping
-/// sectors and truncates names.
+/// Checks the numbers, sectors and names of the partitions, because [`Gpt::set_partition`] accepts overlapping sectors,
+/// and truncates names that are too long.
 fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     let mut by_place: Vec<&NewPartition> = partitions.iter().collect();
     by_place.sort_by_key(|partition| partition.first_lba);
@@ -115,8 +115,8 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers the partitions with BLKPG. Unlike BLKRRPART, it works even if the kernel does not support GPT or does not
-/// scan the disk for partitions, and its errors concern a single partition.
+/// Registers the partitions with BLKPG. Unlike BLKRRPART, BLKPG works even if the kernel does not support GPT or does
+/// not scan the disk for partitions, and an error of BLKPG concerns a single partition.
 fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = byte_range(table, partition);

@@ -1,5 +1,5 @@
-//! Rehearsal: before the wipe, all preserved objects are brought up over snapshots whose changes are kept in memory.
-//! Arrays start, groups are activated and journals are replayed, but no byte of a disk is changed.
+//! Rehearsal before the wipe: all preserved objects are activated over snapshots whose changes are kept in memory.
+//! Arrays are started, groups are activated and journals are replayed, but no byte of a disk is changed.
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
@@ -20,16 +20,16 @@ const POINT: &str = "/run/drophammer/rehearsal";
 #[derive(Debug)]
 pub struct RehearsalResult {
     pub filesystems: usize,
-    /// Data written to the snapshots, in bytes.
+    /// Size of the data that was written to the snapshots, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Brings up all preserved objects over snapshots, and takes them down. Objects that were assembled on the same disks
-/// for inspection are taken down first.
+/// Activates all preserved objects over snapshots, and deactivates them again. Objects that were assembled on the same
+/// disks for inspection are deactivated first.
 ///
 /// # Errors
-/// Returns an error if an object cannot be brought up. The refusal contains the object, and the messages of its tool
-/// and of the kernel.
+/// Returns a refusal if an object cannot be activated. The refusal names the object, and contains the messages of its
+/// tool and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
 }
@@ -57,12 +57,12 @@ fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehear
 fn build_refusal(why: &str) -> Error {
     Error::refusal(
         Phase::Storage,
-        format!("rehearsal over in-memory snapshots: preserved data cannot be brought up: {why}"),
+        format!("rehearsal over in-memory snapshots: preserved data cannot be activated: {why}"),
     )
 }
 
-/// Returns messages of the kernel log to append to an error of md or LVM; empty for an error of mount, which already
-/// includes them.
+/// Returns messages of the kernel log that are appended to an error of md or LVM; empty for an error of mount, because
+/// such an error already contains these messages.
 fn kernel_log_for(log: KernelLog, said: &str) -> String {
     if said.contains(EXCERPT_PREFIX) {
         String::new()
@@ -74,11 +74,11 @@ fn kernel_log_for(log: KernelLog, said: &str) -> String {
 /// Overlays and objects that are currently set up.
 #[derive(Default)]
 struct RehearsalStage {
-    /// Overlay of each device.
+    /// Overlay over each device.
     overlays: BTreeMap<DevicePath, DevicePath>,
     /// Maximum memory for each overlay, in bytes.
     room_bytes: u64,
-    /// Objects brought up, oldest first.
+    /// Objects that were activated, oldest first.
     running: Vec<ActiveObject>,
 }
 
@@ -100,7 +100,7 @@ impl RehearsalStage {
         Ok(())
     }
 
-    /// Brings up the objects and returns the number of filesystems mounted.
+    /// Activates the objects, and returns the number of filesystems that were mounted.
     fn bring_up(&mut self, operations: &[RestoreOp]) -> Result<usize> {
         let mut filesystems = 0;
         for operation in operations {
@@ -129,7 +129,7 @@ impl RehearsalStage {
         Ok(filesystems)
     }
 
-    /// Creates a planned volume in a group on overlays, so that a refusal by LVM is detected before the wipe.
+    /// Creates a planned logical volume in a group on overlays, so that a refusal by LVM is detected before the wipe.
     fn create_volume(&mut self, volume: &CreateVolume) -> Result<()> {
         let physical = self.overlays_of(&volume.physical);
         let is_active =
@@ -148,7 +148,7 @@ impl RehearsalStage {
             && !is_named
             && ext_journal::has_external_journal(device)?
         {
-            let why = "has an external journal, which its mount options must specify: journal_path=DEVICE";
+            let why = "has an external journal, which the mount options must specify: journal_path=DEVICE";
             return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
         }
         let substituted = MountFilesystem {
@@ -172,7 +172,7 @@ impl RehearsalStage {
         devices.iter().map(|device| self.overlay_of(device)).collect()
     }
 
-    /// Replaces devices in mount options by their overlays: `logdev=/dev/sdc1`.
+    /// Replaces devices in mount options, such as `logdev=/dev/sdc1`, by their overlays.
     fn substitute_devices(&self, option: &str) -> String {
         let one = |option: &str| match option.split_once('=') {
             Some((name, device)) => format!("{name}={}", self.overlay_of(&device.trim().into())),
@@ -192,7 +192,7 @@ impl RehearsalStage {
         self.overlays.iter().find(|(_, overlay)| is_over(overlay)).map(|(device, _)| device.clone())
     }
 
-    /// Takes everything down in reverse order. Continues after errors, and returns the first one.
+    /// Deactivates all objects in reverse order. Continues after errors, and returns the first error.
     fn tear_down(&mut self) -> Result<()> {
         let mut results = Vec::new();
         for running in self.running.drain(..).rev() {
@@ -214,8 +214,8 @@ impl RehearsalStage {
     }
 }
 
-/// Mounts a filesystem and checks that it is writable unless the options contain `ro`: a damaged filesystem may be
-/// mounted read-only.
+/// Mounts a filesystem. If the options do not contain `ro`, also checks that the filesystem is writable, because the
+/// kernel may mount a damaged filesystem read-only.
 fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
     let point = Path::new(POINT);
     let mut mounts = MountStack::new(point);

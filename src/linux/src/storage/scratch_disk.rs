@@ -1,4 +1,5 @@
-//! Scratch disks: sparse files in memory. A file may have any size, but takes at most a given amount of memory.
+//! Scratch disks, which are sparse files in memory. Such a file may have any size, but takes at most the specified
+//! amount of memory.
 
 use super::loop_device::LoopDevice;
 use super::mount::MountStack;
@@ -15,7 +16,7 @@ const PARENT: &str = "/run/drophammer";
 /// Free space of the tmpfs, in bytes, below which a failed command is assumed to have failed for lack of memory.
 const FULL_BYTES: u64 = 1 << 20;
 
-/// File in its own tmpfs; both are removed on drop.
+/// File in a separate tmpfs. The file and the tmpfs are removed when this value is dropped.
 pub(crate) struct ScratchDisk {
     mounts: MountStack,
     file: PathBuf,

@@ -1,4 +1,4 @@
-//! Takes down holders of disks, and verifies that none are left.
+//! Stops the holders of disks, and verifies that no holder is left.
 
 use super::{block_device, busy_device_users, mdadm, wipe};
 use crate::process::ToolCommand;
@@ -17,7 +17,7 @@ mod tests;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 
-/// Takes down one holder. Holders on top of it must have been taken down before.
+/// Stops one holder. Holders on top of this holder must have been stopped before.
 ///
 /// # Errors
 /// Returns an error if the holder does not exist, or is in use (the error lists the users).
@@ -30,8 +30,8 @@ pub fn release_holder(holder: &Holder) -> Result<()> {
     }
 }
 
-/// Takes down all arrays and mappings on a device or its partitions, topmost first. Used for objects that drophammer
-/// itself assembled for an inspection or a rehearsal.
+/// Stops all arrays and mappings on a device or its partitions, topmost first. Used for objects that drophammer itself
+/// assembled for an inspection or a rehearsal.
 ///
 /// # Errors
 /// Returns an error if one of the devices stays in use (the error lists the users).
@@ -94,7 +94,7 @@ fn disable_swap(device: &DevicePath) -> Result<()> {
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
 }
 
-/// Removes a mapping with dmsetup. Unlike `lvm vgchange`, dmsetup also works for volumes of incomplete groups, and if
+/// Removes a mapping with dmsetup. Unlike `lvm vgchange`, dmsetup works for volumes of incomplete groups, and also if
 /// two groups have the same name.
 pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
     let name = mapping_name(device)?;

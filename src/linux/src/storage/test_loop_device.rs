@@ -1,4 +1,4 @@
-//! Loop devices over sparse files for tests, removed on drop.
+//! Loop devices over sparse files for tests. A device is removed when its value is dropped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,8 +32,8 @@ impl TestLoopDevice {
         TestLoopDevice { file, device }
     }
 
-    /// Replaces a device by another one of the same size and name, as if a disk was unplugged and another one got its
-    /// name. Returns the identity of the removed device, and the new device.
+    /// Replaces a device by another device of the same size and name, as if a disk had been unplugged and another disk
+    /// had got its name. Returns the identity of the removed device, and the new device.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
         loop {
             let mut disk = TestLoopDevice::new(size_bytes, 512);
@@ -67,7 +67,8 @@ impl TestLoopDevice {
         self.device.partition_path(number)
     }
 
-    /// Returns a table with these partitions, given as number, first and last LBA.
+    /// Returns a partition table with these partitions. Each of them is specified by its number, first LBA and last
+    /// LBA.
     pub fn table(&self, sector_bytes: u32, partitions: &[(u32, u64, u64)]) -> PartitionTable {
         let partitions = partitions.iter().map(|&(number, first_lba, last_lba)| NewPartition {
             number,
@@ -98,8 +99,8 @@ impl Drop for TestLoopDevice {
 /// Deletes the kernel's partitions of the device.
 ///
 /// The kernel preserves partitions when a loop device is detached, and refuses to delete a partition that another test
-/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would disturb the next user of the
-/// device: mkfs.vfat refuses a device with partitions.
+/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would disturb the next user of the device;
+/// for example, mkfs.vfat refuses a device with partitions.
 fn delete_partitions(device: &DevicePath) {
     for _ in 0..100 {
         let partitions = super::block_device::read_partitions(device).unwrap_or_default();

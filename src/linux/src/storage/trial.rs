@@ -1,6 +1,6 @@
 //! Trials of arrays and filesystems before anything is erased. Arrays and filesystems are created on files in memory
 //! that have the size and sector size of the real devices, and are started or mounted by the kernel. Options that a
-//! tool or the kernel rejects are thus found while the old system is still intact.
+//! tool or the kernel rejects are thus detected while the old system is still intact.
 
 use super::mount::MountStack;
 use super::scratch_disk::ScratchDisk;
@@ -15,23 +15,24 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Maximum memory for a trial. Most of an empty filesystem is a hole in the sparse file. Its metadata takes several
-/// hundred MiB for 8 TB, most of which is the zeroed log of an xfs.
+/// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of a
+/// filesystem of 8 TB takes several hundred MiB; for xfs, most of this is the zeroed log.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Divisor of the available memory: a trial may use a third.
+/// Divisor of the available memory: a trial may use a third of the available memory.
 const PART_OF_FREE: u64 = 3;
 
-/// Size of a second trial if the first one does not fit into memory.
+/// Size of the second trial in bytes, if the first trial does not fit into memory.
 const SMALL_BYTES: u64 = 2 << 30;
 
-/// Deadline of mkfs. On a sparse file, mkfs exceeds it only if its options make it read the whole file.
+/// Time limit for mkfs. On a sparse file, mkfs exceeds this limit only if its options cause it to read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates the array on devices in memory. Returns a note if the trial was not possible for lack of memory.
+/// Creates the array on devices in memory. Returns a note if the trial was not possible because memory was not
+/// sufficient.
 ///
 /// # Errors
 /// Returns an error if mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
@@ -74,8 +75,8 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
     }
 }
 
-/// Creates and mounts the filesystem in memory. Returns a note if the trial was not possible in full size for lack of
-/// memory.
+/// Creates and mounts the filesystem in memory. Returns a note if the trial was not possible in full size because
+/// memory was not sufficient.
 ///
 /// # Errors
 /// Returns an error if the tool or the kernel fails in every size listed by the plan.
@@ -114,7 +115,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
 
 enum TrialOutcome {
     Whole,
-    /// Memory or time was not sufficient for the trial.
+    /// The memory or the time was not sufficient for the trial.
     NoRoom,
 }
 

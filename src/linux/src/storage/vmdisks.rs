@@ -15,9 +15,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use uuid::Uuid;
 
-/// Size of a read.
+/// Size of a read, in bytes.
 const BLOCK: usize = 1 << 20;
-/// Size of the pieces of a read that are compared with zeros.
+/// Size of the blocks within a read that are compared with zeros, in bytes.
 const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
 /// Alignment of buffers for O_DIRECT, sufficient for sectors of any size.
@@ -26,7 +26,7 @@ const ALIGNMENT: usize = 4096;
 pub struct TestDisks(Vec<DevicePath>);
 
 impl TestDisks {
-    /// Takes the disks with these kernel names, such as `vda vdb`.
+    /// Takes the disks with these kernel names for a test. The names are separated by spaces, such as `vda vdb`.
     pub fn take(names: &str) -> TestDisks {
         assert_test_machine();
         free();
@@ -41,7 +41,7 @@ impl TestDisks {
         &self.0
     }
 
-    /// Creates partitions of these sizes in MiB on all disks: `[number - 1][disk]`.
+    /// Creates partitions of these sizes, in MiB, on all disks. The result is indexed by `[number - 1][disk]`.
     pub fn partition(&self, sizes_mib: &[u64]) -> Vec<Vec<DevicePath>> {
         for disk in &self.0 {
             partition_table::write_partition_table(&table(disk, sizes_mib)).unwrap();
@@ -52,7 +52,8 @@ impl TestDisks {
     }
 }
 
-/// Guards against a test filter that is too wide: on another machine `vda` may be the system disk.
+/// Refuses to run outside the test machine, because the filter of a test run may be too wide: on another machine, `vda`
+/// may be the system disk.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(
@@ -62,7 +63,7 @@ pub fn assert_test_machine() {
 }
 
 impl Drop for TestDisks {
-    /// Removes the contents, because tools scan all disks and would find the contents in later tests.
+    /// Removes the contents of the disks, because tools scan all disks and would find these contents in later tests.
     fn drop(&mut self) {
         free();
         for disk in &self.0 {
@@ -158,7 +159,8 @@ fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
     PartitionTable { device: disk.to_owned(), identity, guid: Uuid::new_v4(), sector_bytes, partitions }
 }
 
-/// Takes everything down, including remains of failed tests; layers are stacked, hence several rounds.
+/// Stops all devices on the disks, including remains of failed tests. Devices may be stacked, so several rounds are
+/// made.
 fn free() {
     for swap in fs::read_to_string("/proc/swaps").unwrap_or_default().lines().skip(1) {
         let _ = ToolCommand::new("swapoff").args(swap.split_whitespace().take(1)).run();

@@ -9,10 +9,12 @@ use operations::ByteRange;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Size of the areas at both ends that contain signatures: superblocks, partition tables, RAID and LVM metadata.
+/// Size in bytes of the area at each end of a device that may contain signatures: superblocks, partition tables, RAID
+/// and LVM metadata.
 pub(crate) const END_BYTES: u64 = 1024 * 1024;
 
-/// Size of the boot code before disk signature and partition table in an MBR (UEFI specification 5.2.1).
+/// Size of the boot code in an MBR, in bytes. The boot code precedes the disk signature and the partition table (UEFI
+/// specification 5.2.1).
 const BOOT_CODE_BYTES: usize = 440;
 
 /// Zeroes the first and last MiB of a disk or partition, so that its old content is no longer recognized.
@@ -24,8 +26,8 @@ pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     wipe_ranges(device, |_| Vec::new())
 }
 
-/// Zeroes both ends of a device like [`wipe_ends`], and the offsets at which BlueStore stores copies of its label, before the device gets new
-/// content.
+/// Zeroes both ends of a device like [`wipe_ends`], and the offsets at which BlueStore stores copies of its label.
+/// Called before new content is written to the device.
 ///
 /// # Errors
 /// The same errors as for [`wipe_ends`].
@@ -53,8 +55,8 @@ pub fn wipe_boot_code(device: &DevicePath) -> Result<()> {
         .context(Phase::Storage, || format!("wipe the boot code of {device}"))
 }
 
-/// Opens a device for writing if it is unused. With O_EXCL the kernel refuses a device that is mounted, used as swap or
-/// has a holder, and a disk with such a partition (open(2), block/bdev.c).
+/// Opens a device for writing if it is unused. With O_EXCL, the kernel refuses to open a device that is mounted, is
+/// used as swap or has a holder. It also refuses a disk if one of its partitions is in use (open(2), block/bdev.c).
 ///
 /// # Errors
 /// Returns an error if the device is missing or in use.
@@ -73,7 +75,7 @@ pub fn open_exclusive(device: &DevicePath) -> Result<File> {
     })
 }
 
-/// Unregisters old partitions from the kernel, so that no device nodes and page caches of them remain.
+/// Unregisters the old partitions of a disk from the kernel, so that their device nodes and page caches are removed.
 pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<()> {
     for partition in block_device::read_partitions(device)? {
         let delete = || block_device::delete_partition(disk, partition.number);

@@ -18,7 +18,7 @@ pub struct WriteLocks {
     untouched: Vec<ProtectedRange>,
 }
 
-/// Range of a disk that must not be written, with the digest of its content.
+/// Range of a disk that must not be written, with the digest of the content of the range.
 #[derive(Debug)]
 struct ProtectedRange {
     disk: DevicePath,
@@ -48,8 +48,8 @@ impl WriteLocks {
         self.devices.contains(device)
     }
 
-    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because its disk was
-    /// failing before this run.
+    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because the disk was
+    /// already failing before this run.
     pub fn record_digests(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {
             compute_digest(disk, *range).ok().map(|digest| ProtectedRange { disk: disk.clone(), range: *range, digest })
@@ -70,8 +70,8 @@ impl WriteLocks {
         changed.collect()
     }
 
-    /// Makes one disk and its partitions writable again, the partitions first. Partitions with a number in `others`
-    /// stay read-only.
+    /// Makes one disk and its partitions writable again, starting with the partitions. Partitions with a number in
+    /// `others` stay read-only.
     ///
     /// # Errors
     /// Returns an error if a device cannot be made writable.
@@ -87,8 +87,8 @@ impl WriteLocks {
     /// Makes all locked devices writable again, partitions first. Unplugged disks are ignored.
     ///
     /// # Errors
-    /// Returns an error if a device cannot be made writable; the error describes the first one. The other devices are
-    /// unlocked nevertheless.
+    /// Returns an error if a device cannot be made writable; the error describes the first such device. The other
+    /// devices are unlocked in spite of the error.
     pub fn unlock_all(&mut self) -> Result<()> {
         unlock_devices(std::mem::take(&mut self.devices))
     }

@@ -8,16 +8,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Amount of dirty data from which the kernel writes in the background (`vm.dirty_background_bytes`).
+/// Amount of dirty data, in bytes, from which on the kernel writes in the background (`vm.dirty_background_bytes`).
 const BEGIN_BYTES: u64 = 64 << 20;
 
-/// Amount of dirty data from which writers are blocked (`vm.dirty_bytes`).
+/// Amount of dirty data, in bytes, from which on the kernel blocks writers (`vm.dirty_bytes`).
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Minimum pause between two rounds of [`PeriodicWriteback`].
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Applies the limits to the whole machine, which is allowed only in the ramdisk, where no other system uses the
+/// Applies the limits to the whole machine. This is allowed only in the ramdisk, because no other system uses its
 /// kernel. A failure is logged and only makes the installation slower.
 pub fn limit_dirty_memory(memory_bytes: u64) {
     let (begin, most) = compute_limits(memory_bytes);
@@ -26,8 +26,9 @@ pub fn limit_dirty_memory(memory_bytes: u64) {
     }
 }
 
-/// Returns the amounts of dirty data from which the kernel writes in the background and from which it blocks writers.
-/// The second is at most a quarter of the memory, the first at most half of the second.
+/// Returns two amounts of dirty data, in bytes: the kernel writes in the background from the first amount on, and
+/// blocks writers from the second amount on. The second amount is at most a quarter of the memory, and the first is at
+/// most half of the second.
 fn compute_limits(memory_bytes: u64) -> (u64, u64) {
     let most = (memory_bytes / 4).min(MOST_BYTES);
     (BEGIN_BYTES.min(most / 2), most)
@@ -51,7 +52,7 @@ pub struct PeriodicWriteback {
 }
 
 impl PeriodicWriteback {
-    /// Starts the thread. `points` contains one directory of each filesystem.
+    /// Starts the write-back thread. `points` contains one directory on each filesystem.
     pub fn start(points: Vec<PathBuf>) -> PeriodicWriteback {
         let (stop, stopped) = mpsc::channel();
         let often = points.clone();
@@ -69,7 +70,7 @@ impl PeriodicWriteback {
         PeriodicWriteback { stop, thread, points }
     }
 
-    /// Stops the thread and writes back a last time.
+    /// Stops the write-back thread, and writes back all filesystems a last time.
     ///
     /// # Errors
     /// Returns an error if data could not be written, in this or in an earlier round: the kernel reports each error

@@ -61,8 +61,8 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
     Ok(())
 }
 
-/// Opens the device for reading without the page cache: the cache may contain outdated data, and reading the whole
-/// device would fill it.
+/// Opens the device for reading without the page cache, because the page cache may contain outdated data, and reading
+/// the whole device would fill it.
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
@@ -84,7 +84,7 @@ struct ZeroCheck<'a> {
 }
 
 impl ZeroCheck<'_> {
-    /// Returns the offset of the first nonzero byte.
+    /// Returns the offset of the first nonzero byte in a range; `None` if the range contains only zeros.
     fn find_first_data(&mut self, file: &File, range: ByteRange) -> Result<Option<u64>> {
         let mut room = vec![0_u8; BLOCK + ALIGNMENT];
         let first = room.as_ptr().align_offset(ALIGNMENT);
@@ -128,10 +128,10 @@ impl ZeroCheck<'_> {
         Err(self.build_refusal(&format!("cannot be read completely: only {done} of {total} in {minutes} minutes")))
     }
 
-    /// Returns a refusal that includes the remedy for the operator.
+    /// Returns a refusal that contains the remedy for the operator.
     fn build_refusal(&self, why: &str) -> Error {
         let remedy = match self.give_up {
-            [] => "erase it by hand if its content is not needed".to_owned(),
+            [] => "erase the device by hand if its content is not needed".to_owned(),
             serials => format!(
                 "if its content is not needed, order the reinstall again with --give-up {}",
                 serials.join(" --give-up ")

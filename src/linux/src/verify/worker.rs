@@ -15,8 +15,8 @@ pub(crate) const NOT_RUN: i32 = 125;
 /// Prefix of the error message if `verify` could not be started.
 pub(crate) const TROUBLE: &str = "no sandbox: ";
 
-/// Enters the sandbox and executes the `verify` of the definition whose files are on standard input. The environment is
-/// preserved.
+/// Enters the sandbox and executes the `verify` program of the OS definition. The files of the definition are read from
+/// standard input. The environment is preserved.
 pub fn run_verify_worker() -> ! {
     let Err(error) = enter_and_exec();
     eprintln!("{TROUBLE}{error}");

@@ -5,10 +5,11 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Endings of the lines that describe devices without recognized content. A started attempt may have created something on such a device.
+/// Endings of the lines that describe devices without recognized content. An earlier attempt may have created an object
+/// on such a device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
-/// Returns a line for each disk that differs, with its approved and its present state.
+/// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.
 pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk], has_begun: bool) -> Vec<String> {
     let key = |disk: &ApprovedDisk| {
         let ApprovedDisk { serial, wwn, device, place, size_bytes, .. } = disk.clone();
@@ -18,7 +19,8 @@ pub(super) fn find_differences(approved: &[ApprovedDisk], found: &[ApprovedDisk]
     pairs.filter_map(|(_, (then, now))| find_difference(&then, &now, has_begun)).collect()
 }
 
-/// Compares the approved disks and the present disks that have the same key. Several disks with the same key are compared in order.
+/// Compares each approved disk with the present disk that has the same key. If several disks have the same key, they
+/// are compared in order.
 fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: bool) -> Option<String> {
     let name = then.first().or(now.first())?.name();
     let is_milder = |then: &ApprovedDisk, now: &ApprovedDisk| {
@@ -44,7 +46,7 @@ fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: boo
     pairs().find_map(|(then, now)| compare_disk(&name, then, now, has_begun))
 }
 
-/// Returns the difference between a disk and the approved one in model or content.
+/// Returns the difference in model or content between a disk and the approved disk.
 fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: bool) -> Option<String> {
     if then.model != now.model {
         return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));

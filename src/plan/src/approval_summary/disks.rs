@@ -72,7 +72,7 @@ impl ApprovedDisk {
     }
 }
 
-/// Returns the text as a control plane stores it, without terminal control characters.
+/// Returns the text without terminal control characters, which is the form in which a control plane stores it.
 fn sanitize(text: &str) -> String {
     replace_hidden(text).trim().to_owned()
 }
@@ -126,7 +126,7 @@ fn describe_signature(signature: &DeviceSignature) -> String {
 /// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks by path, to replace the paths in a text.
+/// Names of disks by path. They replace the paths in a text.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
     /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.
@@ -142,7 +142,7 @@ impl<'a> DiskNames<'a> {
         DiskNames { names, lengths }
     }
 
-    /// Describes an object that loses members. Disks are given by their identifiers.
+    /// Describes an object that loses members. Its disks are named by their identifiers instead of their paths.
     pub(super) fn describe(&self, torn: &TornObject) -> String {
         let (mut text, mut rest) = (String::new(), torn.whole.as_str());
         while let Some((before, after)) = rest.find(PATHS).map(|at| rest.split_at(at)) {

@@ -50,7 +50,7 @@ fn disk_row(disk: &DiskPlan) -> [String; 6] {
     ]
 }
 
-/// Returns the row with the verdict, which starts at column `verdict_at`, in colour.
+/// Returns the row in which the verdict, starting at column `verdict_at`, is coloured.
 fn colour_verdict(row: &str, verdict_at: usize) -> String {
     let at =
         row.char_indices().map(|(at, _)| at).find(|at| display_width(&row[..*at]) == verdict_at).unwrap_or(row.len());

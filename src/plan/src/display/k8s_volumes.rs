@@ -1,4 +1,4 @@
-//! Table of the Kubernetes volumes: device and verdict of each.
+//! Table of the Kubernetes volumes, with the device and the verdict of each volume.
 use crate::{PersistentVerdict, PersistentVolume};
 use common::format::{format_bytes, format_columns};
 use operations::text::strip_dev;
@@ -13,7 +13,7 @@ pub(crate) fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVol
     writeln!(f, "{}", format_columns(&rows))
 }
 
-/// Returns the text for a path that does not exist or is not known yet.
+/// Returns the text that is displayed instead of a path that does not exist, or is not known yet.
 fn describe_unknown_path(volume: &PersistentVolume) -> String {
     match volume.verdict {
         PersistentVerdict::Leave => "none: marked for deletion".to_owned(),

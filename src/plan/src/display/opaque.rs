@@ -1,4 +1,4 @@
-//! Objects whose content could not be inspected, with reason and remedy.
+//! Prints each object whose content could not be inspected, with the reason and the remedy.
 
 use common::format::terminal::escape_line;
 use model::inventory::OpaqueObject;

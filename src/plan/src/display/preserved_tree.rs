@@ -71,7 +71,7 @@ struct PreservedTree<'a> {
     stack: DeviceStack<'a>,
     layout: &'a Layout,
     decided: &'a PlanDecisions,
-    /// Mount of each filesystem, as text, by its device in the inventory.
+    /// Text about the mount of each filesystem, by the device of the filesystem in the inventory.
     places: BTreeMap<&'a DevicePath, String>,
     inside: BTreeMap<&'a DevicePath, &'a inventory::FilesystemContents>,
     /// UUIDs of the arrays and groups that are already drawn. An object that spans several disks is drawn once.

@@ -35,7 +35,7 @@ impl<'a> RunningTrees<'a> {
         trees
     }
 
-    /// Draws the whole disk, whose name is in the line above the tree.
+    /// Draws the objects on a disk. The name of the disk is in the line above the tree.
     fn draw_disk(&mut self, disk: &'a InventoryDisk) {
         self.draw_unit(&disk.name, &disk.device, &disk.uses, 0);
         self.lines.lift_first(strip_dev(&disk.device));
@@ -47,7 +47,7 @@ impl<'a> RunningTrees<'a> {
         }
     }
 
-    /// Draws a disk or partition if something on it is active, or can be activated.
+    /// Draws a disk or partition if an object on it is active or can be activated.
     fn draw_unit(&mut self, name: &KernelName, device: &DevicePath, uses: &[DeviceUse], depth: usize) {
         let mut parts: Vec<String> = uses.iter().filter_map(describe_use).collect();
         let holders = self.stack.holders(name);

@@ -25,7 +25,7 @@ impl TreeLines {
         is_full
     }
 
-    /// Adds a line: a name and its details.
+    /// Adds a line that consists of a name and details.
     pub(crate) fn push_line(&mut self, depth: usize, what: &str, parts: &[String]) {
         if !self.is_full(depth) {
             let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" · ")) };
@@ -33,7 +33,7 @@ impl TreeLines {
         }
     }
 
-    /// Removes the first line if it contains only this name, and moves the lines below it one level up.
+    /// Removes the first line if it contains only this name. Moves all other lines one level up in that case.
     pub(crate) fn lift_first(&mut self, name: &str) {
         if self.lines.first().is_some_and(|line| line == name) {
             self.lines.remove(0);
@@ -41,7 +41,7 @@ impl TreeLines {
         }
     }
 
-    /// Returns the lines of the tree, and starts the next tree.
+    /// Returns the lines of the current tree, and starts a new tree.
     pub(crate) fn take_tree(&mut self) -> Vec<String> {
         self.earlier += self.lines.len();
         if std::mem::take(&mut self.is_cut) {

@@ -1,4 +1,4 @@
-//! Partitions that boot entries may start, and what the plan does with them.
+//! Partitions that boot entries may start, and their fate in the plan.
 
 use crate::DiskVerdict;
 use crate::decisions::PlanDecisions;
@@ -22,14 +22,15 @@ pub(crate) enum PartitionFate {
 pub(crate) struct BootPartitions {
     destroyed: BTreeMap<Uuid, DevicePath>,
     preserved: BTreeMap<Uuid, DevicePath>,
-    /// A preserved disk whose content is unknown, if there is one.
+    /// A preserved disk whose content is unknown; `None` if there is no such disk.
     unread: Option<DevicePath>,
-    /// A preserved disk with an MBR, if there is one.
+    /// A preserved disk with an MBR; `None` if there is no such disk.
     mbr: Option<DevicePath>,
 }
 
 impl BootPartitions {
-    /// Collects the partitions of all disks. If no decision on the disks was made, all of them are preserved.
+    /// Collects the partitions of all disks. If no decision on the disks was made (`decided` is `None`), all partitions
+    /// count as preserved.
     pub(crate) fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
         let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
@@ -75,7 +76,7 @@ impl BootPartitions {
     }
 
     /// Returns the fate of an MBR partition. Boot entries identify an MBR by its signature, which inventories do not
-    /// contain. So the entry may refer to the MBR of any preserved disk.
+    /// contain. Therefore the entry may refer to the MBR of any preserved disk.
     pub(crate) fn mbr_fate(&self) -> PartitionFate {
         let unread = || self.unread.clone().map(PartitionFate::Unread);
         self.mbr.clone().map(PartitionFate::Preserved).or_else(unread).unwrap_or(PartitionFate::Absent)

@@ -80,8 +80,8 @@ impl<'a> PlanDecider<'a> {
         VolumeDecision { device, disks, verdict, size, sector_bytes, prepare: None, persistent }
     }
 
-    /// Resolves a path. A device of the layout has its name in the layout; a disk or one of its partitions may have any
-    /// of its names.
+    /// Resolves a path in the list of volumes. The path of a device of the layout must be its name in the layout; the
+    /// path of a disk or partition may be any of its names.
     fn resolve_path(&self, path: &LayoutPath) -> Result<PathTarget<'a>, VolumeRefusal> {
         if self.devices.find_paths(path).is_some() {
             return Ok(PathTarget::Layout(path.clone()));
@@ -164,7 +164,7 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Returns whether an earlier attempt was preparing this volume on the disk, and left it unfinished.
+    /// Returns whether an earlier attempt was interrupted while it prepared this volume on the disk.
     fn is_cut_off(&self, volume: &K8sVolume, disk: &InventoryDisk) -> bool {
         self.find_unfinished(&as_preserved(&disk.device, &disk.signatures, disk.size_bytes))
             .is_some_and(|uuid| uuid == volume.uid.to_string())
@@ -205,7 +205,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the disk is blank, writable, supported and not used otherwise.
+    /// Returns whether the disk is blank, writable, supported, and not used by the layout or another volume.
     fn is_free(&self, disk: &InventoryDisk) -> bool {
         let is_empty = disk.table.is_none() && disk.signatures.is_empty() && disk.uses.is_empty();
         let is_one = multipath::find_other_path(disk, self.inventory).is_none();
@@ -217,7 +217,7 @@ impl<'a> PlanDecider<'a> {
         self.is_unlisted(disk) && !self.verdicts.contains_key(&disk.name)
     }
 
-    /// Decides on a device of the layout, which must be unused by the layout itself.
+    /// Decides on a volume on a device of the layout. The layout itself must not use the device.
     fn decide_on_layout(&mut self, volume: &K8sVolume, path: &LayoutPath) -> Result<VolumeDecision, VolumeRefusal> {
         let Some(node) = self.graph.find_device(path) else { return Err(None) };
         let above: Vec<&LayoutItem> =
@@ -254,7 +254,8 @@ impl<'a> PlanDecider<'a> {
         self.fill_new_device(volume, item, made)
     }
 
-    /// Adds the operation that creates the content of a new device, and the path that Kubernetes mounts.
+    /// Adds two items for a volume on a new device: the operation that creates its content, and the path that
+    /// Kubernetes mounts.
     fn fill_new_device(
         &mut self,
         volume: &K8sVolume,
@@ -284,8 +285,8 @@ impl<'a> PlanDecider<'a> {
         })
     }
 
-    /// Decides on a preserved device. A logical volume may be used as a `Block` volume; every other Kubernetes volume
-    /// would have been found by its UUID.
+    /// Decides on a volume on a preserved device. Only a logical volume can become a `Block` volume here, because every
+    /// other existing Kubernetes volume would have been found by its UUID.
     fn keep_on_layout(
         &mut self,
         volume: &K8sVolume,
@@ -320,10 +321,11 @@ impl<'a> PlanDecider<'a> {
         let there = match &device.content {
             Err(why) => why.clone(),
             Ok([]) if device.blank => {
-                "it is blank: on a kept disk, a volume can only be added to the free space of a group (lvmLogicalVolume)"
+                "the device is blank: on a kept disk, a volume can only be added to the free space of a group \
+                    (lvmLogicalVolume)"
                     .to_owned()
             }
-            Ok([]) => "it contains unrecognized data".to_owned(),
+            Ok([]) => "the device contains unrecognized data".to_owned(),
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(content_text::describe_signature).collect();
                 format!("there is {}", found.join(" and "))
@@ -344,7 +346,8 @@ impl<'a> PlanDecider<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes nevertheless.
+    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes in spite of
+    /// the warning.
     pub(super) fn warn_of_wipes(&mut self, volume: &K8sVolume, on: &[LayoutPath]) {
         let below = self.graph.objects_below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);

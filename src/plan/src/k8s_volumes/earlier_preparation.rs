@@ -22,8 +22,9 @@ use model::storage_graph::all_units;
 use operations::logical_volume_link;
 use uuid::Uuid;
 
-/// Remedy that is always available, because Kubernetes identifies a volume by the UID of its resource.
-const REPLACE: &str = "delete the resource in Kubernetes and list a new one, which has another UID";
+/// Remedy that is available in every case: a new resource gets a new UID, and Kubernetes identifies a volume by the UID
+/// of its resource.
+const REPLACE: &str = "delete the resource in Kubernetes and list a new resource, which has another UID";
 
 impl<'a> PlanDecider<'a> {
     /// Checks whether a volume that was not found on any unwiped device may be prepared.
@@ -44,7 +45,8 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
             return Err(Some(format!(
-                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move it to its place in the installed system, or {REPLACE}",
+                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move it to its path in \
+                    the installed system, or {REPLACE}",
                 volume.sparse_path()
             )));
         }
@@ -65,8 +67,8 @@ impl<'a> PlanDecider<'a> {
         marked.chain(listed).find(|record| record.uid.eq_ignore_ascii_case(&uid))
     }
 
-    /// Returns the markers of all installations. Those of other allocations are included, because the UID of a resource
-    /// is unique.
+    /// Returns the markers of all installations. Markers of other allocations are included, because the UID of a
+    /// resource is unique.
     fn all_markers(&self) -> impl Iterator<Item = &'a InstallMarker> + use<'a> {
         let remembered = self.request.claim.as_ref().and_then(|claim| claim.installed.as_ref());
         let found = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
@@ -120,7 +122,7 @@ impl<'a> PlanDecider<'a> {
         is_seen || has_file || recorded || all_erased
     }
 
-    /// Returns the logical volume with the recorded LVM UUIDs, whatever its present name is.
+    /// Returns the logical volume whose LVM UUIDs are the recorded ones, whatever its present name is.
     pub(super) fn recorded_logical(
         &self,
         record: &RecordedVolume,
@@ -192,7 +194,7 @@ impl<'a> PlanDecider<'a> {
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
     }
 
-    /// Describes an object that is not erased, may contain the device of a volume, and could not be inspected.
+    /// Describes an object that could not be inspected, is not erased, and may contain the device of a volume.
     fn find_unseen_object(&self) -> Option<String> {
         let objects = self.inventory.find_opaque_objects().into_iter();
         let mut carriers = objects.filter(OpaqueObject::may_contain_devices);

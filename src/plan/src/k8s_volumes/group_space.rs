@@ -1,5 +1,5 @@
-//! Check whether LVM can add a volume to a preserved group, as far as the inventory shows. The rehearsal checks the
-//! rest.
+//! Checks whether LVM can add a volume to a preserved group, as far as the inventory shows that. The rehearsal checks
+//! all other conditions.
 //!
 //! | the group | a new volume |
 //! |---|---|
@@ -12,8 +12,8 @@
 use common::format;
 use model::inventory::{GroupAllocation, LvmVolumeGroup};
 
-/// Returns why a volume of this size cannot be added in addition to volumes of the sizes `added`. `None` if no obstacle
-/// is known.
+/// Returns why a volume of this size cannot be added if volumes of the sizes `added` are added as well. Returns `None`
+/// if no obstacle is known.
 pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     let Some(allocation) = &group.allocation else {
@@ -37,7 +37,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
         .or_else(|| check_contiguous(name, size_bytes, allocation))
 }
 
-/// Like [`find_obstacle`], for an inventory that contains only the amount of free space.
+/// Makes the check of [`find_obstacle`] for an inventory that contains only the amount of free space.
 fn find_obstacle_by_size(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     match group.free_bytes {

@@ -27,7 +27,7 @@ impl<'a> PlanDecider<'a> {
         let layout = self.layout;
         if layout.logicalvolumes.iter().any(|listed| listed.volumegroup == group && listed.name == volume.name) {
             return Err(Some(format!(
-                "has the name of a volume that the layout has in vg:{group}; list it as rawBlockDevice"
+                "has the name of a volume that the layout defines in vg:{group}; list the volume as rawBlockDevice"
             )));
         }
         let Some(listed) = layout.volumegroups.iter().find(|listed| listed.name == group) else {
@@ -137,8 +137,8 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Make))
     }
 
-    /// Adds the volume to a preserved group. On the disks of the group, only the new extents are written, and the metadata in which LVM
-    /// records them.
+    /// Adds the volume to a preserved group. On the disks of the group, only the new extents and the LVM metadata that
+    /// records these extents are written.
     fn add_logical(
         &mut self,
         volume: &K8sVolume,
@@ -170,7 +170,7 @@ impl<'a> PlanDecider<'a> {
         Ok(self.created_decision(volume, create, size_bytes, sector_bytes, disks, PersistentVerdict::Extend))
     }
 
-    /// Records the new volume, so that the next attempt recognizes it if this one is interrupted.
+    /// Records the new volume, so that the next attempt recognizes the volume if this attempt is interrupted.
     fn record_extension(&mut self, group: &str, volume: &K8sVolume, create: &CreateVolume, on: &[LayoutPath]) {
         self.decided.persistent.extended.insert(create.group.clone());
         if let VolumeContent::Filesystem { .. } = volume.content {
@@ -231,7 +231,7 @@ impl<'a> PlanDecider<'a> {
         let device = create.device.clone();
         let refuse = |why: String| Err(Some(format!("cannot use {device}: {why}")));
         if found.health == VolumeHealth::Lost {
-            return refuse("part of its data are missing".to_owned());
+            return refuse("part of the volume's data is missing".to_owned());
         }
         if found.size_bytes < size_bytes {
             let (is, wanted) = (format::format_bytes(found.size_bytes), format::format_bytes(size_bytes));
@@ -251,7 +251,7 @@ impl<'a> PlanDecider<'a> {
         };
         if volume.content == VolumeContent::Block {
             if let Some(other) = running.and_then(|running| self.volume_of_filesystem(&running.signatures)) {
-                return refuse(format!("it contains the filesystem of volume {other}"));
+                return refuse(format!("the device contains the filesystem of volume {other}"));
             }
             return Ok(VolumeDecision {
                 persistent: VolumePath::Known(logical_volume_link(&kept.uuid, &found.uuid)),
@@ -260,7 +260,7 @@ impl<'a> PlanDecider<'a> {
         }
         let elsewhere = self.find_preserved(volume)?;
         let Some(running) = running else {
-            return refuse("it is not active, so its content is unknown".to_owned());
+            return refuse("the volume is not active, so its content is unknown".to_owned());
         };
         match elsewhere {
             Some((carrier, _)) if *carrier == running.device => return Ok(is),
@@ -271,7 +271,7 @@ impl<'a> PlanDecider<'a> {
         let cut_off = self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string());
         if !running.blank && !cut_off {
             let there = describe_found(&running.signatures);
-            return refuse(format!("it does not have the UUID of the volume, but contains {there}"));
+            return refuse(format!("the device does not have the UUID of the volume, but contains {there}"));
         }
         if let Some(how) = &found.entangled {
             return refuse(format!("it {how}; undo that in the installed system"));

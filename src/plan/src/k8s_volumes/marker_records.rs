@@ -1,4 +1,4 @@
-//! Volume records for the install marker.
+//! Records of Kubernetes volumes for the install marker.
 
 use super::super::decider::PlanDecider;
 use super::super::{PersistentVerdict, PersistentVolume, install_marker};
@@ -6,7 +6,8 @@ use model::device::KernelName;
 use model::install_marker::{RecordedDisk, RecordedVolume};
 
 impl PlanDecider<'_> {
-    /// Records the volumes of this plan, and volumes of earlier installations if this plan does not erase their data.
+    /// Records the volumes of this plan, and those volumes of earlier installations whose data this plan does not
+    /// erase.
     pub(super) fn record_volumes(&mut self) {
         let planned = self.decided.persistent.planned.iter().filter(|is| is.verdict != PersistentVerdict::Leave);
         let mut records: Vec<RecordedVolume> = planned.map(|planned| self.record_planned(planned)).collect();

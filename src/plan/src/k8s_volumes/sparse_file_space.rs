@@ -1,6 +1,6 @@
 //! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A sparse file takes no
 //! space, but mkfs allocates a journal or log and metadata in it. On a full carrier, mkfs would fail in every attempt,
-//! and after the wipe.
+//! and only after the disks have been wiped.
 //!
 //! The table shows the space in KiB that mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) allocate without options in a sparse
 //! file on ext4. On xfs and btrfs, the space is the same within 1 %; on ext3, it is less.
@@ -19,10 +19,10 @@
 //! | 4 TiB | 1,106,176 | 2,087,244 |
 //! | 15 TiB | 1,272,140 | 2,087,508 |
 //!
-//! The formulas below yield more than each of these values. They add the journal or log, in the size that the tool
-//! chooses, and the metadata. With options that change the amount written (`-E nodiscard,lazy_itable_init=0` takes 2.2
-//! GB for 100 GiB), all inode tables are assumed to be written. A block volume gets a partition table, for which 1 MiB
-//! is enough. vfat does not support sparse files.
+//! The formulas below yield more than each of these values. Each formula adds the size of the metadata to the size of
+//! the journal or log that the tool chooses. Some options change the amount written; for example, `-E
+//! nodiscard,lazy_itable_init=0` writes 2.2 GB to a file of 100 GiB. With such options, all inode tables are assumed to
+//! be written. A block volume gets a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
 use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;
@@ -37,7 +37,7 @@ const GIB: u64 = 1 << 30;
 /// Maximum log size of XFS, which mkfs.xfs never chooses by itself.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
-/// Size of the headers and first blocks of an XFS allocation group; 24 KiB were measured.
+/// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.
 const XFS_GROUP_BYTES: u64 = 64 << 10;
 
 /// Options of mke2fs that do not change the amount written.
@@ -65,7 +65,8 @@ impl PlanDecider<'_> {
         self.refuse(place, message);
     }
 
-    /// Returns the free bytes of the carrier; `None` if unknown before it is created or opened.
+    /// Returns the number of free bytes on the carrier; `None` if this number is unknown until the carrier is created
+    /// or opened.
     fn carrier_free_bytes(&self, wanted: &FilesystemSpec, is: &FilesystemFate) -> Option<u64> {
         match is {
             FilesystemFate::Kept { .. } => {
@@ -139,13 +140,13 @@ fn filesystem_bytes(make: &MakeFilesystem, size_bytes: u64) -> u64 {
     }
 }
 
-/// Returns the log size of mkfs.xfs: 64 MiB, or a 2048th of the size above 128 GiB.
+/// Returns the log size that mkfs.xfs chooses: 64 MiB, or a 2048th of the filesystem size if that size exceeds 128 GiB.
 fn xfs_log_bytes(size_bytes: u64) -> u64 {
     (size_bytes / 2048).clamp(64 * MIB, XFS_LOG_BYTES)
 }
 
-/// Returns the journal size of e2fsprogs (`ext2fs_default_journal_size`) with blocks of 4096 bytes. With other block sizes, the journal is
-/// not larger.
+/// Returns the journal size that e2fsprogs chooses (`ext2fs_default_journal_size`) for blocks of 4096 bytes. With other
+/// block sizes, the journal is not larger.
 fn ext_journal_bytes(size_bytes: u64) -> u64 {
     let steps =
         [(128 * MIB, 4), (GIB, 16), (2 * GIB, 32), (16 * GIB, 64), (32 * GIB, 128), (64 * GIB, 256), (128 * GIB, 512)];
@@ -153,7 +154,7 @@ fn ext_journal_bytes(size_bytes: u64) -> u64 {
     step.map_or(GIB, |(_, mib)| mib * MIB)
 }
 
-/// Returns the value of `name=` in an option such as `-l size=64m`, given as one argument or two.
+/// Returns the value of `name=` in an option such as `-l size=64m`, which may be written as one argument or as two.
 fn sub_option<'a>(options: &[&'a str], letter: char, name: &str) -> Option<&'a str> {
     let flag = format!("-{letter}");
     options.iter().enumerate().find_map(|(at, word)| {

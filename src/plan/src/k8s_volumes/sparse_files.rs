@@ -110,8 +110,8 @@ impl<'a> PlanDecider<'a> {
         self.preserved_carrier().is_some_and(|(_, now)| now == device)
     }
 
-    /// Returns the preserved filesystem that contains the files, and its present device: for an encrypted one, the mapping of its
-    /// container.
+    /// Returns the preserved filesystem that contains the files, and its present device. For an encrypted filesystem,
+    /// this device is the mapping of its container.
     pub(super) fn preserved_carrier(&self) -> Option<(&'a FilesystemSpec, &DevicePath)> {
         let (_, wanted, FilesystemFate::Kept { device, .. }) = self.sparse_carrier()? else { return None };
         let now = match wanted.encrypted {
@@ -147,7 +147,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Decides on a preserved filesystem that was not inspected. If the plan is made offline, the machine will inspect
-    /// the filesystem later. If it is made on the machine, the filesystem cannot be mounted.
+    /// the filesystem later. If the plan is made on the machine, a filesystem that was not inspected cannot be mounted.
     fn extend_unread(
         &mut self,
         volume: &K8sVolume,
@@ -166,7 +166,7 @@ impl<'a> PlanDecider<'a> {
             }
             why => Err(Some(format!(
                 "cannot be located below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
-                why.unwrap_or("it was not inspected")
+                why.unwrap_or("the filesystem was not inspected")
             ))),
         }
     }
@@ -190,19 +190,19 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Maximum size of a file on ext3: 2^32 sectors, less the sectors of the block tree of the file.
+/// Maximum size of a file on ext3: 2^32 sectors minus the sectors that the file's block tree takes.
 const EXT3_BYTES: u64 = 2_196_873_666_560;
 
 /// Returns why the filesystem does not support a file of that size.
 fn check_max_size(size_bytes: u64, path: &str, carrier: &FilesystemSpec) -> Option<String> {
     let most = largest_file_bytes(carrier).filter(|most| size_bytes > *most)?;
     let has = format!("which is {} and supports at most {most} bytes", carrier.format);
-    let put = "make it smaller, or put /var/lib/metalk8s on xfs";
+    let put = "make the volume smaller, or put /var/lib/metalk8s on xfs";
     Some(format!("is a file of {size_bytes} bytes below {path}, {has}; {put}"))
 }
 
-/// Returns the maximum file size of the kernel (fs/ext4/super.c: `ext4_max_size` and `ext4_max_bitmap_size`). `None` if it exceeds the
-/// maximum size of a volume.
+/// Returns the maximum file size in the kernel's ext4 driver (fs/ext4/super.c: `ext4_max_size` and
+/// `ext4_max_bitmap_size`). Returns `None` if this size exceeds the maximum size of a volume.
 fn largest_file_bytes(carrier: &FilesystemSpec) -> Option<u64> {
     let block_bytes: u64 = match carrier.find_option_value('b') {
         Some("1024" | "1k" | "1K") => 1024,

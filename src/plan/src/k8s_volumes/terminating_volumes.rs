@@ -34,7 +34,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the encrypted object that may contain the volume and was not opened, because it will be recreated.
+    /// Returns the encrypted object that may contain the volume and that was not opened because it will be recreated.
     fn find_unopened(&self, volume: &K8sVolume) -> Option<String> {
         let group = match &volume.source {
             VolumeSource::Logical { group, .. } => self.layout.volumegroups.iter().find(|listed| listed.name == *group),

@@ -17,7 +17,8 @@ const MAXIMUM_COMPARED: usize = 32;
 pub(super) struct VolumeDevice<'a> {
     pub device: &'a DevicePath,
     pub unit: StackUnit<'a>,
-    /// Whether the UUID is in the location that the mode of the volume requires, and the device has no second signature.
+    /// Whether the UUID is in the location that the mode of the volume requires, and no second signature is on the
+    /// device.
     pub is_plain: bool,
 }
 
@@ -68,8 +69,8 @@ impl<'a> PlanDecider<'a> {
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device with the volume's data that this reinstall wipes. The list of volumes may now refer to a
-    /// different device.
+    /// Returns a device that contains the volume's data and is wiped by this reinstall. The list of volumes may refer
+    /// to a different device now.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);
@@ -88,7 +89,8 @@ impl<'a> PlanDecider<'a> {
         self.verdicts_on(device).iter().any(|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make))
     }
 
-    /// Returns whether a reinstall erases the device, and the operator does not discard all of its disks.
+    /// Returns whether a reinstall erases the device, and the operator does not discard all of the disks below the
+    /// device.
     fn is_lost_copy(&self, device: &DevicePath) -> bool {
         let is_given_up = self.disks_below(device).iter().all(|disk| self.is_discarded(disk));
         self.request.mode == InstallMode::Reinstall && self.is_erased(device) && !is_given_up
@@ -101,8 +103,8 @@ impl<'a> PlanDecider<'a> {
         self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns whether the upper device is assembled from the lower one, or from the disk that contains the lower one
-    /// as a partition.
+    /// Returns whether the upper device is assembled from the lower device, or from the disk that contains the lower
+    /// device as a partition.
     fn is_below(&self, lower: &DevicePath, upper: &DevicePath) -> bool {
         let (lower, upper) = (self.stack.kernel_name(lower), self.stack.kernel_name(upper));
         let whole = self.stack.whole_of(&lower.device_path()).and_then(|unit| unit.device());
@@ -142,7 +144,8 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
     let other = unit.signatures().iter().find(|signature| !signature.uuid.eq_ignore_ascii_case(&uuid));
     match other {
         Some(other) if unit.signatures().len() > 1 => format!(
-            "has its UUID on {device}, which has several signatures: {}; if {stale} is the stale one, remove it in the rescue shell: wipefs --all --types {stale} {device}",
+            "has its UUID on {device}, which has several signatures: {}; if {stale} is the stale signature, remove it \
+                in the rescue shell: wipefs --all --types {stale} {device}",
             signatures.join(" and "),
             stale = other.kind
         ),

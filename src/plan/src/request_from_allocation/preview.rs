@@ -1,5 +1,5 @@
-//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used offline and in the
-//! server.
+//! Makes the plan of a machine from its registered inventory, without contacting the machine. Used by the server, and
+//! by the commands that plan offline.
 
 use super::{build_request, clear_begun_if_intact};
 use crate::{ApprovalSummary, DiskVerdict, InstallMode, MarkerWaiver, Plan, PlanRequest};
@@ -10,8 +10,8 @@ use model::layout::Layout;
 use serde::Serialize;
 use uuid::Uuid;
 
-pub const NOBODY_LOOKED: &str =
-    "the data that must be kept can be checked only on the machine: its agent refuses the run unless they are intact";
+pub const NOBODY_LOOKED: &str = "the data that must be kept can be checked only on the machine: the agent \
+    refuses the run if that data is not intact";
 
 /// A disk that the layout lists, and its verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -39,7 +39,7 @@ pub struct PreviewPlan {
 /// A plan that would be refused.
 pub struct PreviewRefusal {
     pub problems: Vec<Diagnostic>,
-    /// Refusal as printed by `drophammer plan`.
+    /// Refusal as `drophammer plan` prints it.
     pub printed: String,
 }
 
@@ -64,7 +64,12 @@ pub fn preview_plan(
     clear_begun_if_intact(&machine.id, &mut allocation, &parsed.layout, &inventory);
     let mut request = build_request(machine, &machine.id, &allocation, &[]);
     if is_outdated {
-        return predict_plan(&parsed.layout, &inventory, &request, "its disks have changed since it registered");
+        return predict_plan(
+            &parsed.layout,
+            &inventory,
+            &request,
+            "the disks of the machine have changed since it registered",
+        );
     }
     if inventory.filesystems.is_empty()
         && request.mode == InstallMode::Reinstall
@@ -81,7 +86,7 @@ pub fn preview_plan(
             &parsed.layout,
             &inventory,
             &request,
-            "its arrays and volume groups were not active when it registered",
+            "the arrays and volume groups of the machine were not active when it registered",
         ),
         Err(refusal) => Err(PreviewRefusal { printed: refusal.to_string(), problems: refusal.problems }),
     }
@@ -140,8 +145,8 @@ pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     }
 }
 
-/// Removes mounts and active swap areas, which end when the installed system stops. The inventory then shows the disks
-/// as the agent will find them.
+/// Removes mounts and active swap areas from the inventory, because they end when the installed system stops. The
+/// inventory then shows the disks as the agent will find them.
 pub fn remove_temporary_uses(inventory: &mut Inventory) {
     let stop = |uses: &mut Vec<DeviceUse>| uses.retain(|usage| matches!(usage, DeviceUse::Holder(_)));
     let disks = inventory.disks.iter_mut().map(|disk| (&mut disk.uses, &mut disk.table));

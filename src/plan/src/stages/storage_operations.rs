@@ -1,4 +1,4 @@
-//! Operations on the storage, in the order in which its objects are locked, released, created, and deactivated.
+//! Operations on disks and the devices on them, in the order of the run: locking, release, creation, and deactivation.
 
 use super::super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
@@ -40,8 +40,9 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
     disks.map(lock).collect()
 }
 
-/// Returns the proof of zeros. It is the last of the checks, because it may take hours. It precedes the release of
-/// holders, which stops arrays and volumes that the proof reads.
+/// Returns the operation that proves that devices contain only zeros. This operation is the last check, because it may
+/// take hours. It precedes the release of holders, because that release stops arrays and volumes that the operation
+/// reads.
 pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
@@ -110,13 +111,13 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
         .collect()
 }
 
-/// Returns the disks that the layout does not list and that are written for volumes.
+/// Returns the disks that the layout does not list and that are written for Kubernetes volumes.
 pub(super) fn written_for_volumes(decided: &PlanDecisions) -> impl Iterator<Item = DevicePath> {
     let written = decided.disks.iter().filter(|disk| decided.persistent.written.contains(&disk.name));
     written.map(|disk| disk.device.clone())
 }
 
-/// Returns the operations for Kubernetes volumes. They follow the activation of all preserved objects.
+/// Returns the operations for Kubernetes volumes. They run after all preserved objects are activated.
 pub(super) fn volume_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let unlock = |device| Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device, others: Vec::new() }));
     let prepares = decided.persistent.prepares.iter().cloned().map(Box::new);

@@ -132,7 +132,7 @@ fn a_blank_kept_partition_gets_its_filesystem() {
     srv.blank = true;
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Keep);
-    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but the samples read from it are blank: the filesystem will be created if the whole device contains only zeros";
+    let said = "/dev/sdb1 must be kept with ext4 \"srv\", but all samples read from the device are zero: the filesystem will be created if the whole device contains only zeros";
     assert_eq!(plan.warnings[0], said);
     let kept = operations(&plan, StageName::StorageMountKept);
     assert!(

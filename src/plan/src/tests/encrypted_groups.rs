@@ -223,7 +223,7 @@ fn on_a_desk_nobody_has_tried_to_open_it() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
     let says =
-        |said: &String| said.contains("vg:vault: was not opened for this plan; the machine opens it with its key");
+        |said: &String| said.contains("vg:vault: the group was not opened for this plan; the machine will open it");
     assert!(plan.warnings.iter().any(says), "{:?}", plan.warnings);
     assert!(on_device(&plan).iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
     assert!(format!("{:?}", plan.verdicts.unwrap()).contains("group vault"));

@@ -155,7 +155,7 @@ fn a_tree_that_could_not_boot_is_refused_where_its_manifest_tells() {
     for (finish, firmware, contents, wrong) in [
         (FinisherChoice::Builtin, uefi, contents(), &[][..]),
         (FinisherChoice::Builtin, bios, contents(), &[]),
-        (FinisherChoice::Builtin, uefi, bare.clone(), &["no kernel in /boot", "no init such as /sbin/init"]),
+        (FinisherChoice::Builtin, uefi, bare.clone(), &["no kernel in /boot", "no init program such as /sbin/init"]),
         (FinisherChoice::Builtin, bios, bare.clone(), &["no kernel", "no init", "no GRUB for BIOS"]),
         (FinisherChoice::Builtin, uefi, installer.clone(), &["no kernel", "no init"]),
         (FinisherChoice::Auto, uefi, no_init, &["no init"]),

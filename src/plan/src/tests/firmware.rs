@@ -139,7 +139,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
         "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
         "  Boot0010",
         "  Driver0000    foreign   runs before every boot entry; starts an unknown program: driver  path",
-        "  BootNext      foreign   precedes the boot order once: Boot0004",
+        "  BootNext      foreign   takes precedence over the boot order once: Boot0004",
         "  MokListRT     foreign   keys that shim trusts",
         "boot variables of foreign origin stay in the firmware: Boot0004, Boot0005, Boot0007",
         "cleanfirmware: true in the layout removes",
@@ -200,7 +200,7 @@ fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     assert!(!names(&removed(&plan)).contains(&"Boot0004"));
     let text = plan.to_string();
     assert!(
-        text.contains("starts a URI; the machine has booted from it")
+        text.contains("starts the URI from which the machine has booted")
             && text.contains("stay in the firmware: Boot0004")
     );
 }

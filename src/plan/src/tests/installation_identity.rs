@@ -89,7 +89,7 @@ pub(super) fn empty(disk: &mut inventory::InventoryDisk, serial: &str) {
 fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
     let (mut inventory, mut remembered) = (marked(), claim());
     unplug(&mut inventory, "sdb");
-    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); nothing else has a copy of /dev/sdb1";
+    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); when the machine was installed it was the disk with serial B0 (8.39 GB); no other device has a copy of /dev/sdb1";
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
     // The result is the same if only the control plane has the record.
     forget_marker(&mut inventory, &mut remembered);
@@ -170,7 +170,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.waiver = Some(MarkerWaiver::Operator);
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new disk, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk with data of no known kind",
@@ -180,7 +180,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 empty(&mut inventory.disks[0], "Z9");
                 inventory.disks[0].blank = false;
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains data of no known kind. Attach the old disk, erase the new disk, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT none, 20971520000 bytes with sectors of 512)",
         ),
         (
             "another disk than the one that an earlier attempt has begun on",
@@ -190,7 +190,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.begun_on = marker(inventory).disks;
                 inventory.disks[0].serial = "Z9".to_owned();
             },
-            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new one, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
+            "disks[0].device: /dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent; /dev/sda will be wiped and is not blank: it contains GPT 3 partitions · vfat \"efi\" · ext4 \"root\" · swap. Attach the old disk, erase the new disk, or discard its data with --give-up Z9 (recorded: serial A0, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes; found: serial Z9, wwn none, GPT 00000001-0000-0000-0000-000000000001, 20971520000 bytes with sectors of 512)",
         ),
         (
             "replaced by a blank one, not waived",

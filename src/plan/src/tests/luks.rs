@@ -170,7 +170,11 @@ fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
 fn on_a_desk_nobody_has_tried_to_open_it() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
-    assert!(plan.warnings.iter().any(|said| said.contains("the machine opens it with its key")), "{:?}", plan.warnings);
+    assert!(
+        plan.warnings.iter().any(|said| said.contains("the machine will open it with its key")),
+        "{:?}",
+        plan.warnings
+    );
     assert!(plan.fstab.iter().any(|entry| entry.source.starts_with("/dev/mapper/luks-")), "{:?}", plan.fstab);
 }
 

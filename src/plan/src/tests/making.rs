@@ -96,7 +96,11 @@ fn a_filesystem_that_was_cut_off_while_it_was_made_is_made_again() {
     ] {
         let plan = reinstall(&layout(), &left, next(&first)).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
         assert_eq!((made(&plan).as_ref(), making(&plan)), (Some(&uuid), making(&first)), "{name}");
-        assert!(plan.warnings.iter().any(|it| it.contains("was interrupted while creating it")), "{:?}", plan.warnings);
+        assert!(
+            plan.warnings.iter().any(|it| it.contains("was interrupted while creating the filesystem")),
+            "{:?}",
+            plan.warnings
+        );
         // The UUID stays the same however often the attempt is interrupted.
         assert_eq!(made(&reinstall(&layout(), &left, next(&plan)).unwrap()).as_ref(), Some(&uuid), "{name}");
     }

@@ -259,11 +259,11 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         (&[kept, not_ours], ""),
         (
             &[wiped, kept],
-            "crypto_LUKS on /dev/sdb2 must be kept, and something stored on it may lack a member on another device",
+            "crypto_LUKS on /dev/sdb2 must be kept, and an object stored on it may lack a member on another device",
         ),
         (
             &[wiped, not_ours],
-            "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and something stored on it may lack a member",
+            "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and an object stored on it may lack a member",
         ),
     ] {
         let inventory = locked(places);

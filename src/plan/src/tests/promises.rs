@@ -98,7 +98,7 @@ fn another_layout_with_the_same_promises_is_said() {
     other.filesystems[0].mountoptions.push("noatime".to_owned());
     let plan = reinstall(&other, &installed_now(), claim()).unwrap();
     assert_eq!(plan.warnings.len(), 1);
-    assert!(plan.warnings[0].contains("differs from the one that the machine was installed with"), "{plan}");
+    assert!(plan.warnings[0].contains("differs from the layout with which the machine was installed"), "{plan}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_disk_that_was_not_listed_then_is_not_wiped() {
         ..DeviceSignature::default()
     });
     let refused = reasons(reinstall(&more, &inventory, claim()));
-    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), but no disk with that name was recorded when the machine was installed; /dev/sdc will be wiped and is not blank: it contains xfs. Correct the layout, erase the new one, or discard its data with --give-up C0";
+    let expected = "disks[2].device: /dev/sdc is the disk with serial C0 (9.44 GB), but no disk with that name was recorded when the machine was installed; /dev/sdc will be wiped and is not blank: it contains xfs. Correct the layout, erase the new disk, or discard its data with --give-up C0";
     assert_eq!(refused, [expected]);
     for claim in
         [InstallClaim { change_promise: true, ..claim() }, InstallClaim { give_up: vec!["C0".to_owned()], ..claim() }]
@@ -147,7 +147,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
         super::installation_identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
-    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; it must be kept, but reads as blank. Check whether it was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; the disk must be kept, but reads as blank. Check whether the disk was erased or its controller is failing; if its data are lost, order the reinstall again with --give-up B0";
     assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
     let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();

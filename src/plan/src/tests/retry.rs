@@ -29,7 +29,7 @@ fn unrecognized_data_are_made_again_only_on_the_device_that_was_empty() {
         change(&mut claim, &mut left);
         reinstall(&layout(), &left, claim)
     };
-    assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem is recreated"));
+    assert!(again(|_, _| {}).unwrap().to_string().contains("the filesystem, which will be recreated"));
     let cases: [Case; 4] = [
         ("older record, which does not tell", |claim, _| claim.begun_on[1].making[0].was_empty = false),
         ("copy of the partition on another disk", |_, left| left.disks[1].serial = "clone".to_owned()),

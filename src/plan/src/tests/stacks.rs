@@ -180,7 +180,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "no array",
             |inventory| drop(inventory.arrays.pop()),
-            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of them is a member of an array",
+            "raid[2]: /dev/md/data must be kept as raid1 of /dev/sdc, /dev/sdd, /dev/sde, 1 of them spare, but none of the devices is a member of an array",
         ),
         (
             "another physical volume",
@@ -188,7 +188,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to its devices in the layout, on disks without wipeonreinstall, or remove /dev/sdf from it with pvmove and vgreduce in the installed system",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdf from it with pvmove and vgreduce in the installed system",
         ),
         (
             "a physical volume is missing",
@@ -218,7 +218,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "no group",
             |inventory| inventory.groups.clear(),
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but none of them is a physical volume of a known group",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but none of the devices is a physical volume of a known group",
         ),
         (
             "no volume",

@@ -21,9 +21,12 @@ fn hinted(hint: &str, text: &str) -> Layout {
 fn disks_that_cannot_be_used_are_refused_and_named() {
     type Change = fn(&mut inventory::InventoryDisk);
     let cases: [(Change, &str); 3] = [
-        (|disk| disk.sector_bytes = 520, "/dev/sdb cannot be used: it has sectors of 520 bytes; format it"),
-        (|disk| disk.sector_bytes = 528, "/dev/sdb cannot be used: it has sectors of 528 bytes; format it"),
-        (|disk| disk.zoned = "host-managed".to_owned(), "/dev/sdb cannot be used: it is a host-managed zoned disk"),
+        (|disk| disk.sector_bytes = 520, "/dev/sdb cannot be used: the disk has sectors of 520 bytes; format it"),
+        (|disk| disk.sector_bytes = 528, "/dev/sdb cannot be used: the disk has sectors of 528 bytes; format it"),
+        (
+            |disk| disk.zoned = "host-managed".to_owned(),
+            "/dev/sdb cannot be used: the disk is a host-managed zoned disk",
+        ),
     ];
     for (change, words) in cases {
         let refused = reasons(make(&layout(), &with_sdb(change), InstallMode::Install));

@@ -43,7 +43,7 @@ pub struct ApprovedObject {
 pub enum ObjectFate {
     Made,
     Kept,
-    /// Added to a preserved object: a Kubernetes volume.
+    /// A Kubernetes volume that is added to a preserved object.
     Added,
 }
 
@@ -53,10 +53,11 @@ pub enum ObjectFate {
 pub struct ApprovedDisk {
     /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
     pub contents: Option<Vec<String>>,
-    /// Name in the layout; set only if the disk has no unique serial number or WWN in the machine.
+    /// Name of the disk in the layout. It is set only if no serial number or WWN identifies the disk uniquely within
+    /// the machine.
     pub device: String,
     pub model: String,
-    /// Partitions of the layout: number, label and size in MiB of each.
+    /// Partitions of the disk in the layout: the number, label and size in MiB of each partition.
     pub partitions: Vec<String>,
     /// `by-path` link or SCSI address; empty unless `device` is set.
     pub place: String,
@@ -72,7 +73,7 @@ impl PartialOrd for ApprovedDisk {
     }
 }
 
-/// Orders disks by their identifiers first, so that disks with changed contents keep their positions.
+/// Orders disks primarily by their identifiers, so that a disk with changed content keeps its position.
 impl Ord for ApprovedDisk {
     fn cmp(&self, other: &ApprovedDisk) -> Ordering {
         let identity = |is: &ApprovedDisk| [is.serial.clone(), is.wwn.clone(), is.device.clone(), is.place.clone()];

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Boot variables of the machine, and which of them are removed.
+/// Boot variables of the machine, each with the decision whether it is removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FirmwarePlan {
-    /// Reason why no variable can be read.
+    /// Reason why no variable can be read; `None` if the variables were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// Number of the boot entry that the firmware started last.
@@ -27,7 +27,7 @@ fn is_zero(number: &usize) -> bool {
 /// A variable, with its origin and fate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedVariable {
-    /// Name, such as `Boot0003` or `BootNext`.
+    /// Name of the variable, such as `Boot0003` or `BootNext`.
     pub name: String,
     #[serde(skip)]
     pub vendor: Uuid,
@@ -48,7 +48,7 @@ pub struct PlannedVariable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableOrigin {
-    /// Created by the firmware, or identical to an entry that firmware creates.
+    /// Created by the firmware, or identical to an entry that the firmware creates.
     Firmware,
     /// Variable in which drophammer stores its own state.
     Drophammer,

@@ -1,4 +1,4 @@
-//! Kubernetes volumes: the verdict on each, and the operations for it.
+//! Kubernetes volumes: the verdict on each volume, and the operations for it.
 
 use model::device::{DevicePath, KernelName};
 use serde::Serialize;
@@ -9,14 +9,14 @@ use uuid::Uuid;
 pub struct PersistentVolume {
     pub name: String,
     pub uid: Uuid,
-    /// Type and filesystem, such as `rawBlockDevice ext4`.
+    /// Type and filesystem of the volume, such as `rawBlockDevice ext4`.
     pub kind: String,
-    /// Device name during the installation. For a sparse volume, its file in the installed system.
+    /// Device name during the installation; for a sparse volume, the path of its file in the installed system.
     pub device: DevicePath,
     /// Current names of the disks below the device.
     pub disks: Vec<KernelName>,
     pub verdict: PersistentVerdict,
-    /// Path that Kubernetes mounts. For a new logical volume it is unknown until LVM has created it.
+    /// Path that Kubernetes mounts. For a new logical volume, the path is unknown until LVM has created the volume.
     #[serde(with = "common::serde_empty")]
     pub path: Option<String>,
     /// Size in bytes; `None` if it is unknown before the volume is created.
@@ -27,12 +27,13 @@ pub struct PersistentVolume {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PersistentVerdict {
-    /// Created on a blank disk, or on a device that this plan creates.
+    /// The volume is created on a blank disk, or on a device that this plan creates.
     Make,
-    /// Present, and not written.
+    /// The volume exists, and is not written.
     Keep,
-    /// Added to the free space of a preserved group, or as a file to a preserved filesystem; existing data does not change.
+    /// The volume is added to the free space of a preserved group, or as a file to a preserved filesystem; existing
+    /// data does not change.
     Extend,
-    /// Marked for deletion and absent; nothing is prepared for it.
+    /// The volume is marked for deletion and does not exist; nothing is prepared for it.
     Leave,
 }

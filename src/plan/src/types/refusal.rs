@@ -4,7 +4,7 @@ use super::{DiskPlan, InstallMode, PlanSubject};
 use common::diagnostic::Diagnostic;
 use model::inventory::OpaqueObject;
 
-/// A plan that was refused: all reasons together, and how each disk would have been treated.
+/// A plan that was refused, with all reasons for the refusal and the verdict that each disk would have had.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct PlanRefusal {
     pub mode: InstallMode,

@@ -40,7 +40,7 @@ pub struct InstallClaim {
     pub replace_newer: bool,
     /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
-    /// Ids of the machine before it was renamed.
+    /// Former ids of the machine, which it had before it was renamed.
     pub former_machines: Vec<String>,
     /// The last completed installation in the records of the control plane.
     pub installed: Option<InstallMarker>,
@@ -49,7 +49,7 @@ pub struct InstallClaim {
     pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Whether the operator permits the layout's wipe policy to replace the recorded one.
+    /// Whether the operator permits the layout's wipe policy to replace the recorded wipe policy.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,
@@ -66,7 +66,8 @@ impl InstallClaim {
         self.is_of_this_machine(marker) && self.allocation == marker.allocation
     }
 
-    /// Returns whether this allocation was ever installed, according to the control plane. If a reinstall is ordered, it was installed.
+    /// Returns whether this allocation was ever installed, according to the control plane. A reinstall order implies
+    /// that it was installed.
     pub fn is_installed(&self) -> bool {
         let remembered = self.installed.as_ref().is_some_and(|marker| marker.allocation == self.allocation);
         self.succeeded || remembered || self.order.is_some()
@@ -80,7 +81,8 @@ pub enum MarkerWaiver {
     Operator,
     /// An earlier attempt has passed the point of no return.
     Begun,
-    /// The plan is made offline, from an inventory without the content of filesystems. Never used with a control plane.
+    /// The plan is made offline, from an inventory without the content of filesystems. This reason is never used with a
+    /// control plane.
     Unseen,
 }
 

@@ -1,4 +1,5 @@
-//! Effect of a plan on the data on the disks: current content, objects that lose members, amount of data lost.
+//! Effect of a plan on the data on the disks: the current content, the objects that lose members, and the amount of
+//! data lost.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device::KernelName;
@@ -11,7 +12,8 @@ pub struct DiskContent {
     pub table: Option<DiskTable>,
     /// Signatures on the whole disk.
     pub signatures: Vec<DeviceSignature>,
-    /// Whether samples from all over the disk are zero. A disk that is not blank may contain data even if nothing is recognized on it.
+    /// Whether all samples, which are read from the whole length of the disk, are zero. A disk that is not blank may
+    /// contain data even if nothing is recognized on it.
     pub blank: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
@@ -28,10 +30,11 @@ impl DiskContent {
     }
 }
 
-/// An array, group or filesystem that loses members: some of its members are wiped, and the others stay unchanged.
+/// An array, group or filesystem that loses members: some of its members are wiped, and its other members stay
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TornObject {
-    /// Name, such as `md127`, `vg:vg00`, `zfs_member "tank"`.
+    /// Name of the object, such as `md127`, `vg:vg00`, `zfs_member "tank"`.
     pub name: String,
     /// Description of the whole object.
     pub whole: String,
@@ -41,7 +44,7 @@ pub struct TornObject {
     pub stays_on: Vec<KernelName>,
 }
 
-/// Number of disks by verdict, and the amount of data lost.
+/// Number of disks with each verdict, and the amount of data lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PlanSummary {
     pub wiped: Vec<KernelName>,

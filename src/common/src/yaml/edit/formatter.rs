@@ -39,7 +39,7 @@ pub(crate) fn format_block(value: &Value, indent: usize, depth: usize, newline: 
     }
 }
 
-/// Formats an item of a list, with the dash of the item at `column`.
+/// Formats an item of a list. `column` is the column of the item's dash.
 pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &str) -> String {
     let dash = " ".repeat(column) + "- ";
     match value {
@@ -54,7 +54,7 @@ pub(crate) fn format_item(value: &Value, column: usize, depth: usize, newline: &
     }
 }
 
-/// Returns the fields that are written: all except null values and empty lists.
+/// Returns the fields that are written: all fields except those with a null value or an empty list.
 fn non_empty_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(_, value)| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty))
 }

@@ -7,7 +7,7 @@ use yaml_rust2::scanner::TScalarStyle;
 
 const MAX_DEPTH: usize = 64;
 
-/// Value with its byte offsets.
+/// Value in the YAML text, with its byte offsets.
 #[derive(Debug)]
 pub(crate) struct YamlNode {
     pub start: usize,
@@ -29,7 +29,7 @@ pub(crate) enum NodeKind {
 #[derive(Debug)]
 pub(crate) struct MapEntry {
     pub key: String,
-    /// Offset of the key.
+    /// Offset of the key of this entry.
     pub start: usize,
     pub colon: usize,
     pub node: YamlNode,
@@ -62,7 +62,8 @@ struct OpenCollection {
     key: Option<(String, usize, usize)>,
 }
 
-/// Parses a text. Returns `None` for several documents, anchors, tags, and excessive nesting, which are not supported.
+/// Parses a text. Returns `None` for constructs that are not supported: several documents, anchors, tags, and excessive
+/// nesting.
 pub(crate) fn parse_nodes(text: &str) -> Option<ParsedYaml> {
     let bytes: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let mut parser = Parser::new(text.chars());
@@ -152,7 +153,8 @@ impl NodeBuilder<'_> {
     }
 }
 
-/// Sets the range of a collection. A collection in block style starts at its first name and ends with its last value.
+/// Sets the range of a collection. A collection in block style starts with its first key, or first item, and ends with
+/// its last value.
 fn close_collection(mut node: YamlNode, text: &str, at: usize) -> Option<YamlNode> {
     node.end = match &node.kind {
         _ if node.flow => text[at..].starts_with([']', '}']).then_some(at + 1),

@@ -30,7 +30,7 @@ pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
     }
 }
 
-/// Returns whether the node only locates a device: hardware, ACPI and messaging nodes.
+/// Returns whether the node only locates a device. That is the case for hardware, ACPI and messaging nodes.
 fn is_hardware(node: &DevicePathNode) -> bool {
     (1..=3).contains(&node.kind)
 }
@@ -63,7 +63,7 @@ fn is_file(node: &DevicePathNode) -> bool {
     (node.kind, node.subtype) == (4, 4)
 }
 
-/// Returns whether the node is a firmware volume, or a file in one.
+/// Returns whether the node is a firmware volume, or a file in a firmware volume.
 fn is_firmware_volume(node: &DevicePathNode) -> bool {
     node.kind == 4 && matches!(node.subtype, 6 | 7)
 }

@@ -14,11 +14,11 @@ const NAME_OFFSET: usize = 32;
 const NAME_BYTES: usize = 32;
 const SECTOR_BYTES: u64 = 512;
 
-/// Checks that no superblock on the device has control characters in its name. Unreadable devices are accepted here,
-/// because mdadm reports them.
+/// Checks that no superblock on the device contains an array name with control characters. Unreadable devices are
+/// accepted here, because mdadm reports them.
 ///
 /// # Errors
-/// Returns the reason, and the remedy for the operator.
+/// Returns the reason for the rejection, and the remedy for the operator.
 pub(crate) fn require_plain_names(device: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(device) else { return Ok(()) };
     let Ok(size_bytes) = file.seek(SeekFrom::End(0)) else { return Ok(()) };
@@ -42,7 +42,7 @@ fn superblock_offsets(size_bytes: u64) -> [u64; 3] {
     [0, 4096, last * SECTOR_BYTES]
 }
 
-/// Reads the name in a superblock, without NUL padding. Empty if there is no superblock.
+/// Returns the array name in a superblock, without NUL padding; empty if there is no superblock.
 fn read_name(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut bytes = [0; NAME_OFFSET + NAME_BYTES];
     file.read_exact_at(&mut bytes, offset)?;

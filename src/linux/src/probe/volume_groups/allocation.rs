@@ -4,7 +4,7 @@ use super::{LvmReportGroup, LvmReportRow, parse_number};
 use model::inventory::{FreeSpace, GroupAllocation};
 use serde::Deserialize;
 
-/// Range of extents of a physical volume that is allocated to one volume, or is free.
+/// Range of extents on a physical volume. The range is allocated to one logical volume, or is free.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::probe) struct PhysicalSegment {

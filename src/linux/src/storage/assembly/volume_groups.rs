@@ -5,19 +5,21 @@ use crate::process::ToolCommand;
 use crate::storage::block_device;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume, LvmVolumeGroup};
 
-/// Types of logical volumes whose activation writes nothing. The activation of dm-raid writes superblocks, that of a
-/// mirror its log, and that of a thin pool its transaction. The disk's read-only flag does not prevent these writes,
-/// because it applies to programs and not to the kernel (bio_check_ro in block/blk-core.c since 4.18).
+/// Types of logical volumes whose activation writes nothing. Other types write when they are activated: dm-raid writes
+/// superblocks, a mirror writes its log, and a thin pool writes its transaction. The disk's read-only flag does not
+/// prevent these writes, because it applies to programs and not to the kernel (bio_check_ro in block/blk-core.c since
+/// 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
 /// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Both differ from other linear volumes in one letter of lv_attr
-/// (lvs(8)): the first letter of an origin is not `-`, and the third letter of a volume being moved is a capital.
+/// being moved, because the move would continue. Both types of volumes differ from other linear volumes in one letter
+/// of lv_attr (lvs(8)): the first letter of an origin is not `-`, and the third letter of a volume that is being moved
+/// is a capital letter.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only
-/// mappings for other volumes if LVM's metadata describes where their content is. Returns the failed attempts. A volume
-/// for which the command failed may be readable nevertheless, which the caller must check.
+/// mappings for other volumes if LVM's metadata describes the location of their content. Returns the failed attempts.
+/// The caller must check whether a volume is readable even if the command for this volume failed.
 pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
@@ -94,7 +96,7 @@ fn require_lvm_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// Makes the content of a volume readable by creating a read-only mapping.
+/// Creates a read-only mapping that makes the content of a volume readable.
 fn create_read_only_mapping(group: &LvmVolumeGroup, mapping: &VolumeMapping) -> Result<(), String> {
     require_lvm_name("volume", &mapping.name)?;
     let name = format!("{}-{}", group.name.replace('-', "--"), mapping.name.replace('-', "--"));

@@ -68,7 +68,7 @@ fn loop_another_size_is_another_disk() {
     let plan = DiskIdentity { device: device.path().clone(), ..disk("", "", 16 << 20) };
     open_identified_disk(&plan).unwrap();
     let error = open_identified_disk(&DiskIdentity { size_bytes: 17 << 20, ..plan.clone() }).unwrap_err().to_string();
-    let expected = "is not the disk that the plan was made for: 17825792 bytes are now 16777216; nothing was written";
+    let expected = "is not the disk for which the plan was made: 17825792 bytes are now 16777216; nothing was written";
     assert_eq!(error, format!("{} {expected}", device.path()));
     let error = open_identified_disk(&DiskIdentity { serial: Some("S1".into()), ..plan }).unwrap_err().to_string();
     assert!(error.contains("serial S1 is now unknown"), "{error}");
@@ -104,7 +104,7 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
         (partition_table::write_partition_table(&table), "; it was not changed"),
     ] {
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("is not the disk that the plan was made for: the kernel's disk number "), "{error}");
+        assert!(error.contains("is not the disk for which the plan was made: the kernel's disk number "), "{error}");
         assert!(error.ends_with(end), "{error}");
     }
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");

@@ -1,7 +1,8 @@
-//! Erasing of SATA disks with SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
+//! Erases SATA disks with the command SECURITY ERASE UNIT (ACS-4 7.45), through hdparm.
 //!
-//! The command requires a password. A temporary password is set before the erase. The disk removes it when the erase
-//! succeeds. After a failure it is removed here, because a disk with a password is locked after its next power cycle.
+//! The command requires a password. A temporary password is set before the erase. The disk removes this password when
+//! the erase succeeds. After a failure, this module removes the password, because a disk with a password is locked
+//! after its next power cycle.
 
 use super::{EraseDeadline, EraseFailure};
 use crate::probe::ata_security::{self, AtaSecurity};
@@ -12,13 +13,14 @@ use model::inventory::EraseMethod;
 use std::path::Path;
 use std::time::Duration;
 
-/// Temporary password. It is documented, so that the operator can unlock a disk that lost power during the erase.
+/// Temporary password. The documentation contains this password, so that the operator can unlock a disk that lost power
+/// during the erase.
 const PASSWORD: &str = "drophammer";
 
-/// Deadline for commands other than the erase itself.
+/// Time limit for all commands except the erase itself.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// Disk with ATA security commands; mocked in tests.
+/// Disk with ATA security commands. Tests implement this trait with a simulated disk.
 trait AtaDisk {
     fn read_security(&self) -> Result<AtaSecurity, String>;
     /// Runs `hdparm --user-master u OPTION PASSWORD`.
@@ -38,11 +40,11 @@ impl AtaDisk for HdparmDisk<'_> {
     }
 }
 
-/// Erases the disk and returns the result reported by it.
+/// Erases the disk, and returns the result that the disk reports.
 ///
 /// # Errors
-/// Returns an error if the disk does not support the method at present, refuses, or would not finish in time.
-/// [`EraseFailure::Final`] if the password remains set.
+/// Returns an error if the disk does not support the method at present, refuses the command, or would not finish in
+/// time. The error is [`EraseFailure::Final`] if the password remains set.
 pub(super) fn erase_sata(
     device: &DevicePath,
     method: EraseMethod,

@@ -1,4 +1,5 @@
-//! Erasing of NVMe namespaces with Format NVM and Sanitize (NVM Express Base Specification 2.0c, 5.14 and 5.24).
+//! Erases NVMe namespaces with the commands Format NVM and Sanitize (NVM Express Base Specification 2.0c, 5.14 and
+//! 5.24).
 
 use super::EraseDeadline;
 use crate::probe::nvme::{self, AdminCommand};
@@ -13,7 +14,7 @@ const ALL_NAMESPACES: u32 = u32::MAX;
 const SANITIZE_STATUS: u32 = 0x81;
 const STATUS_BYTES: usize = 32;
 
-/// Value by which the controller indicates that it does not provide an estimate.
+/// Value by which the controller indicates that it does not provide an estimate of the duration.
 const UNKNOWN: u32 = u32::MAX;
 
 // Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after
@@ -28,7 +29,7 @@ const SHORT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(500);
 
-/// Erases the namespace and returns the result reported by the controller.
+/// Erases the namespace, and returns the result that the controller reports.
 ///
 /// # Errors
 /// Returns an error if the method is no longer supported for this namespace, the controller refuses, or the deadline is
@@ -37,7 +38,7 @@ pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDead
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
     // Queried again: another namespace may have been created since the inventory.
     if !namespace.methods.contains(&method) {
-        return Err("the controller does not support it for a single namespace".to_owned());
+        return Err("the controller does not support this erase method for a single namespace".to_owned());
     }
     match method {
         EraseMethod::NvmeFormatCrypto => format_namespace(device, &namespace, 2, deadline),
@@ -48,7 +49,7 @@ pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDead
     }
 }
 
-/// Formats the namespace with its current LBA format, since the plan was made for this sector size.
+/// Formats the namespace with its current LBA format, because the plan was made for the sector size of this format.
 fn format_namespace(
     device: &File,
     namespace: &nvme::NvmeNamespace,
@@ -115,8 +116,9 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
     Ok(page)
 }
 
-/// Evaluates the status page: SPROG counts to 65535; the low three bits of SSTAT contain the status. The status "never
-/// sanitized" right after the start is caused by a firmware defect or a lost command, and is treated as a failure.
+/// Evaluates the status page. The field SPROG counts up to 65535; the low three bits of the field SSTAT contain the
+/// status. The status "never sanitized" right after the start is caused by a firmware defect or a lost command, and is
+/// treated as a failure.
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {

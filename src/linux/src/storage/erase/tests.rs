@@ -267,7 +267,10 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
         .collect();
     assert!(!missing.is_empty(), "{offered:?}");
     let error = wipe_disk(&plan(device, &missing, true, ends(size))).unwrap_err().to_string();
-    assert_eq!(error.matches("the controller does not support it for a single namespace").count(), missing.len());
+    assert_eq!(
+        error.matches("the controller does not support this erase method for a single namespace").count(),
+        missing.len()
+    );
     assert!(written(device) > 500);
 }
 

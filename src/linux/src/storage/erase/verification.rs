@@ -1,4 +1,4 @@
-//! Verification by reading that a disk was erased. Reports by the disk itself are not trusted.
+//! Verifies that a disk was erased by reading the disk. Reports by the disk itself are not trusted.
 
 use super::zeroing;
 use crate::storage::block_device;
@@ -10,13 +10,13 @@ use std::os::unix::fs::FileExt;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// Length of each sample that is compared, in bytes. All samples are kept in memory.
+/// Length of each sample of old content, in bytes. All samples are kept in memory.
 pub(super) const PIECE_BYTES: u64 = 4096;
 
-/// Reads samples from the whole disk, including both ends: all must be zero.
+/// Verifies that samples from the whole disk, including both ends, contain only zeros.
 ///
 /// # Errors
-/// Returns a message with the offset that is not zero.
+/// Returns a message with the offset of a byte that is not zero.
 pub(crate) fn verify_zeros(file: &File, size: u64) -> Result<String, String> {
     block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
     verify_samples(file, size)
@@ -83,7 +83,7 @@ impl ContentSamples {
     }
 }
 
-/// Returns the offsets of samples of that length: evenly spread, including both ends.
+/// Returns the offsets of samples of this length. The samples are evenly spread over the disk, and include both ends.
 pub(super) fn sample_offsets(size: u64, length: u64) -> impl Iterator<Item = u64> {
     let last = size.saturating_sub(length);
     // Aligned to pages; multiplying first would overflow beyond 256 PiB.

@@ -1,4 +1,4 @@
-//! Zeroing of ranges and whole disks, and discarding. The kernel offloads the work to the disk if possible.
+//! Zeroes ranges and whole disks, and discards whole disks. The kernel offloads the work to the disk if possible.
 
 use super::EraseDeadline;
 use crate::storage::block_device;
@@ -11,15 +11,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Buffer size in bytes, so small that a machine with little memory can write to sixty disks in parallel.
+/// Buffer size in bytes. The buffer is so small that even a machine with little memory can write to sixty disks in
+/// parallel.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
-/// Size of a discard request, in bytes. Its duration hardly depends on its size, except on thin-provisioned disks with
-/// much allocated space.
+/// Size of a discard request, in bytes. On most disks, the duration of a request hardly depends on its size; on
+/// thin-provisioned disks with much allocated space, it does.
 const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 
-/// Size of a request to the disk to zero a range, in bytes. A disk that actually writes the zeros takes some seconds
-/// for a request, and the kernel cannot interrupt it.
+/// Size of a single request in which the disk zeroes a range, in bytes. A disk that actually writes the zeros takes
+/// some seconds for a request, and the kernel cannot interrupt it.
 const ZERO_CHUNK_BYTES: u64 = 1 << 30;
 
 /// Interval of progress messages.
@@ -50,7 +51,8 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
     Err(Error::new(Phase::Storage, what))
 }
 
-/// Returns the offset of the first nonzero byte in these ranges, read from the device and not from the page cache.
+/// Returns the offset of the first nonzero byte in these ranges. The ranges are read from the device, bypassing the
+/// page cache.
 fn find_remaining_data(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u64>> {
     block_device::flush_buffers(file)?;
     let mut buffer = allocate_buffer();
@@ -80,7 +82,7 @@ pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
 /// Discards the whole disk.
 ///
 /// # Errors
-/// Returns an error if the disk does not support it, or the deadline is exceeded.
+/// Returns an error if the disk does not support discarding, or the deadline is exceeded.
 pub(super) fn discard_disk(file: &File, size: u64, deadline: EraseDeadline) -> Result<(), String> {
     process_chunks(size, DISCARD_CHUNK_BYTES, deadline, |start, length| {
         block_device::discard_range(file, start, length)
@@ -106,7 +108,7 @@ pub(super) fn zero_disk(file: &File, device: &DevicePath, size: u64, deadline: E
     file.sync_data().map_err(|error| format!("flush: {error}"))
 }
 
-/// Calls `work` for each chunk; fails when the deadline is exceeded or will clearly be exceeded.
+/// Calls `work` for each chunk of the disk. Fails as soon as the time limit is exceeded, or will clearly be exceeded.
 fn process_chunks(
     size: u64,
     chunk: u64,
@@ -128,8 +130,8 @@ fn process_chunks(
     Ok(())
 }
 
-/// Returns the estimated time for the rest of the disk, if it is more than twice the time left until the deadline. Slow
-/// disks are thus detected after minutes and not after hours.
+/// Returns the estimated time for the rest of the disk, if this time is more than twice the time left until the
+/// deadline. A slow disk is thus detected after minutes instead of hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;

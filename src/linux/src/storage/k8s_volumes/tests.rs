@@ -190,7 +190,7 @@ fn loop_a_disk_with_only_a_copy_of_a_bluestore_label_is_not_prepared() {
     let fillings = || [filesystem(disk.path(), FilesystemFormat::Ext4, &[]), partition()];
     for filling in fillings() {
         let error = prepare_volume(&volume(disk.path(), filling)).unwrap_err().to_string();
-        assert!(error.contains("is no longer blank: it was not changed"), "{error}");
+        assert!(error.contains("is no longer blank: the device was not changed"), "{error}");
         assert_eq!(image.metadata().unwrap().blocks() * 512, 4096, "only the copy is stored");
     }
     image.write_all_at(&[0; 4096], COPY).unwrap();

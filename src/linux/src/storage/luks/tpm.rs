@@ -3,7 +3,7 @@
 //!
 //! The keys are not bound to PCRs. PCRs that describe how the machine was booted (such as 7: Secure Boot keys and
 //! signers) differ between the ramdisk booted over the network and the installed system booted from disk. A firmware
-//! update may also change them.
+//! update may also change the PCRs.
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
@@ -18,10 +18,10 @@ use uuid::Uuid;
 
 const TOOL: &str = "systemd-cryptenroll";
 
-/// Path of the plugin; the only location that cryptsetup searches.
+/// Path of the plugin. cryptsetup searches only this location.
 const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so";
 
-/// The kernel's TPM 2 resource manager; not available for TPM 1.2.
+/// Device of the kernel's TPM 2 resource manager. The device does not exist for TPM 1.2.
 const DEVICE: &str = "/dev/tpmrm0";
 
 /// Directory for key files. It is in memory, so its files are lost when the machine leaves the ramdisk.
@@ -48,8 +48,8 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     missing
 }
 
-/// Returns the key with which a container is created before the TPM is enrolled: the container's second key if it has
-/// one, or else a temporary key of 244 random bits.
+/// Returns the key with which a container is created before the TPM is enrolled. This is the container's second key, or
+/// a temporary key of 244 random bits if the container has no second key.
 pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     match container.key.is_empty() {
         true => SecretText::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
@@ -79,7 +79,7 @@ pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Resul
 /// Opens the container with the key that this machine's TPM unseals.
 ///
 /// # Errors
-/// Returns an error if there is no TPM, or it is not the one that sealed the key.
+/// Returns an error if there is no TPM, or the TPM is not the one that sealed the key.
 pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
     if let Some(why) = find_missing_requirements().into_iter().next() {
         return Err(Error::new(Phase::Storage, format!("open {}: {why}", container.device)));
@@ -88,13 +88,13 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
         .arg("--token-only")
         .arg(device)
         .arg(super::mapping_name(&container.mapping));
-    let only = "only the TPM that sealed the key can unseal it, and not after it was cleared";
+    let only = "only the TPM that sealed the key can unseal it, and only if that TPM was not cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
 
-/// Key in a temporary file, because systemd-cryptenroll reads keys only from seekable files. Unlike arguments, files
-/// are not shown in process lists.
+/// Key in a temporary file. systemd-cryptenroll reads keys only from seekable files; unlike arguments, files are not
+/// shown in process lists.
 struct KeyFile(PathBuf);
 
 impl KeyFile {

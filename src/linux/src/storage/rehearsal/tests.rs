@@ -153,10 +153,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
         let error = unchanged(&disks, || run_rehearsal(rehearsal)).unwrap_err();
         assert!(error.is_refusal(), "{error}");
         let said = error.to_string();
-        assert!(
-            said.starts_with("rehearsal over in-memory snapshots: preserved data cannot be brought up: "),
-            "{said}"
-        );
+        assert!(said.starts_with("rehearsal over in-memory snapshots: preserved data cannot be activated: "), "{said}");
         words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
         assert!(said.matches("kernel log: ").count() <= 1, "{said}");
     };

@@ -60,7 +60,7 @@ fn another_disk_that_matches_the_hints_is_not_wiped() {
         unplug(&mut inventory, "sdc");
         let reasons = reasons(reinstall(&layout, &inventory, InstallClaim { waiver, ..claim() }));
         let expected = format!(
-            "disks[2].device: {ANOTHER}; /dev/sdd will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new one, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
+            "disks[2].device: {ANOTHER}; /dev/sdd will be wiped and is not blank: it contains xfs \"archive\". Attach the old disk, erase the new disk, or discard its data with --give-up D0 (recorded: serial C0, wwn none, GPT none, 9437184000 bytes; found: serial D0, wwn none, GPT none, 16777216000 bytes with sectors of 512)"
         );
         assert_eq!(reasons, [expected], "{waiver:?}");
         empty(&mut inventory.disks[2], "D0");
@@ -80,17 +80,17 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
         ),
         (
             "no disk rotates",
             |inventory, _| inventory.disks[2..].iter_mut().for_each(|disk| disk.rotational = false),
-            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the one that was added",
+            "disks[2].device: scratch is absent now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
         ),
     ];
     for (name, change, expected) in cases {

@@ -67,6 +67,6 @@ fn a_volume_that_was_made_and_not_filled_is_filled() {
     let web = inventory.stacked.iter_mut().find(|stacked| stacked.device == "/dev/mapper/csi-web").unwrap();
     web.blank = false;
     let said = refused(&layout(), &inventory, InstallMode::Reinstall, &volumes);
-    let expected = "volumes[web]: volume web cannot use /dev/csi/web: it does not have the UUID of the volume, but contains data of no known kind";
+    let expected = "volumes[web]: volume web cannot use /dev/csi/web: the device does not have the UUID of the volume, but contains data of no known kind";
     assert_eq!(said, [expected]);
 }

@@ -143,7 +143,7 @@ fn a_second_signature_hides_no_volume() {
     machine.disks[2].signatures.push(member());
     let said = reasons(reinstall(&machine, &volume, &[]));
     let expected = format!(
-        "volumes[data]: volume data has its UUID on /dev/sdc, which has several signatures: {} and {}; if linux_raid_member is the stale one, remove it in the rescue shell: wipefs --all --types linux_raid_member /dev/sdc",
+        "volumes[data]: volume data has its UUID on /dev/sdc, which has several signatures: {} and {}; if linux_raid_member is the stale signature, remove it in the rescue shell: wipefs --all --types linux_raid_member /dev/sdc",
         content_text::describe_signature(&machine.disks[2].signatures[0]),
         content_text::describe_signature(&member())
     );

@@ -24,7 +24,7 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
         (is(&|disk| disk.read_only = true), "refers to /dev/sdc, which is read-only"),
         (
             is(&|disk| disk.sector_bytes = 520),
-            "cannot use /dev/sdc: it has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
+            "cannot use /dev/sdc: the disk has sectors of 520 bytes; format it with sectors of 512 or 4096 bytes (sg_format --format --size=512)",
         ),
         (is(&|disk| disk.unreadable = Some("EIO".into())), "refers to /dev/sdc, whose content cannot be read: EIO"),
         (
@@ -44,7 +44,7 @@ fn an_unsupported_disk_is_not_discovered() {
         disk.zoned = "host-managed".to_owned();
     }
     let said = refused(&layout(), &machine, InstallMode::Install, std::slice::from_ref(&discovered));
-    assert!(said.len() == 1 && said[0].contains("/dev/sdc (it is a host-managed zoned disk, "), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("/dev/sdc (the disk is a host-managed zoned disk, "), "{said:?}");
     machine.disks[3].zoned = "none".to_owned();
     let plan = planned(&layout(), &machine, InstallMode::Install, &[discovered]).unwrap();
     assert_eq!(plan.disks[3].verdict, DiskVerdict::Volumes);
@@ -58,7 +58,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
         (raw("v", 1, "Block", "/dev/sda"), "refers to /dev/sda, which the layout or another volume uses"),
         (raw("v", 1, "Block", "/dev/csi/varlib"), "refers to /dev/csi/varlib, which the layout or another volume uses"),
         (in_group("v", 1, "Block", "other", "1Gi"), "requires vg:other, which is not in the layout"),
-        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout has in vg:csi"),
+        (in_group("varlib", 1, "Block", "csi", "1Gi"), "has the name of a volume that the layout defines in vg:csi"),
         (in_group("v", 1, "Block", "csi", "1Ti"), "needs 1048576 MiB in vg:csi, which has 6996 MiB left"),
         (raw("v", 1, "Filesystem", "/dev/sdc1"), "refers to /dev/sdc1, which does not exist on given hardware"),
     ];
@@ -117,7 +117,7 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
         let said = refused(&layout, &machine(), InstallMode::Install, &large);
         let expected = format!(
             "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and supports at most \
-             {most} bytes; make it smaller, or put /var/lib/metalk8s on xfs",
+             {most} bytes; make the volume smaller, or put /var/lib/metalk8s on xfs",
             most + 1
         );
         assert_eq!(said, [expected], "{options}");

@@ -119,7 +119,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
         );
         assert!(said[0].starts_with(&start), "{recorder:?}: {said:?}");
         assert!(
-            said[0].ends_with("delete the resource in Kubernetes and list a new one, which has another UID"),
+            said[0].ends_with("delete the resource in Kubernetes and list a new resource, which has another UID"),
             "{said:?}"
         );
         // If its disk is present, the volume is kept, and a blank disk is not used.
@@ -169,7 +169,7 @@ fn a_file_is_made_only_where_it_never_was() {
     let mut unread = whole;
     unread.filesystems.remove(at);
     let said = reasons(reinstall(&unread, &small, &[]));
-    assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: it was not inspected"), "{said:?}");
+    assert!(said[0].contains("/dev/mapper/csi-varlib cannot be mounted: the filesystem was not inspected"), "{said:?}");
     unread.failed.push(FailedAttempt {
         tried: AttemptTarget::Filesystem("/dev/mapper/csi-varlib".into()),
         why: "bad magic".into(),

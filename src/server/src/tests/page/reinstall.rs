@@ -77,8 +77,11 @@ async fn what_is_foreseen_is_said_to_be_that() {
     server.report(ONE, &token, "a1", true).await;
     let path = format!("/machines/{ONE}/reinstall");
     let page = browser.text(&format!("{path}?image=debian-13")).await;
-    for words in ["its disks have changed since it registered", "Data lost", "every disk that the layout does not list"]
-    {
+    for words in [
+        "the disks of the machine have changed since it registered",
+        "Data lost",
+        "every disk that the layout does not list",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     let fields = ["form", "shown"].map(|name| (name, value(&page, name)));
