@@ -251,7 +251,8 @@ fn apply_settings(
         false => None,
     };
     cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
-    let policy = selinux::find_policy(root);
+    // A raw image may have filesystems that are not mounted now. If it requests labels, only its first boot can set them.
+    let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
     if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {
         if policy.is_some() {
@@ -267,19 +268,11 @@ fn apply_settings(
         enabling.iter().try_for_each(|enabling| network_config::enable_network(enabling, &chroot))?;
         boots.map(|(wants, found)| boot_setup::make_bootable(root, wants, found, &chroot, say)).transpose()
     };
-    // Host keys are generated in parallel, because this takes seconds of CPU time, and at most the script of the image
-    // needs them.
-    let made = thread::scope(|scope| {
-        let keys = needs_keys.then(|| scope.spawn(|| host_identity::generate_host_keys(root, &chroot)));
-        let booting = run();
-        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; see the console"));
-        let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
-        booting.and_then(|booting| keys.map(|()| booting))
-    });
+    let made = if needs_keys { run_while_generating_keys(root, &chroot, run) } else { run() };
     let run = || {
         let booting = made?;
         script.iter().try_for_each(|script| script.run_script(image_installer::DEADLINE, &chroot))?;
-        policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &chroot, say))?;
+        policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &finishing.new_mounts, &chroot, say))?;
         Ok(booting)
     };
     let ran = run();
@@ -292,6 +285,17 @@ fn apply_settings(
 fn apply_file_settings(
     root: &NewRoot,
     finishing: &FinishInputs,
+/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. At most the script of the image needs the keys.
+fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    thread::scope(|scope| {
+        let keys = scope.spawn(|| host_identity::generate_host_keys(root, chroot));
+        let result = run();
+        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; see the console"));
+        let keys = keys.join().unwrap_or_else(panicked);
+        result.and_then(|result| keys.map(|()| result))
+    })
+}
+
     tree: &TargetProperties,
     user_data: &[u8],
     now: OffsetDateTime,

@@ -38,6 +38,9 @@ pub struct FinishInputs {
     /// Disks that contain `/boot`, or `/` if `/boot` is not separate. A BIOS finds a boot loader on them.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
+    /// Mount points, except `/`, of the mounted filesystems that are not preserved and store extended attributes.
+    #[serde(skip)]
+    pub new_mounts: Vec<String>,
     /// Filesystem for the cloud-init seed; without it, the seed is written to the root tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,

@@ -181,6 +181,23 @@ fn an_unknown_tree_is_the_owners_with_warnings() {
     assert!(selinux::is_relabeling_pending(&root));
 }
 
+/// A raw image may have a `/boot` that the layout does not list and that is therefore not mounted.
+#[test]
+fn a_raw_image_that_requests_labels_is_labeled_at_its_first_boot() {
+    let (_dir, root) = made(&[
+        ("etc/selinux/config", "SELINUX=enforcing\n"),
+        ("etc/selinux/targeted/contexts/files/file_contexts", ""),
+        ("usr/sbin/setfiles", ""),
+        ("usr/bin/cloud-init", ""),
+        (".autorelabel", "-F -T 0\n"),
+    ]);
+    let mut finishing = finishing(FinisherChoice::Builtin);
+    finishing.files.assigned.allocation.console_password.clear();
+    let lines = owned(&root, &finishing);
+    assert!(lines.iter().all(|line| !line.contains("SELinux")), "{lines:?}");
+    assert_eq!(root.read_text("/.autorelabel").unwrap(), "-F -T 0\n");
+}
+
 #[test]
 fn a_tree_that_cannot_boot_is_left_as_it_is() {
     let init = ("sbin/init", "");
