@@ -12,7 +12,7 @@ mod cloud_init_seed;
 mod command_line;
 pub(crate) mod distribution;
 mod esp;
-mod file_search;
+pub(crate) mod file_search;
 pub(crate) mod grub_variables;
 mod host_identity;
 mod image_arguments;
