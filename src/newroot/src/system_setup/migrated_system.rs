@@ -98,9 +98,9 @@ fn adapt_boot(
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
     };
-    let initrd_before = read_initramfs_stamp(root, &kernel);
+    let initrd_before = initramfs::read_stamp(root, &kernel.initrd);
     let is_dracut = initramfs::ensure_initramfs(root, &wants, &kernel, run, say)?;
-    let is_new = read_initramfs_stamp(root, &kernel) != initrd_before;
+    let is_new = initramfs::read_stamp(root, &kernel.initrd) != initrd_before;
     let has_grub = finishing.firmware == FirmwareType::Bios && boot_loader::grub_for_bios(root).is_some();
     if !is_ours && !has_grub {
         return Ok(boot_unchanged(Some(kernel), finishing, came.loader, say));
@@ -118,12 +118,6 @@ fn adapt_boot(
     let BootRequirements { bootloader_id, .. } = wants;
     let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };
     Ok(AdaptedBoot { info: Some(info), newest, entries })
-}
-
-/// Returns size and modification time of the initramfs, from which a rebuild is detected.
-fn read_initramfs_stamp(root: &NewRoot, kernel: &BootKernel) -> Option<(u64, std::time::SystemTime)> {
-    let metadata = root.open_file(&kernel.initrd).and_then(|file| file.metadata()).ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 /// Installs a boot loader if necessary.
