@@ -140,6 +140,7 @@ pub fn finish_tree(
             fstab::write_fstab(root, &finishing.fstab)?;
             stale_crypttab::disable_entries(root, say)?;
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
+            array_config::expose_groups(root, &finishing.groups, say)?;
             let made = apply_settings(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
             Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
         }
@@ -166,6 +167,7 @@ pub fn finish_raw_image(
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer and is not changed");
+            array_config::expose_groups(root, &finishing.groups, say)?;
             let files = &finishing.files;
             user_data::write_cloud_init_seed(
                 root,
@@ -183,6 +185,7 @@ pub fn finish_raw_image(
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
+            array_config::expose_groups(root, &finishing.groups, say)?;
             apply_settings(root, finishing, &tree, None, now, say)?;
             Ok(BootRecord::Unknown)
         }
@@ -201,6 +204,7 @@ fn run_image_installer(
     root_uuid: &str,
     say: LogSink,
 ) -> Result<BootRecord> {
+    array_config::expose_groups(root, &finishing.groups, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
     let ran = match who {
         Finisher::Installer(program) => os_installer::write_lvm_settings(root)
@@ -281,10 +285,6 @@ fn apply_settings(
     ran.and_then(|booting| left.map(|()| booting))
 }
 
-/// Applies settings that do not require programs of the image.
-fn apply_file_settings(
-    root: &NewRoot,
-    finishing: &FinishInputs,
 /// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. At most the script of the image needs the keys.
 fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::scope(|scope| {
@@ -296,6 +296,10 @@ fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnc
     })
 }
 
+/// Applies settings that do not require programs of the image.
+fn apply_file_settings(
+    root: &NewRoot,
+    finishing: &FinishInputs,
     tree: &TargetProperties,
     user_data: &[u8],
     now: OffsetDateTime,

@@ -10,7 +10,7 @@ use super::boot_requirements::BootRequirements;
 use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, boot_requirements, command_line, initramfs, selinux};
+use super::{Finisher, array_config, boot_requirements, command_line, initramfs, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
@@ -19,9 +19,6 @@ use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
 use model::migration::MigratedMachine;
 use operations::FinishInputs;
-
-/// LVM's devices file: LVM uses only the devices listed in it (lvmdevices(8)).
-const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
 /// Boot configuration of a migrated system.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,10 +65,7 @@ pub fn adapt_migrated_system(
 fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInputs, say: LogSink) -> Result<()> {
     device_names::replace_in_fstab(root, carried, say)?;
     device_names::replace_in_mdadm_conf(root, &finishing.arrays, say)?;
-    if !finishing.groups.is_empty() && root.path_exists(LVM_DEVICES) {
-        root.remove(LVM_DEVICES)?;
-        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of the previous machine"));
-    }
+    array_config::expose_groups(root, &finishing.groups, say)?;
     mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
     match selinux::find_policy(root) {
         Some(_) => selinux::request_relabeling(root, "files were adapted to this machine", say),

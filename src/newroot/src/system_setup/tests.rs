@@ -250,6 +250,35 @@ fn nothing_is_written_where_nobody_finishes() {
     assert!(root.path_exists("/etc/hostname") && !root.path_exists("/etc/fstab"));
 }
 
+/// A raw image of EL 9 lists the disks of the machine on which it was built.
+#[test]
+fn volume_groups_of_the_layout_are_visible_in_raw_images() {
+    let path = "/etc/lvm/devices/system.devices";
+    let files = [
+        ("etc/os-release", "ID=rocky\n"),
+        ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        ("etc/lvm/devices/system.devices", "IDTYPE=devname IDNAME=/dev/vda3 DEVNAME=/dev/vda3\n"),
+        ("etc/lvm/lvm.conf", "devices {\n\tfilter = [ \"a|/dev/vda|\", \"r|.*|\" ]\n}\n"),
+    ];
+    for (way, groups, is_removed) in [
+        (FinisherChoice::Auto, &["vg"][..], true),
+        (FinisherChoice::Builtin, &["vg"], true),
+        (FinisherChoice::Auto, &[], false),
+        (FinisherChoice::Builtin, &[], false),
+        (FinisherChoice::None, &["vg"], false),
+    ] {
+        let (_dir, root) = made(&files);
+        let mut finishing = finishing(way);
+        finishing.files.assigned.allocation.console_password.clear();
+        finishing.groups = groups.iter().map(|name| (*name).to_owned()).collect();
+        let (done, lines) = said(|say| finish_raw_image(&root, &finishing, "1", NOW, say));
+        done.unwrap();
+        assert_eq!(root.path_exists(path), !is_removed, "{way:?}");
+        let warned = lines.iter().any(|line| line.ends_with("lvm.conf sets filter: LVM may ignore vg"));
+        assert_eq!(warned, is_removed, "{lines:?}");
+    }
+}
+
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
