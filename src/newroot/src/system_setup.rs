@@ -12,7 +12,7 @@ mod cloud_init_seed;
 mod command_line;
 pub(crate) mod distribution;
 mod esp;
-mod file_search;
+pub(crate) mod file_search;
 pub(crate) mod grub_variables;
 mod host_identity;
 mod image_arguments;
@@ -140,6 +140,7 @@ pub fn finish_tree(
             fstab::write_fstab(root, &finishing.fstab)?;
             stale_crypttab::disable_entries(root, say)?;
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
+            array_config::expose_groups(root, &finishing.groups, say)?;
             let made = apply_settings(root, finishing, &tree, Some((&wants, bootable)), now, say)?;
             Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
         }
@@ -166,6 +167,7 @@ pub fn finish_raw_image(
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer and is not changed");
+            array_config::expose_groups(root, &finishing.groups, say)?;
             let files = &finishing.files;
             user_data::write_cloud_init_seed(
                 root,
@@ -183,6 +185,7 @@ pub fn finish_raw_image(
             let overrides = OsInstallerSettings::read_settings(root)?;
             let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
             let tree = TargetProperties { distribution: &distribution, overrides: &overrides, root_uuid };
+            array_config::expose_groups(root, &finishing.groups, say)?;
             apply_settings(root, finishing, &tree, None, now, say)?;
             Ok(BootRecord::Unknown)
         }
@@ -201,6 +204,7 @@ fn run_image_installer(
     root_uuid: &str,
     say: LogSink,
 ) -> Result<BootRecord> {
+    array_config::expose_groups(root, &finishing.groups, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
     let ran = match who {
         Finisher::Installer(program) => os_installer::write_lvm_settings(root)
@@ -251,7 +255,8 @@ fn apply_settings(
         false => None,
     };
     cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
-    let policy = selinux::find_policy(root);
+    // A raw image may have filesystems that are not mounted now. If it requests labels, only its first boot can set them.
+    let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
     if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {
         if policy.is_some() {
@@ -267,25 +272,28 @@ fn apply_settings(
         enabling.iter().try_for_each(|enabling| network_config::enable_network(enabling, &chroot))?;
         boots.map(|(wants, found)| boot_setup::make_bootable(root, wants, found, &chroot, say)).transpose()
     };
-    // Host keys are generated in parallel, because this takes seconds of CPU time, and at most the script of the image
-    // needs them.
-    let made = thread::scope(|scope| {
-        let keys = needs_keys.then(|| scope.spawn(|| host_identity::generate_host_keys(root, &chroot)));
-        let booting = run();
-        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; see the console"));
-        let keys = keys.map_or(Ok(()), |keys| keys.join().unwrap_or_else(panicked));
-        booting.and_then(|booting| keys.map(|()| booting))
-    });
+    let made = if needs_keys { run_while_generating_keys(root, &chroot, run) } else { run() };
     let run = || {
         let booting = made?;
         script.iter().try_for_each(|script| script.run_script(image_installer::DEADLINE, &chroot))?;
-        policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &chroot, say))?;
+        policy.iter().try_for_each(|policy| selinux::label_files(root, policy, &finishing.new_mounts, &chroot, say))?;
         Ok(booting)
     };
     let ran = run();
     // The error of a program is more informative than that of a mount which the program left busy.
     let left = chroot.close();
     ran.and_then(|booting| left.map(|()| booting))
+}
+
+/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. At most the script of the image needs the keys.
+fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    thread::scope(|scope| {
+        let keys = scope.spawn(|| host_identity::generate_host_keys(root, chroot));
+        let result = run();
+        let panicked = |_| Err(Error::new(Phase::Target, "a thread of drophammer panicked; see the console"));
+        let keys = keys.join().unwrap_or_else(panicked);
+        result.and_then(|result| keys.map(|()| result))
+    })
 }
 
 /// Applies settings that do not require programs of the image.

@@ -38,6 +38,9 @@ pub struct FinishInputs {
     /// Disks that contain `/boot` (or `/`, if `/boot` is not separate). A BIOS finds the boot loader on these disks.
     pub boot_disks: Vec<BootDisk>,
     pub fstab: Vec<FstabEntry>,
+    /// Mount points, except `/`, of the mounted filesystems that are not preserved and store extended attributes.
+    #[serde(skip)]
+    pub new_mounts: Vec<String>,
     /// Filesystem for the cloud-init seed; if `None`, the seed is written to the root filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,

@@ -133,12 +133,20 @@ pub(crate) fn finish_inputs(
         boot: boot.and_then(|(wanted, is)| Some(BootFilesystem { uuid: is.uuid()?.to_owned(), format: wanted.format })),
         boot_disks: boot.or(root).map(|(wanted, _)| boot_disks(meant, decided, &wanted.device)).unwrap_or_default(),
         fstab: fstab.to_vec(),
+        new_mounts: filesystems.iter().filter_map(new_mount_point).collect(),
         seed: seed_filesystem(filesystems),
         // An invalid network was refused before.
         network: requested_network(&files.assigned.allocation, &files.nics).unwrap_or_default(),
         environment: os_definition::installer_environment(meant, decided, &files),
         files,
     })
+}
+
+/// Returns the mount point of a filesystem that is not preserved and stores extended attributes; `None` for `/`.
+fn new_mount_point((wanted, is): &PlacedFilesystem) -> Option<String> {
+    let path = mount_path(wanted).filter(|path| *path != "/")?;
+    let is_new = is.device().is_some() && !is.is_kept() && wanted.format != FilesystemFormat::Vfat;
+    is_new.then(|| path.to_owned())
 }
 
 /// Returns the filesystem for the cloud-init seed. A preserved filesystem is used only if the layout has a mount point for it.

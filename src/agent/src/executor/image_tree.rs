@@ -169,18 +169,18 @@ impl PlanExecutor {
                 self.entries_wanted = booting.entries;
                 Ok(())
             }
-            BootRecord::Unknown => match self.describe_boot(&root)? {
+            // An image that consists of files does not contain an installed boot loader.
+            BootRecord::Unknown => match self.describe_boot(&root, false)? {
                 None => Ok(()),
-                // An image that consists of files does not contain an installed boot loader.
                 Some(reason) => Err(Error::new(Phase::Boot, reason)),
             },
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only the system's boot loader can determine them, returns
-    /// the reason. The machine is then booted through its firmware.
-    pub(super) fn describe_boot(&mut self, root: &NewRoot) -> Result<Option<String>> {
-        match boot_discovery::write_missing_boot_info(root)? {
+    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the
+    /// reason. The machine is then booted through its firmware.
+    fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
+        match boot_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),
             BootSource::Config(from) => {
                 self.print_line(&format!("boot parameters are taken from {from}"));
@@ -195,7 +195,7 @@ impl PlanExecutor {
 
     /// Finds the boot parameters of a system with its own boot loader.
     pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
-        if let Some(reason) = self.describe_boot(root)? {
+        if let Some(reason) = self.describe_boot(root, true)? {
             self.print_line(&format!("WARNING: {reason}: the machine reboots through its firmware instead of kexec"));
         }
         Ok(())

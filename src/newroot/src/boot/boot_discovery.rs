@@ -5,6 +5,7 @@ use super::BootInfo;
 use super::boot_info::{PATH, write_boot_info};
 use crate::NewRoot;
 use crate::system_setup::bls::{self, BlsEntry};
+use crate::system_setup::file_search;
 use crate::system_setup::grub_variables::{MOUNT_POINTS, read_grub_variables};
 use crate::system_setup::shell_reader::{ShellReader, ShellSyntax, ShellVariables};
 use common::error::{Context, Error, Phase, Result};
@@ -13,6 +14,12 @@ use model::kernel_command_line::parameter_name;
 
 const ENTRIES: [&str; 3] = ["/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries"];
 const GRUB: [&str; 2] = ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
+
+/// Unified kernel images, which firmware and systemd-boot start without a configuration file. kexec does not support them.
+const UNIFIED: [&str; 3] = ["/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi", "/boot/efi/EFI/Linux/*.efi"];
+
+/// Parameters that specify the root filesystem. An initramfs derives the device of `root` from `roothash`.
+const ROOT_PARAMETERS: [&str; 2] = ["root", "roothash"];
 
 /// Origin of the boot parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,22 +36,36 @@ pub enum BootSource {
     },
 }
 
-/// Writes boot-info.yaml, as an installer would, unless it exists.
+/// Writes boot-info.yaml, as an installer would, unless it exists. `has_loader` is set if the firmware can start the system
+/// by a boot loader of the image. The boot loader is then used whenever the image does not specify the boot parameters
+/// completely.
 ///
 /// # Errors
-/// Fails if the image contains no supported boot loader configuration, or if the configuration refers to missing files.
-pub fn write_missing_boot_info(root: &NewRoot) -> Result<BootSource> {
+/// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot loader
+/// configuration, or if the configuration refers to missing files.
+pub fn write_missing_boot_info(root: &NewRoot, has_loader: bool) -> Result<BootSource> {
     if root.open_file(PATH).is_ok() {
         return Ok(BootSource::BootInfo);
     }
-    let (source, boot) = find_boot_config(root)?;
+    let (source, boot) = match find_boot_config(root, has_loader) {
+        Err(error) if has_loader => {
+            let known = BootInfo {
+                kernel: file_search::find_first(root, &UNIFIED).unwrap_or_default(),
+                initrd: String::new(),
+                cmdline: String::new(),
+                bootloader_id: read_os_id(root),
+            };
+            return Ok(BootSource::Firmware { known, reason: error.to_string() });
+        }
+        found => found?,
+    };
     if matches!(source, BootSource::Config(_)) {
         write_boot_info(&boot, root)?;
     }
     Ok(source)
 }
 
-fn find_boot_config(root: &NewRoot) -> Result<(BootSource, BootInfo)> {
+fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, BootInfo)> {
     for directory in ENTRIES {
         // The entry of the newest kernel usually has the last name. The specification's own order also depends on the
         // contents of the entries.
@@ -52,12 +73,12 @@ fn find_boot_config(root: &NewRoot) -> Result<(BootSource, BootInfo)> {
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));
         if let Some(name) = newest {
-            return read_boot_config(root, format!("{directory}/{name}.conf"), bls::parse_entry);
+            return read_boot_config(root, has_loader, format!("{directory}/{name}.conf"), bls::parse_entry);
         }
     }
     for path in GRUB {
         if root.open_file(path).is_ok() {
-            return read_boot_config(root, path.to_owned(), parse_grub_menu);
+            return read_boot_config(root, has_loader, path.to_owned(), parse_grub_menu);
         }
     }
     let looked = [&ENTRIES[..], &GRUB].concat().join(", ");
@@ -69,13 +90,14 @@ fn find_boot_config(root: &NewRoot) -> Result<(BootSource, BootInfo)> {
 
 fn read_boot_config(
     root: &NewRoot,
+    has_loader: bool,
     from: String,
     parse: fn(&str, &ShellVariables) -> Option<BlsEntry>,
 ) -> Result<(BootSource, BootInfo)> {
     let text = root.read_text(&from).context(Phase::Boot, || format!("{from} of the image"))?;
     let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image does not specify a kernel"));
     let entry = parse(&text, &read_grub_variables(root)).ok_or_else(no_kernel)?;
-    let reason = describe_missing_values(&entry, &from);
+    let reason = describe_missing_values(&entry, &from, has_loader);
     let BlsEntry { kernel, initrd, words, .. } = entry;
     let place = |path: &str| {
         let found = MOUNT_POINTS.iter().map(|mount_point| format!("{mount_point}{path}"));
@@ -100,14 +122,17 @@ fn read_boot_config(
 }
 
 /// Returns why a system cannot be booted without its boot loader: without the values of unset variables, the entry
-/// lacks a path, the root filesystem, or the arguments for the first boot of Ignition.
-fn describe_missing_values(entry: &BlsEntry, from: &str) -> Option<String> {
-    let has_root = entry.words.iter().any(|word| parameter_name(word) == "root");
+/// lacks a path, the root filesystem, or the arguments for the first boot of Ignition. An entry that never specifies the root filesystem
+/// depends on what its boot loader sets, such as the EFI variables of systemd-boot.
+fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
+    let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =
         entry.has_unknown_path || !has_root || entry.unset.iter().any(|name| name.starts_with("ignition_"));
-    let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
-    (needs_loader && !names.is_empty())
-        .then(|| format!("{from} of the image uses {}, which is not set", names.join(", ")))
+    if needs_loader && !entry.unset.is_empty() {
+        let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
+        return Some(format!("{from} of the image uses {}, which is not set", names.join(", ")));
+    }
+    (has_loader && !has_root).then(|| format!("{from} of the image does not specify the root filesystem (root=)"))
 }
 
 /// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if it is missing.
@@ -201,7 +226,7 @@ mod tests {
         let own = ("etc/os-release", "NAME=x\nID=\"debian\"\n");
         let grub = ("boot/grub/grub.cfg", DEBIAN);
         let (_dir, root) = tree(&[own, grub, ("boot/vmlinuz-6.1", "k"), ("boot/initrd.img-6.1", "i")]);
-        assert_eq!(write_missing_boot_info(&root).unwrap(), BootSource::Config("/boot/grub/grub.cfg".into()));
+        assert_eq!(write_missing_boot_info(&root, true).unwrap(), BootSource::Config("/boot/grub/grub.cfg".into()));
         let expected = BootInfo {
             kernel: "/boot/vmlinuz-6.1".into(),
             initrd: "/boot/initrd.img-6.1".into(),
@@ -210,13 +235,13 @@ mod tests {
         };
         assert_eq!(read_boot_info(&root).unwrap(), expected);
         // An existing file is preserved.
-        assert_eq!(write_missing_boot_info(&root).unwrap(), BootSource::BootInfo);
+        assert_eq!(write_missing_boot_info(&root, true).unwrap(), BootSource::BootInfo);
 
         let entry = |version: u32| format!("linux /vmlinuz-{version}\noptions root=LABEL=r\n");
         let (older, newer) = (entry(5), entry(6));
         let entries = [("boot/loader/entries/a-5.conf", older.as_str()), ("boot/loader/entries/a-6.conf", &newer)];
         let (_dir, root) = tree(&[entries[0], entries[1], ("boot/vmlinuz-6", "k")]);
-        write_missing_boot_info(&root).unwrap();
+        write_missing_boot_info(&root, true).unwrap();
         let boot = read_boot_info(&root).unwrap();
         assert_eq!(
             (boot.kernel.as_str(), boot.initrd.as_str(), boot.cmdline.as_str()),
@@ -241,12 +266,12 @@ mod tests {
         ];
         for (names, newest) in cases {
             let paths = names.map(|name| format!("boot/loader/entries/{name}"));
-            let texts = names.map(|name| format!("linux /vmlinuz\noptions name={name}\n"));
+            let texts = names.map(|name| format!("linux /vmlinuz\noptions root=LABEL={name}\n"));
             let files: Vec<_> = paths.iter().zip(&texts).map(|(path, text)| (path.as_str(), text.as_str())).collect();
             let (_dir, root) =
                 tree(&[&files[..], &[("boot/vmlinuz", "k"), ("boot/loader/entries/z.old", "")]].concat());
-            write_missing_boot_info(&root).unwrap();
-            assert_eq!(read_boot_info(&root).unwrap().cmdline, format!("name={newest}"));
+            write_missing_boot_info(&root, true).unwrap();
+            assert_eq!(read_boot_info(&root).unwrap().cmdline, format!("root=LABEL={newest}"));
         }
     }
 
@@ -272,7 +297,7 @@ mod tests {
         ];
         for (files, cmdline) in ok {
             let (_dir, root) = tree(&[&base[..], files].concat());
-            assert!(matches!(write_missing_boot_info(&root).unwrap(), BootSource::Config(_)), "{files:?}");
+            assert!(matches!(write_missing_boot_info(&root, true).unwrap(), BootSource::Config(_)), "{files:?}");
             assert_eq!(read_boot_info(&root).unwrap().cmdline, cmdline);
             let initrd = if files[0] == el8 { "/boot/initramfs-4.18.img" } else { "" };
             assert_eq!(read_boot_info(&root).unwrap().initrd, initrd);
@@ -280,7 +305,7 @@ mod tests {
         let unresolved = [(el8, "$kernelopts"), (coreos, "$ignition_firstboot"), (unknown_initrd, "$own")];
         for (file, name) in unresolved {
             let (_dir, root) = tree(&[&base[..], &[file]].concat());
-            let source = write_missing_boot_info(&root).unwrap();
+            let source = write_missing_boot_info(&root, true).unwrap();
             let BootSource::Firmware { known, reason } = source else { panic!("{source:?}") };
             assert!(known.kernel == "/boot/vmlinuz-4.18" && reason.contains(name), "{reason}");
             assert!(root.open_file(PATH).is_err());
@@ -288,23 +313,58 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_say_what_it_boots_is_refused() {
-        let cases: [(&[(&str, &str)], &str); 4] = [
-            (&[("etc/hostname", "x")], "the image does not specify a kernel to boot"),
-            (&[("boot/grub/grub.cfg", "configfile x")], "/boot/grub/grub.cfg of the image does not specify a kernel"),
+    fn what_does_not_say_what_it_boots_is_left_to_its_boot_loader_or_refused() {
+        let uki = "boot/efi/EFI/Linux/arch-linux.efi";
+        let uki_entry = ("boot/loader/entries/a.conf", "title x\nuki /EFI/Linux/arch-linux.efi\n");
+        type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
+        let cases: [Case; 6] = [
+            (&[("etc/hostname", "x")], "the image does not specify a kernel to boot", ""),
+            (&[(uki, "MZ")], "the image does not specify a kernel to boot", "/boot/efi/EFI/Linux/arch-linux.efi"),
+            (&[uki_entry], "/boot/loader/entries/a.conf of the image does not specify a kernel", ""),
+            (
+                &[("boot/grub/grub.cfg", "configfile x")],
+                "/boot/grub/grub.cfg of the image does not specify a kernel",
+                "",
+            ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN)],
                 "refers to /boot/initrd.img-6.1, which does not exist in the mounted filesystems",
+                "",
             ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
                 "refers to /boot/vmlinuz-6.1, which does not exist in the mounted filesystems",
+                "",
             ),
         ];
-        for (files, says) in cases {
+        for (files, says, kernel) in cases {
             let (_dir, root) = tree(files);
-            let error = write_missing_boot_info(&root).unwrap_err().to_string();
+            let error = write_missing_boot_info(&root, false).unwrap_err().to_string();
             assert!(error.contains(says), "{says}: {error}");
+            let source = write_missing_boot_info(&root, true).unwrap();
+            let BootSource::Firmware { known, reason } = source else { panic!("{source:?}") };
+            assert_eq!((reason, known.kernel.as_str()), (error, kernel));
+            assert!(root.open_file(PATH).is_err());
+        }
+    }
+
+    /// Arguments as in images of systemd with discoverable partitions, and of dm-verity. Files that were unpacked have no boot loader.
+    #[test]
+    fn an_entry_without_a_root_filesystem_is_left_to_its_boot_loader() {
+        for (options, has_loader, is_kexec) in [
+            ("rw quiet", true, false),
+            ("rootflags=subvol=root rootfstype=btrfs", true, false),
+            ("", true, false),
+            ("rw quiet", false, true),
+            ("root=gpt-auto rw", true, true),
+            ("roothash=0123", true, true),
+            ("\"root=LABEL=a b\"", true, true),
+        ] {
+            let entry = format!("linux /vmlinuz\noptions {options}\n");
+            let (_dir, root) = tree(&[("boot/loader/entries/a.conf", &entry), ("boot/vmlinuz", "k")]);
+            let source = write_missing_boot_info(&root, has_loader).unwrap();
+            assert_eq!(matches!(source, BootSource::Config(_)), is_kexec, "{options}: {source:?}");
+            assert_eq!(root.open_file(PATH).is_ok(), is_kexec, "{options}");
         }
     }
 }

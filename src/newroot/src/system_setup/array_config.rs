@@ -2,6 +2,7 @@
 //! built are removed.
 
 use super::boot_requirements::{BootArray, BootRequirements};
+use super::log_sink::LogSink;
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
 pub(crate) use model::inventory::format_array_uuid as uuid_text;
@@ -9,6 +10,12 @@ use std::io::ErrorKind;
 
 /// LVM's devices file, which restricts LVM to the devices listed in it (lvmdevices(8)).
 const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
+
+/// LVM's configuration. Settings in the second file take precedence.
+const LVM_CONFIGS: [&str; 2] = ["/etc/lvm/lvm.conf", "/etc/lvm/lvmlocal.conf"];
+
+/// Settings that restrict LVM to some devices.
+const LVM_FILTERS: [&str; 3] = ["filter", "global_filter", "devicesfile"];
 
 /// Writes the layout's arrays to mdadm.conf, and removes LVM's devices file. The devices file lists only disks of the
 /// machine on which the image was built, so LVM would ignore all volume groups of this machine.
@@ -26,6 +33,36 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
         own => own.context(Phase::Target, || format!("read {path} of the image"))?,
     };
     root.write_file(path, 0o644, replace_arrays(&own, &wants.arrays).as_bytes())
+}
+
+/// Removes LVM's devices file if the layout has volume groups, because LVM would ignore them. Logs settings of LVM that may
+/// have the same effect.
+///
+/// # Errors
+/// Returns an error if the file cannot be removed.
+pub(crate) fn expose_groups(root: &NewRoot, groups: &[String], say: LogSink) -> Result<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let groups = groups.join(", ");
+    if root.path_exists(LVM_DEVICES) {
+        root.remove(LVM_DEVICES)?;
+        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of another machine"));
+    }
+    for path in LVM_CONFIGS {
+        let settings = find_filters(&root.read_text(path).unwrap_or_default()).join(", ");
+        if !settings.is_empty() {
+            say(&format!("WARNING: {path} sets {settings}: LVM may ignore {groups}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the settings in LVM's configuration that restrict LVM to some devices.
+fn find_filters(text: &str) -> Vec<&'static str> {
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("devices/"));
+    let names: Vec<&str> = lines.filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim_end()).collect();
+    LVM_FILTERS.into_iter().filter(|filter| names.contains(filter)).collect()
 }
 
 /// Replaces the arrays in the image's mdadm.conf and preserves other settings.
@@ -88,6 +125,23 @@ pub(super) mod tests {
         assert_eq!(listed_uuids(own), ["1:2:3:4"]);
         assert_eq!(listed_uuids(line), ["01234567:89abcdef:01234567:89abcdef"]);
         assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
+    }
+
+    /// Settings as in lvm.conf of EL 9, in which most are comments, and as OpenStack and Ceph recommend them.
+    #[test]
+    fn settings_that_hide_devices_are_found() {
+        for (text, found) in [
+            (
+                "devices {\n\t# filter = [ \"a|.*|\" ]\n\t# global_filter = [ \"a|.*|\" ]\n\t# use_devicesfile = 1\n}\n",
+                &[][..],
+            ),
+            ("devices {\n\tuse_devicesfile = 1\n\tscan_lvs = 0\n}\nactivation { volume_list = [ \"a\" ]\n}\n", &[]),
+            ("devices {\n\tglobal_filter = [ \"a|/dev/sda|\", \"r|.*|\" ]\n}\n", &["global_filter"]),
+            ("devices/filter=[\"r/.*/\"]\ndevices {\n devicesfile=\"own.devices\"\n}\n", &["filter", "devicesfile"]),
+            ("", &[]),
+        ] {
+            assert_eq!(find_filters(text), found, "{text}");
+        }
     }
 
     #[test]

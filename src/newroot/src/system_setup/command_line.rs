@@ -5,7 +5,9 @@ use super::boot_kernel::BootKernel;
 use super::boot_requirements::BootRequirements;
 use super::file_search::find_program;
 use super::grub_variables::format_grub_line;
-use super::image_arguments::{GRUB_DEFAULTS, KERNEL_INSTALL, find_removal_reason, read_image_arguments};
+use super::image_arguments::{
+    CONFIGURES_NIC, GRUB_DEFAULTS, KERNEL_INSTALL, find_removal_reason, read_image_arguments,
+};
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use model::kernel_command_line::{parameter_name, parameter_value};
@@ -50,7 +52,7 @@ pub(crate) fn build_command_line(
     let mut own = select_image_arguments(read_image_arguments(root, kernel), wants, say);
     let given = |own: &[String], word: &str| own.iter().chain(&wants.arguments).any(|other| other == word);
     let arrays_and_groups = if is_dracut { dracut_arguments(wants) } else { Vec::new() };
-    for word in arrays_and_groups.into_iter().chain(fips_argument(&own, wants)) {
+    for word in arrays_and_groups.into_iter().chain(fips_argument(&own, wants, is_dracut)) {
         if !given(&own, &word) {
             own.push(word);
         }
@@ -80,6 +82,14 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
             None => kept.push(word.clone()),
         }
     }
+    // Without an `ip=`, dracut would wait for DHCP on all NICs at each boot.
+    let is_needless = |word: &str| parameter_name(word) == "rd.neednet";
+    if let Some(omitted) = removed.get_mut(CONFIGURES_NIC)
+        && !kept.iter().any(|word| parameter_name(word) == "ip")
+    {
+        omitted.extend(words.iter().map(String::as_str).filter(|word| is_needless(word)));
+        kept.retain(|word| !is_needless(word));
+    }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
         say(&format!("kernel arguments of the image are omitted: {}: {reason}", words.join(" ")));
     }
@@ -94,12 +104,14 @@ fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
 }
 
 /// Returns the argument that names a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel in it.
-fn fips_argument(own: &[String], wants: &BootRequirements) -> Option<String> {
+/// Ubuntu's initramfs-tools reads another parameter than dracut.
+fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> Option<String> {
     let words = || own.iter().chain(&wants.arguments);
     let fips = words().rfind(|word| parameter_name(word) == "fips").and_then(|word| parameter_value(word));
-    let is_given = words().any(|word| parameter_name(word) == "boot");
+    let name = if wants.system == "ubuntu" && !is_dracut { "bootdev" } else { "boot" };
+    let is_given = words().any(|word| parameter_name(word) == name);
     let boot = wants.boot.as_ref().filter(|_| fips.as_deref() == Some("1") && !is_given)?;
-    Some(format!("boot=UUID={}", boot.uuid))
+    Some(format!("{name}=UUID={}", boot.uuid))
 }
 
 /// Returns whether both arguments name the same console. Linux ignores the options of the second one.
@@ -258,6 +270,41 @@ mod tests {
                 if settings == image { 3 } else { usize::from(settings.contains("dead-beef")) },
                 "{said:?}"
             );
+        }
+    }
+
+    #[test]
+    fn ubuntu_reads_another_parameter_for_fips() {
+        let boot = Some(FilesystemByUuid { uuid: "b-uuid".into(), format: FilesystemFormat::Ext4 });
+        let image = "fips=1 bootdev=UUID=dead-beef";
+        for (system, is_dracut, boot, arguments, argument) in [
+            ("ubuntu", false, boot.clone(), &[][..], Some("bootdev=UUID=b-uuid")),
+            ("ubuntu", true, boot.clone(), &[], Some("boot=UUID=b-uuid")),
+            ("rhel", true, boot.clone(), &[], Some("boot=UUID=b-uuid")),
+            ("ubuntu", false, None, &[], None),
+            ("ubuntu", false, boot, &["bootdev=LABEL=b"], None),
+        ] {
+            let arguments = arguments.iter().map(|word: &&str| (*word).to_owned()).collect();
+            let wants = BootRequirements { system: system.into(), consoles: vec![], boot, arguments, ..wants() };
+            let (_dir, root) = tree(&[]);
+            let line = build_command_line(&root, &wants, &kernel(image), is_dracut, &|_| ()).unwrap();
+            let expected: Vec<&str> = ["fips=1"].into_iter().chain(argument).collect();
+            let given = wants.arguments.iter().map(String::as_str);
+            let expected: Vec<&str> = expected.into_iter().chain(given).collect();
+            assert_eq!(line.to_line_without_root(), expected.join(" "), "{system} {is_dracut}");
+        }
+    }
+
+    #[test]
+    fn dracut_does_not_wait_for_a_network_that_is_no_longer_configured() {
+        for (settings, line) in [
+            ("rd.neednet=1 ip=10.0.0.5::10.0.0.1:24:h:eth0:none quiet", "quiet"),
+            ("rd.neednet=1 ip=eth0:dhcp ip=dhcp", "rd.neednet=1 ip=dhcp"),
+            ("rd.neednet=1 ip=dhcp", "rd.neednet=1 ip=dhcp"),
+            ("rd.neednet=1 quiet", "rd.neednet=1 quiet"),
+            ("rd.neednet=1 root=UUID=1", "rd.neednet=1"),
+        ] {
+            assert_eq!(compose(&format!("GRUB_CMDLINE_LINUX=\"{settings}\"\n"), &[], &[], false).0, line);
         }
     }
 

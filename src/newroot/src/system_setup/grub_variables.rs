@@ -3,6 +3,7 @@
 use super::file_search::find_matching;
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use crate::NewRoot;
+use common::error::Result;
 use model::kernel_command_line::{quote_word, split_words};
 
 const ENVIRONMENTS: [&str; 4] =
@@ -39,6 +40,28 @@ fn parse_environment(text: &str) -> Vec<(String, String)> {
     let text = text.replace("\\\n", "\n\\n").replace("\\\\", "\\");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once('=')).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Removes a variable from the environment blocks of the image.
+///
+/// # Errors
+/// Returns an error if a file cannot be written.
+pub(crate) fn remove_from_environment(root: &NewRoot, name: &str) -> Result<()> {
+    for path in ENVIRONMENTS.iter().flat_map(|pattern| find_matching(root, pattern)) {
+        let text = root.read_text(&path).ok();
+        if let Some(text) = text.and_then(|text| remove_variable(&text, name)) {
+            root.write_file(&path, 0o644, text.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns an environment block without this variable and with the same size, which GRUB requires; `None` if the variable is not set.
+fn remove_variable(block: &str, name: &str) -> Option<String> {
+    let is_removed = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+    let removed: usize = block.split_inclusive('\n').filter(is_removed).map(str::len).sum();
+    let kept: String = block.split_inclusive('\n').filter(|line| !is_removed(line)).collect();
+    (removed > 0).then(|| kept + &"#".repeat(removed))
 }
 
 struct ConfigReader<'a> {
@@ -208,6 +231,19 @@ mod tests {
             (&[], None),
         ] {
             assert_eq!(value(files, "kernelopts").as_deref(), expected, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn a_variable_is_removed_from_an_environment_block_of_the_same_size() {
+        let block = |variables: &str| format!("{:#<1024}", format!("# GRUB Environment Block\n{variables}"));
+        for (variables, expected) in [
+            ("saved_entry=1\nkernelopts=root=UUID=1 ro \nboot_success=0\n", Some("saved_entry=1\nboot_success=0\n")),
+            ("kernelopts=a\n", Some("")),
+            ("saved_entry=1\nkernelopts_old=a\n", None),
+            ("", None),
+        ] {
+            assert_eq!(remove_variable(&block(variables), "kernelopts"), expected.map(block), "{variables}");
         }
     }
 

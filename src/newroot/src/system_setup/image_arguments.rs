@@ -15,12 +15,31 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 /// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
+/// Reason for omitting an `ip=`.
+pub(crate) const CONFIGURES_NIC: &str = "configures a NIC of another machine";
+
 /// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
 /// prefix.
-const REMOVED: [(&str, &[&str]); 11] = [
+const REMOVED: [(&str, &[&str]); 13] = [
     ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
     ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
-    ("refers to the boot filesystem of another machine", &["boot"]),
+    ("refers to the boot device of another machine", &["boot", "bootdev"]),
+    ("is the name of another machine", &["hostname", "systemd.hostname"]),
+    (
+        "controlled the installation of another machine",
+        &[
+            "ks",
+            "ks.*",
+            "inst.*",
+            "autoinstall",
+            "preseed",
+            "preseed/*",
+            "netcfg/*",
+            "autoyast*",
+            "cloud-config-url",
+            "url",
+        ],
+    ),
     (
         "refers to the hibernation data of another machine",
         &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
@@ -72,6 +91,13 @@ const REMOVED: [(&str, &[&str]); 11] = [
             "verity.*",
             "systemd.verity",
             "systemd.verity_*",
+            "rd.systemd.verity*",
+            "rd.verity*",
+            "veritytab",
+            "systemd.mount-extra",
+            "systemd.swap-extra",
+            "rd.systemd.mount-extra",
+            "rd.systemd.swap-extra",
             "zfs",
             "bootfs",
         ],
@@ -81,7 +107,6 @@ const REMOVED: [(&str, &[&str]); 11] = [
         &[
             "ifname",
             "BOOTIF",
-            "bootdev",
             "ksdevice",
             "bond",
             "bridge",
@@ -90,6 +115,10 @@ const REMOVED: [(&str, &[&str]); 11] = [
             "rd.route",
             "nameserver",
             "nfsaddrs",
+            "network-config",
+            "ifcfg",
+            "netsetup",
+            "hostip",
         ],
     ),
     (
@@ -97,6 +126,7 @@ const REMOVED: [(&str, &[&str]); 11] = [
         &[
             "netroot",
             "nfsroot",
+            "rd.nfs.domain",
             "iscsi_*",
             "rd.iscsi.*",
             "fcoe",
@@ -140,18 +170,47 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
         Some(start) => name.starts_with(start),
         None => is_same_name(name, pattern),
     };
-    if name == "ip" {
-        return parameter_value(word)
-            .filter(|value| !is_automatic(value))
-            .map(|_| "configures a NIC of another machine");
+    let value = parameter_value(word).unwrap_or_default();
+    match name {
+        "ip" => return (!is_automatic(&value)).then_some(CONFIGURES_NIC),
+        "ds" => return is_remote_seed(&value).then_some("refers to the cloud-init data of another machine"),
+        _ => {}
     }
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
 }
 
-/// Returns whether a value of `ip=` is a method such as `dhcp`, which suits any machine.
+/// Methods of `ip=`, which suit any machine, as Linux (nfsroot.rst) and dracut.cmdline(7) define them.
+const IP_METHODS: [&str; 16] = [
+    "",
+    "on",
+    "any",
+    "both",
+    "off",
+    "none",
+    "dhcp",
+    "bootp",
+    "rarp",
+    "dhcp6",
+    "auto6",
+    "either6",
+    "link6",
+    "link-local",
+    "ibft",
+    "single-dhcp",
+];
+
+/// Returns whether a value of `ip=` consists of methods such as `dhcp`. Any other value contains an address or the name of a NIC.
 fn is_automatic(value: &str) -> bool {
-    value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-,".contains(&byte))
-        && !value.starts_with(|c: char| c.is_ascii_digit())
+    value.split(',').all(|method| IP_METHODS.contains(&method))
+}
+
+/// Returns whether a value of cloud-init's `ds=` contains the URL, name or instance of a machine.
+fn is_remote_seed(value: &str) -> bool {
+    value.split(';').skip(1).any(|pair| match pair.split_once('=') {
+        Some(("s" | "seedfrom", url)) => url.contains("://") && !url.starts_with("file://"),
+        Some(("h" | "local-hostname" | "i" | "instance-id", _)) => true,
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -165,74 +224,39 @@ mod tests {
         BootKernel { version, image, initrd: "/boot/initrd.img-6.1".into(), words, entry: None }
     }
 
+    /// Arguments that describe the machine that built an image.
+    const OMITTED: &str = "\
+        boot=UUID=dead-beef resume=/dev/mapper/rhel-swap resume_offset=34816 cryptdevice=UUID=1:root \
+        mount.usr=/dev/sda2 usrhash=00 roothash=00 luks.uuid=1 rd.luks.uuid=1 rd.luks.name=1=root \
+        real_root=/dev/sda1 zfs=tank/root rd.dm.uuid=x rd.dm=0 rd.lvm=0 rd.md=0 rd.luks=0 rd.md.imsm=0 \
+        rd.lvm.lv=rhel/root rd_NO_MD rd_LVM_LV=a/b ip=10.0.0.5::10.0.0.1:24:h:eth0:none ip=eth0:dhcp \
+        ip=10.0.0.5 ip=[2001:db8::1]::[2001:db8::2]:64::eth0:none ifname=lan0:52:54:00:00:00:01 \
+        BOOTIF=01-52-54-00-00-00-01 ro dm-mod.create=x dm_mod.create=x nameserver=10.0.0.1 vlan=eth0.5:eth0 \
+        rd.iscsi.initiator=iqn.x systemd.verity_root_hash=x rd.systemd.verity=1 \
+        rd.systemd.verity_root_data=/dev/sda2 rd.veritytab=1 systemd.hostname=builder hostname=builder \
+        systemd.mount-extra=/dev/vdb:/srv:ext4 systemd.swap_extra=/dev/vdc \
+        ds=nocloud-net;s=http://10.0.2.2:8080/ ds=nocloud;h=builder;i=iid-1 \
+        cloud-config-url=http://10.0.2.2/user-data ks=http://10.0.2.2/ks.cfg inst.ks=hd:LABEL=OEMDRV:/ks.cfg \
+        inst.text autoinstall preseed/url=http://10.0.2.2/preseed.cfg autoyast=device://sr1/autoinst.xml \
+        ifcfg=eth0=10.0.0.5/24,10.0.0.1 netsetup=dhcp hostip=10.0.0.5/24 bootdev=UUID=dead-beef bootdev=eth0 \
+        rd.nfs.domain=example.com ip=eth0 ip=dhcp,eth0 network-config=bmV0d29yazoK";
+
+    /// Arguments that suit any machine, also with names that resemble the others.
+    const TAKEN: &str = "\
+        quiet fips=1 crashkernel=auto ip=dhcp ip=dhcp,dhcp6 ip=single-dhcp ip=off ip=link-local ip \
+        ds=nocloud ds=nocloud;s=/cidata/ ds=nocloud;s=file:///srv/seed/ ds=openstack installer=x \
+        systemd.unit=multi-user.target systemd.hostnamed=x cloud-init=disabled netdev=1 net.ifnames=0 \
+        biosdevname=0 rd.neednet=1 noresume boot_delay=5 boot.shell_on_fail zfs.zfs_arc_max=1 \
+        dm_mod.use_blk_mq=1 rd.driver.blacklist=x rd.shell=0 memmap=2M$1M hugepages=4 pci=nomsi \
+        console=ttyS0 mdadm=x ignition.firstboot root_delay=1 rootwait";
+
     #[test]
     fn arguments_about_the_machine_that_built_the_image_are_removed() {
-        for removed in [
-            "boot=UUID=dead-beef",
-            "resume=/dev/mapper/rhel-swap",
-            "resume_offset=34816",
-            "cryptdevice=UUID=1:root",
-            "mount.usr=/dev/sda2",
-            "usrhash=00",
-            "roothash=00",
-            "luks.uuid=1",
-            "rd.luks.uuid=1",
-            "rd.luks.name=1=root",
-            "real_root=/dev/sda1",
-            "zfs=tank/root",
-            "rd.dm.uuid=x",
-            "rd.dm=0",
-            "rd.lvm=0",
-            "rd.md=0",
-            "rd.luks=0",
-            "rd.md.imsm=0",
-            "rd.lvm.lv=rhel/root",
-            "rd_NO_MD",
-            "rd_LVM_LV=a/b",
-            "ip=10.0.0.5::10.0.0.1:24:h:eth0:none",
-            "ip=eth0:dhcp",
-            "ip=10.0.0.5",
-            "ip=[2001:db8::1]::[2001:db8::2]:64::eth0:none",
-            "ifname=lan0:52:54:00:00:00:01",
-            "BOOTIF=01-52-54-00-00-00-01",
-            "\"root=LABEL=a b\"",
-            "ro",
-            "dm-mod.create=x",
-            "dm_mod.create=x",
-            "nameserver=10.0.0.1",
-            "vlan=eth0.5:eth0",
-            "rd.iscsi.initiator=iqn.x",
-            "systemd.verity_root_hash=x",
-        ] {
+        let quoted = ["\"root=LABEL=a b\"", "\"ds=nocloud;seedfrom=https://10.0.2.2/x/\""];
+        for removed in OMITTED.split(' ').chain(quoted) {
             assert!(find_removal_reason(removed).is_some(), "{removed}");
         }
-        for kept in [
-            "quiet",
-            "fips=1",
-            "crashkernel=auto",
-            "ip=dhcp",
-            "ip=dhcp,dhcp6",
-            "ip=single-dhcp",
-            "ip",
-            "net.ifnames=0",
-            "biosdevname=0",
-            "rd.neednet=1",
-            "noresume",
-            "boot_delay=5",
-            "boot.shell_on_fail",
-            "zfs.zfs_arc_max=1",
-            "dm_mod.use_blk_mq=1",
-            "rd.driver.blacklist=x",
-            "rd.shell=0",
-            "memmap=2M$1M",
-            "hugepages=4",
-            "pci=nomsi",
-            "console=ttyS0",
-            "mdadm=x",
-            "ignition.firstboot",
-            "root_delay=1",
-            "rootwait",
-        ] {
+        for kept in TAKEN.split(' ') {
             assert_eq!(find_removal_reason(kept), None, "{kept}");
         }
     }

@@ -16,7 +16,7 @@ pub(super) use content::tests::cpio;
 use model::layout::{FilesystemFormat, RaidLevel};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Deadline of the tool; under emulation it takes minutes to build an initramfs.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
@@ -99,8 +99,6 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-const UNREADABLE: &str = "the image's initramfs cannot be read";
-
 /// Maximum size in bytes of a list of modules that is read; most have about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
@@ -135,7 +133,7 @@ impl InitramfsRequirement {
 }
 
 /// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds it if it cannot. Returns
-/// whether the initramfs was built by dracut.
+/// whether the initramfs was built by dracut. An initramfs that cannot be read is used as it is if it cannot be rebuilt.
 ///
 /// # Errors
 /// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also
@@ -151,22 +149,44 @@ pub(crate) fn ensure_initramfs(
     let disks: Vec<_> = wants.disks.iter().map(|disk| disk.device.clone()).collect();
     let needs =
         list_requirements(root, wants, &kernel.version, &disk_drivers::find_driver_modules(Path::new("/sys"), &disks));
-    let why = match read_content(root, &kernel.initrd) {
+    let (why, is_unreadable) = match read_content(root, &kernel.initrd) {
         Ok(content) => match describe_missing(&needs, &content) {
             why if why.is_empty() => return Ok(content.is_dracut),
-            why => format!("the image's initramfs {why}"),
+            why => (format!("the image's initramfs {why}"), false),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "the image does not contain one".to_owned(),
-        Err(error) => format!("{UNREADABLE}: {error}"),
-    };
-    let maker = MAKERS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
-    let is_unreadable = why.starts_with(UNREADABLE);
-    let Some((maker, program)) = maker else {
-        if is_unreadable {
-            say(&format!("WARNING: {why}, and the image contains no tool to build another one: it is used as it is"));
-            // The arguments for dracut have no effect on other initramfs images.
-            return Ok(true);
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            ("the image does not contain one".to_owned(), false)
         }
+        Err(error) => (format!("the image's initramfs cannot be read: {error}"), true),
+    };
+    let before = read_stamp(root, &kernel.initrd);
+    match rebuild_initramfs(root, wants, kernel, &needs, &why, run, say) {
+        Err(error) if is_unreadable && read_stamp(root, &kernel.initrd) == before => {
+            say(&format!("WARNING: {why}; {} is used as it is, because it cannot be rebuilt: {error}", kernel.initrd));
+            // The arguments for dracut have no effect on other initramfs images.
+            Ok(true)
+        }
+        built => built,
+    }
+}
+
+/// Returns size and modification time of a file, which differ after a tool has written to the file.
+pub(super) fn read_stamp(root: &NewRoot, path: &str) -> Option<(u64, SystemTime)> {
+    let metadata = root.open_file(path).and_then(|file| file.metadata()).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
+}
+
+fn rebuild_initramfs(
+    root: &NewRoot,
+    wants: &BootRequirements,
+    kernel: &BootKernel,
+    needs: &[InitramfsRequirement],
+    why: &str,
+    run: &dyn TargetRunner,
+    say: &dyn Fn(&str),
+) -> Result<bool> {
+    let maker = MAKERS.iter().find_map(|maker| Some((maker, file_search::find_program(root, &[maker.program])?)));
+    let Some((maker, program)) = maker else {
         let tools = MAKERS.map(|maker| maker.program).join(", ");
         let what = format!(
             "cannot build the initramfs {}: the image contains none of {tools}; it must be built because {why}",
@@ -181,7 +201,7 @@ pub(crate) fn ensure_initramfs(
         let what = format!("the root filesystem of this machine requires {lacking}, which the image does not contain");
         return Err(Error::new(Phase::Target, what));
     }
-    write_settings(root, &maker.settings, wants, &needs)?;
+    write_settings(root, &maker.settings, wants, needs)?;
     say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
     let began = Instant::now();
     let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
@@ -196,7 +216,7 @@ pub(crate) fn ensure_initramfs(
         }
         content => content.context(Phase::Target, || format!("read {} again", kernel.initrd))?,
     };
-    match describe_missing(&needs, &content) {
+    match describe_missing(needs, &content) {
         still if still.is_empty() => Ok(content.is_dracut),
         still => Err(Error::new(Phase::Target, format!("the initramfs built by {} {still}", maker.name))),
     }

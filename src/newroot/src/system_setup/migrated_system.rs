@@ -10,7 +10,7 @@ use super::boot_requirements::BootRequirements;
 use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, boot_requirements, command_line, initramfs, selinux};
+use super::{Finisher, array_config, boot_requirements, command_line, initramfs, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
@@ -19,9 +19,6 @@ use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
 use model::migration::MigratedMachine;
 use operations::FinishInputs;
-
-/// LVM's devices file: LVM uses only the devices listed in it (lvmdevices(8)).
-const LVM_DEVICES: &str = "/etc/lvm/devices/system.devices";
 
 /// Boot configuration of a migrated system.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,10 +65,7 @@ pub fn adapt_migrated_system(
 fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInputs, say: LogSink) -> Result<()> {
     device_names::replace_in_fstab(root, carried, say)?;
     device_names::replace_in_mdadm_conf(root, &finishing.arrays, say)?;
-    if !finishing.groups.is_empty() && root.path_exists(LVM_DEVICES) {
-        root.remove(LVM_DEVICES)?;
-        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of the previous machine"));
-    }
+    array_config::expose_groups(root, &finishing.groups, say)?;
     mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
     match selinux::find_policy(root) {
         Some(_) => selinux::request_relabeling(root, "files were adapted to this machine", say),
@@ -98,9 +92,9 @@ fn adapt_boot(
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
     };
-    let initrd_before = read_initramfs_stamp(root, &kernel);
+    let initrd_before = initramfs::read_stamp(root, &kernel.initrd);
     let is_dracut = initramfs::ensure_initramfs(root, &wants, &kernel, run, say)?;
-    let is_new = read_initramfs_stamp(root, &kernel) != initrd_before;
+    let is_new = initramfs::read_stamp(root, &kernel.initrd) != initrd_before;
     let has_grub = finishing.firmware == FirmwareType::Bios && boot_loader::grub_for_bios(root).is_some();
     if !is_ours && !has_grub {
         return Ok(boot_unchanged(Some(kernel), finishing, came.loader, say));
@@ -118,12 +112,6 @@ fn adapt_boot(
     let BootRequirements { bootloader_id, .. } = wants;
     let info = BootInfo { kernel: kernel.image, initrd: kernel.initrd, cmdline: whole, bootloader_id };
     Ok(AdaptedBoot { info: Some(info), newest, entries })
-}
-
-/// Returns size and modification time of the initramfs, from which a rebuild is detected.
-fn read_initramfs_stamp(root: &NewRoot, kernel: &BootKernel) -> Option<(u64, std::time::SystemTime)> {
-    let metadata = root.open_file(&kernel.initrd).and_then(|file| file.metadata()).ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 /// Installs a boot loader if necessary.

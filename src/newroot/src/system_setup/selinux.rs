@@ -51,23 +51,39 @@ pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
     BootInfo { cmdline: format!("{} enforcing=0", boot.cmdline), ..boot.clone() }
 }
 
-/// Labels all files of a system with this policy. If its programs fail, the system labels the files at its first boot.
+/// Labels all files of a system with this policy that are on its root filesystem and on the filesystems at `mounts`. If a
+/// filesystem cannot be labeled, the system labels all its files at its first boot.
 ///
 /// # Errors
 /// Returns an error if the file that requests the labeling cannot be written or removed.
-pub(crate) fn label_files(root: &NewRoot, policy: &str, run: &dyn TargetRunner, say: LogSink) -> Result<()> {
+pub(crate) fn label_files(
+    root: &NewRoot,
+    policy: &str,
+    mounts: &[String],
+    run: &dyn TargetRunner,
+    say: LogSink,
+) -> Result<()> {
     let contexts = contexts_path(policy);
     let Some(program) = find_setfiles(root, policy) else { return request_relabeling(root, NO_SETFILES, say) };
     let mut args = vec!["-F", "-m"];
     args.extend(EXCLUDED.iter().flat_map(|path| ["-e", path]));
     args.extend([contexts.as_str(), "/"]);
+    // setfiles never crosses from one filesystem to another, so each of them is an argument of its own.
+    let mounts: Vec<String> = mounts.iter().map(|path| escape_pattern(path)).collect();
+    args.extend(mounts.iter().map(String::as_str));
     match run.run_program(&program, &args, DEADLINE) {
         Ok(_) => {
-            say("SELinux: all files were labeled by setfiles of the image");
+            say("SELinux: files were labeled by setfiles of the image");
             root.remove(RELABEL)
         }
         Err(error) => request_relabeling(root, &format!("WARNING: setfiles of the image failed: {error}"), say),
     }
+}
+
+/// Escapes a path for setfiles, which expands arguments as glob(7) patterns with braces.
+fn escape_pattern(path: &str) -> String {
+    let escaped = |c: char| if "*?[]{}".contains(c) { vec!['\\', c] } else { vec![c] };
+    path.chars().flat_map(escaped).collect()
 }
 
 fn contexts_path(policy: &str) -> String {
@@ -118,11 +134,16 @@ mod tests {
     #[test]
     fn files_are_labeled_before_the_first_boot_by_the_images_setfiles() {
         let (_dir, root) = tree(&[ENFORCING, CONTEXTS, ("usr/sbin/setfiles", ""), (".autorelabel", "")]);
-        let programs = Programs::saying("");
-        said(|say| label_files(&root, "targeted", &programs, say)).0.unwrap();
         let command = "/usr/sbin/setfiles -F -m -e /proc -e /sys -e /dev -e /run \
                        /etc/selinux/targeted/contexts/files/file_contexts /";
-        assert_eq!(programs.ran(), [command]);
+        for (mounts, more) in
+            [(&[][..], ""), (&["/boot", "/var"], " /boot /var"), (&["/srv/{a}*[1]?~"], r" /srv/\{a\}\*\[1\]\?~")]
+        {
+            let programs = Programs::saying("");
+            let mounts: Vec<String> = mounts.iter().map(|path| (*path).to_owned()).collect();
+            said(|say| label_files(&root, "targeted", &mounts, &programs, say)).0.unwrap();
+            assert_eq!(programs.ran(), [format!("{command}{more}")]);
+        }
         assert!(!is_relabeling_pending(&root));
     }
 
@@ -131,7 +152,7 @@ mod tests {
         let setfiles = ("usr/sbin/setfiles", "");
         for files in [&[ENFORCING][..], &[ENFORCING, setfiles], &[ENFORCING, CONTEXTS, setfiles]] {
             let (_dir, root) = tree(files);
-            let (done, lines) = said(|say| label_files(&root, "targeted", &Programs::failing(), say));
+            let (done, lines) = said(|say| label_files(&root, "targeted", &[], &Programs::failing(), say));
             done.unwrap();
             assert!(lines[0].starts_with("SELinux: ") && lines[0].contains("at the first boot"), "{lines:?}");
             assert_eq!(root.read_text(RELABEL).unwrap(), "-F\n");

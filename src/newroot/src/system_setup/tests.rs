@@ -181,6 +181,23 @@ fn an_unknown_tree_is_the_owners_with_warnings() {
     assert!(selinux::is_relabeling_pending(&root));
 }
 
+/// A raw image may have a `/boot` that the layout does not list and that is therefore not mounted.
+#[test]
+fn a_raw_image_that_requests_labels_is_labeled_at_its_first_boot() {
+    let (_dir, root) = made(&[
+        ("etc/selinux/config", "SELINUX=enforcing\n"),
+        ("etc/selinux/targeted/contexts/files/file_contexts", ""),
+        ("usr/sbin/setfiles", ""),
+        ("usr/bin/cloud-init", ""),
+        (".autorelabel", "-F -T 0\n"),
+    ]);
+    let mut finishing = finishing(FinisherChoice::Builtin);
+    finishing.files.assigned.allocation.console_password.clear();
+    let lines = owned(&root, &finishing);
+    assert!(lines.iter().all(|line| !line.contains("SELinux")), "{lines:?}");
+    assert_eq!(root.read_text("/.autorelabel").unwrap(), "-F -T 0\n");
+}
+
 #[test]
 fn a_tree_that_cannot_boot_is_left_as_it_is() {
     let init = ("sbin/init", "");
@@ -231,6 +248,35 @@ fn nothing_is_written_where_nobody_finishes() {
     let (_dir, root) = made(&[("etc/os-release", "ID=debian\n"), ("etc/passwd", "root:x:0:0::/root:/bin/sh\n")]);
     said(|say| finish_raw_image(&root, &finishing(FinisherChoice::Builtin), "1", NOW, say)).0.unwrap();
     assert!(root.path_exists("/etc/hostname") && !root.path_exists("/etc/fstab"));
+}
+
+/// A raw image of EL 9 lists the disks of the machine on which it was built.
+#[test]
+fn volume_groups_of_the_layout_are_visible_in_raw_images() {
+    let path = "/etc/lvm/devices/system.devices";
+    let files = [
+        ("etc/os-release", "ID=rocky\n"),
+        ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+        ("etc/lvm/devices/system.devices", "IDTYPE=devname IDNAME=/dev/vda3 DEVNAME=/dev/vda3\n"),
+        ("etc/lvm/lvm.conf", "devices {\n\tfilter = [ \"a|/dev/vda|\", \"r|.*|\" ]\n}\n"),
+    ];
+    for (way, groups, is_removed) in [
+        (FinisherChoice::Auto, &["vg"][..], true),
+        (FinisherChoice::Builtin, &["vg"], true),
+        (FinisherChoice::Auto, &[], false),
+        (FinisherChoice::Builtin, &[], false),
+        (FinisherChoice::None, &["vg"], false),
+    ] {
+        let (_dir, root) = made(&files);
+        let mut finishing = finishing(way);
+        finishing.files.assigned.allocation.console_password.clear();
+        finishing.groups = groups.iter().map(|name| (*name).to_owned()).collect();
+        let (done, lines) = said(|say| finish_raw_image(&root, &finishing, "1", NOW, say));
+        done.unwrap();
+        assert_eq!(root.path_exists(path), !is_removed, "{way:?}");
+        let warned = lines.iter().any(|line| line.ends_with("lvm.conf sets filter: LVM may ignore vg"));
+        assert_eq!(warned, is_removed, "{lines:?}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn by(finish: FinisherChoice) -> Allocation {
     Allocation { finish: Some(finish), hostname: "web-1".into(), ..Allocation::default() }
 }
 
-fn finishing(plan: &Plan) -> &FinishInputs {
+pub(super) fn finishing(plan: &Plan) -> &FinishInputs {
     let mut operations = plan.stages.iter().flat_map(|stage| &stage.operations);
     let found = operations.find_map(|operation| match operation {
         Operation::Run(SessionOp::Finish(finishing) | SessionOp::AdaptImage(AdaptImage(finishing))) => Some(finishing),
@@ -94,6 +94,12 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
             Vec::<String>::new()
         );
     }
+}
+
+#[test]
+fn files_on_new_filesystems_are_labeled() {
+    let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Auto)).unwrap();
+    assert_eq!(finishing(&plan).new_mounts, ["/srv"]);
 }
 
 /// Boot contents of an image with everything that is needed.

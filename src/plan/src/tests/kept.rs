@@ -209,8 +209,11 @@ fn a_merged_filesystem_is_there_before_the_image_and_the_others_stay_locked() {
     layout.logicalvolumes.push(volume("home", "vg01", 0, LvmType::Linear));
     layout.filesystems.push(filesystem("/home", "/dev/vg01/home", FilesystemFormat::Ext4, "home"));
     layout.filesystems[0].reinstall = OnReinstall::Merge;
-    let before = with_uuids(after(&make(&layout, &five(), InstallMode::Install).unwrap(), five()));
+    let installed = make(&layout, &five(), InstallMode::Install).unwrap();
+    assert_eq!(super::finishing::finishing(&installed).new_mounts, ["/home", "/srv", "/var/lib"]);
+    let before = with_uuids(after(&installed, five()));
     let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+    assert_eq!(super::finishing::finishing(&plan).new_mounts, Vec::<String>::new());
     assert_eq!(paths(&plan, StageName::StorageMount), ["/", "/boot/efi", "/var/lib"]);
     assert_eq!(paths(&plan, StageName::StorageMountKept), ["/home", "/srv"]);
     assert_eq!(beneath(&plan), (&["/home".to_owned(), "/srv".to_owned()][..], &["/var/lib".to_owned()][..]));

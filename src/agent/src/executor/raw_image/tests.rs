@@ -55,7 +55,7 @@ fn what_the_image_brings_is_what_the_layout_says() {
     ] {
         assert_eq!(verify_filesystem(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap(), uuid);
     }
-    let there = r#"it has /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
+    let there = r#"but only /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
     for (number, format, label, says) in [
         (5, FilesystemFormat::Ext4, None, there),
         (

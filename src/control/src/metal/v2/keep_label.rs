@@ -81,7 +81,8 @@ mod tests {
         for value in ["/dev/sdx", "/dev/sdb,sdc", "", " , "] {
             let error = mark_preserved_disks(&labelled(value), &mut layout("")).unwrap_err();
             assert!(
-                error.is_refusal() && error.to_string().contains("the layout has /dev/sda, /dev/sdb, /dev/sdc"),
+                error.is_refusal()
+                    && error.to_string().contains("the disks of the layout are /dev/sda, /dev/sdb, /dev/sdc"),
                 "{error}"
             );
         }

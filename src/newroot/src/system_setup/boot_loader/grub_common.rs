@@ -3,7 +3,7 @@
 use super::super::boot_requirements::FilesystemByUuid;
 
 use super::super::file_search::{find_first, find_program, is_directory};
-use super::super::grub_variables::format_grub_line;
+use super::super::grub_variables::{self, format_grub_line};
 use super::super::loader_context::LoaderContext;
 use super::super::{bls, command_line};
 use crate::NewRoot;
@@ -45,6 +45,11 @@ pub(crate) const MODULES: [&str; 28] = [
     "serial",
     "terminal",
 ];
+
+/// Variable with the kernel command line in boot entries that packages of EL 8 add. Tools of EL 8 store it in GRUB's
+/// environment block, where it takes precedence over the menu's value. The value in an image belongs to the machine on
+/// which the image was built.
+const KERNEL_OPTIONS: &str = "kernelopts";
 
 /// Location of the menu.
 pub(crate) struct GrubDirectory<'a> {
@@ -91,6 +96,7 @@ pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: 
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
+    grub_variables::remove_from_environment(start.root, KERNEL_OPTIONS)?;
     let menu = format_menu(start, home, terminal, &maker, reads_entries);
     start.root.write_file(&format!("{}/grub.cfg", home.directory), 0o600, menu.as_bytes())
 }
@@ -109,7 +115,15 @@ fn format_menu(
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line = format_grub_line(start.line);
     // The image's boot entries precede this menu entry, so that later kernels are booted without a new menu.
-    let blscfg = if reads_entries { "insmod blscfg\nblscfg\n" } else { "" };
+    let blscfg = if reads_entries {
+        format!(
+            "if [ -s $prefix/grubenv ]; then\n  load_env {KERNEL_OPTIONS}\nfi\nif [ -z \"${KERNEL_OPTIONS}\" ]; then\n  \
+             set {KERNEL_OPTIONS}={}\nfi\ninsmod blscfg\nblscfg\n",
+            quote_word(&line)
+        )
+    } else {
+        String::new()
+    };
     let system = &start.wants.system;
     format!(
         "# written by drophammer; {maker} replaces it\nset default=0\nset timeout=2\n{terminal}\

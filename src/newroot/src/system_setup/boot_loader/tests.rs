@@ -2,6 +2,7 @@ use super::super::boot_requirements::{BootEsp, BootRequirements, FilesystemByUui
 use super::super::boot_setup::tests::wants;
 use super::super::boot_setup::{BootSetup, find_boot_components, make_bootable};
 use super::super::file_search::tests::tree;
+use super::super::{bls, grub_variables};
 use super::*;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
@@ -133,9 +134,41 @@ fn a_red_hat_keeps_its_boot_entry_with_this_machines_arguments() {
         entry.contains("linux /boot/vmlinuz-6.1\ninitrd /boot/initramfs-6.1.img\noptions root=UUID=r-uuid ro rhgb"),
         "{entry}"
     );
-    assert!(root.read_text("/boot/grub2/grub.cfg").unwrap().contains("insmod blscfg\nblscfg\nmenuentry"));
+    let menu = root.read_text("/boot/grub2/grub.cfg").unwrap();
+    assert!(menu.contains("insmod blscfg\nblscfg\nmenuentry"), "{menu}");
     assert_eq!(root.read_text("/boot/efi/EFI/BOOT/grubx64.efi").unwrap(), "grub /EFI/fedora\0");
     assert!(root.read_text("/etc/default/grub").unwrap().contains("rhgb"));
+}
+
+/// Files as in a cloud image of Rocky Linux 8: its entries contain a variable, and its environment block describes the
+/// machine that built it.
+#[test]
+fn later_kernels_of_el_8_find_the_root_filesystem() {
+    let later = "title Rocky Linux (4.18.0-553.el8.x86_64) 8.10\nversion 4.18.0-553.el8.x86_64\nlinux /boot/vmlinuz-4.18.0-553\n\
+                 initrd /boot/initramfs-4.18.0-553.img $tuned_initrd\noptions $kernelopts $tuned_params\nid rocky\n";
+    let block = "# GRUB Environment Block\nsaved_entry=1\nkernelopts=root=UUID=old ro crashkernel=auto \n####";
+    let files = [
+        ("boot/loader/entries/abc-6.1.conf", "linux /boot/vmlinuz-6.1\noptions $kernelopts $tuned_params\n"),
+        ("boot/loader/entries/abc-4.18.0-553.conf", later),
+        ("boot/grub2/grubenv", block),
+        ("boot/efi/EFI/rocky/grubx64.efi", "grub /EFI/rocky\0"),
+        ("usr/sbin/grub2-mkconfig", ""),
+        ("etc/grub.d/10_linux", "  blscfg\n"),
+    ];
+    let (_dir, root) = tree(&[&BASE[..], &files].concat());
+    let arguments = vec!["a=$x".into(), "dyndbg=\"file 'x' +p\"".into()];
+    let booting = booted(&root, &BootRequirements { system: "rocky".into(), arguments, ..uefi() }).0.unwrap();
+    let line = booting.info.cmdline;
+    assert!(line.starts_with("root=UUID=r-uuid ro crashkernel=auto console=tty0"), "{line}");
+    let menu = root.read_text("/boot/grub2/grub.cfg").unwrap();
+    assert!(menu.contains("load_env kernelopts\n") && menu.contains("[ -z \"$kernelopts\" ]"), "{menu}");
+    assert!(!root.read_text("/boot/grub2/grubenv").unwrap().contains("UUID=old"));
+    assert_eq!(root.read_text("/boot/grub2/grubenv").unwrap().len(), block.len());
+    // GRUB inserts the value of the variable into a script, which it evaluates.
+    let variables = grub_variables::read_grub_variables(&root);
+    assert_eq!(variables.get("kernelopts"), Some(&grub_variables::format_grub_line(&line)));
+    let text = later.replace("$kernelopts", &variables["kernelopts"]);
+    assert_eq!(bls::parse_entry(&text, &variables).unwrap().words.join(" "), line);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Parser of initramfs contents: concatenated cpio archives, of which the last one is compressed
+//! Parser of initramfs contents: concatenated cpio archives, of which any may be compressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
 
 use common::encoding::join_hex;
@@ -25,17 +25,30 @@ pub(crate) struct InitramfsContent {
     pub is_dracut: bool,
 }
 
+/// Magic numbers of compressed data: gzip, zstd, xz, lz4, bzip2, lzma, and lzo. Linux supports all of them.
+const COMPRESSED: [&[u8]; 7] =
+    [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"\x02\x21\x4c\x18", b"BZh", b"\x5d\0\0", b"\x89LZO"];
+
 /// Parses an initramfs.
 ///
 /// # Errors
 /// Returns an error if the initramfs is damaged, or its compression is not supported.
 pub(crate) fn read_initramfs(file: impl Read) -> io::Result<InitramfsContent> {
     let mut content = InitramfsContent::default();
-    read_archives(BufReader::with_capacity(1 << 20, file.take(MOST_BYTES)), true, &mut content)?;
+    let mut from = BufReader::with_capacity(1 << 20, file.take(MOST_BYTES));
+    let mut unpacked_bytes = MOST_BYTES;
+    read_archives(&mut from, Some(&mut unpacked_bytes), &mut content)?;
     Ok(content)
 }
 
-fn read_archives(mut from: impl BufRead, may_be_compressed: bool, content: &mut InitramfsContent) -> io::Result<()> {
+/// Parses archives up to the end of `from`. `unpacked_bytes` is the maximum size of the contents of compressed archives;
+/// `None` if the archives must not be compressed.
+fn read_archives(
+    from: &mut impl BufRead,
+    mut unpacked_bytes: Option<&mut u64>,
+    content: &mut InitramfsContent,
+) -> io::Result<()> {
+    let mut is_unpacked = false;
     loop {
         // Padding between archives.
         let zeros = from.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
@@ -44,18 +57,29 @@ fn read_archives(mut from: impl BufRead, may_be_compressed: bool, content: &mut 
             continue;
         }
         let mut start = [0; 6];
-        if !fill_buffer(&mut from, &mut start)? {
+        if !fill_buffer(from, &mut start)? {
             return Ok(());
         }
-        match start {
-            [b'0', b'7', b'0', b'7', b'0', b'1' | b'2'] => read_archive(&mut from, content)?,
-            _ if may_be_compressed => return read_compressed(start, from, content),
-            _ => return Err(unknown_format(&start)),
+        match (start, &mut unpacked_bytes) {
+            ([b'0', b'7', b'0', b'7', b'0', b'1' | b'2'], _) => read_archive(from, content)?,
+            // Other data, such as a boot configuration, may follow compressed archives.
+            _ if is_unpacked && !COMPRESSED.iter().any(|magic| start.starts_with(magic)) => return Ok(()),
+            (_, Some(most)) => {
+                read_compressed(start, from, most, content)?;
+                is_unpacked = true;
+            }
+            (_, None) => return Err(unknown_format(&start)),
         }
     }
 }
 
-fn read_compressed(start: [u8; 6], from: impl BufRead, content: &mut InitramfsContent) -> io::Result<()> {
+/// Parses one compressed file, and reduces `most` by the size of its contents.
+fn read_compressed(
+    start: [u8; 6],
+    from: &mut impl BufRead,
+    most: &mut u64,
+    content: &mut InitramfsContent,
+) -> io::Result<()> {
     let whole = (&start[..]).chain(from);
     let plain: Box<dyn Read + '_> = match start {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::GzDecoder::new(whole)),
@@ -63,7 +87,10 @@ fn read_compressed(start: [u8; 6], from: impl BufRead, content: &mut InitramfsCo
         [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(liblzma::bufread::XzDecoder::new(whole)),
         _ => return Err(unknown_format(&start)),
     };
-    read_archives(BufReader::with_capacity(1 << 20, plain.take(MOST_BYTES)), false, content)
+    let mut plain = BufReader::with_capacity(1 << 20, plain.take(*most));
+    read_archives(&mut plain, None, content)?;
+    *most = plain.get_ref().limit();
+    Ok(())
 }
 
 fn unknown_format(start: &[u8]) -> io::Error {
@@ -192,6 +219,35 @@ pub(in super::super) mod tests {
             assert_eq!(content.modules.iter().map(String::as_str).collect::<Vec<_>>(), ["dm_mod", "ext4"], "{what}");
             assert!(content.programs.contains("mdadm") && content.is_dracut, "{what}");
             assert_eq!(content.mdadm_conf.as_deref(), Some("ARRAY /dev/md0 UUID=1\n"), "{what}");
+        }
+    }
+
+    /// Linux unpacks compressed archives one after another, and ignores other data behind them.
+    #[test]
+    fn all_concatenated_archives_are_read() {
+        let first = cpio(&[("lib/modules/6.1/ext4.ko", "x")]);
+        let second = cpio(&[("sbin/mdadm", "x")]);
+        let zstd = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
+        let xz = |bytes: &[u8]| {
+            let mut writer = liblzma::write::XzEncoder::new(Vec::new(), 1);
+            writer.write_all(bytes).unwrap();
+            writer.finish().unwrap()
+        };
+        let config = b"kernel.panic = 1\n\0\0\x11\0\0\0\x55\x05\0\0#BOOTCONFIG\n".to_vec();
+        for (what, parts) in [
+            ("gzip", [gzip(&first), gzip(&second), vec![]]),
+            ("padded gzip", [gzip(&first), vec![0; 509], gzip(&second)]),
+            ("zstd", [zstd(&first), zstd(&second), vec![]]),
+            ("xz", [xz(&first), vec![0; 4], xz(&second)]),
+            ("several formats", [gzip(&first), zstd(&second), vec![]]),
+            ("compressed, then plain", [gzip(&first), second.clone(), vec![]]),
+            ("a boot configuration", [gzip(&first), gzip(&second), config]),
+        ] {
+            let content = read_initramfs(&parts.concat()[..]).unwrap();
+            assert!(content.modules.contains("ext4") && content.programs.contains("mdadm"), "{what}: {content:?}");
+        }
+        for unsupported in [&b"\x02\x21\x4c\x18 lz4"[..], b"BZh91AY&SY", b"\x5d\0\0\x80\0\xff"] {
+            assert!(read_initramfs(&[&gzip(&first), unsupported].concat()[..]).is_err(), "{unsupported:?}");
         }
     }
 

@@ -172,6 +172,7 @@ fn what_cannot_be_made_is_told() {
     let error = ensure_initramfs(&root, &on_array(), &kernel(), &Programs::failing(), &|_| {}).unwrap_err().to_string();
     assert!(error.starts_with("build the initramfs of 6.1 with dracut: `/usr/bin/dracut --force"), "{error}");
     assert!(error.ends_with("exited with 1: no"), "{error}");
+    // The unreadable initramfs was overwritten by one that is known to be insufficient.
     let (_dir, root) = tree(&[DEP, tool, mdadm, ("boot/initrd.img-6.1", "no archive")]);
     let (result, _, said) = ensured(&root, &on_array(), none());
     result.unwrap_err();
@@ -203,6 +204,16 @@ fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
         let (result, ran, said) = ensured(&root, &on_array(), None);
         assert!(result.unwrap() && ran.is_empty(), "{ran:?}");
         assert!(said[0].starts_with("WARNING: the image's initramfs cannot be read") && said.len() == 1, "{said:?}");
+
+        // The program of the array is missing, or the tool fails.
+        for files in [&[DEP, ("usr/bin/dracut", "")][..], &[DEP, ("usr/bin/dracut", ""), ("sbin/mdadm", "")]] {
+            let (_dir, root) = tree(files);
+            root.write_file("/boot/initrd.img-6.1", 0o600, format).unwrap();
+            let (result, _, said) = ensured(&root, &on_array(), None);
+            assert!(result.unwrap(), "{files:?}");
+            let warning = said.last().unwrap();
+            assert!(warning.contains("/boot/initrd.img-6.1 is used as it is, because"), "{said:?}");
+        }
 
         let (_dir, root) = tree(&[DEP, ("usr/bin/dracut", ""), ("sbin/mdadm", "")]);
         root.write_file("/boot/initrd.img-6.1", 0o600, format).unwrap();

@@ -237,7 +237,7 @@ fn files_of_the_hardware_are_adapted_and_those_of_the_system_are_not() {
     let (done, lines) = adapted(&root, &finishing, true, &Programs::saying(""));
     done.unwrap();
     assert!(root.read_text("/etc/systemd/network/10-lan.link").unwrap().contains("MACAddress=02:00:00:00:00:0a"));
-    assert!(!root.path_exists(LVM_DEVICES) && root.path_exists("/.autorelabel"), "{lines:?}");
+    assert!(!root.path_exists("/etc/lvm/devices/system.devices") && root.path_exists("/.autorelabel"), "{lines:?}");
     for (path, text) in &OWN[..6] {
         assert_eq!(root.read_text(&format!("/{path}")).unwrap(), *text, "{path}");
     }
