@@ -15,6 +15,8 @@ pub struct ImageNeeds {
     /// Whether the kernel may be on a preserved filesystem.
     pub keeps_kernels: bool,
     pub has_user_data: bool,
+    /// Whether the allocation describes the network of the installed system.
+    pub has_network: bool,
     /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of such
     /// a filesystem whose key is in the TPM.
     pub opens: Option<String>,
@@ -64,6 +66,14 @@ impl ImageNeeds {
             refuse(
                 "no GRUB for BIOS, which this machine needs to boot",
                 "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
+            );
+        }
+        if let (true, true, Some(name)) = (is_built_in, self.has_network, &contents.unsupported_network) {
+            refuse(
+                &format!(
+                    "only {name} for its network, which drophammer cannot configure as the allocation describes it"
+                ),
+                "install NetworkManager or systemd-networkd into the tree and pack it again, or remove `network` from the allocation",
             );
         }
         self.judge_cryptsetup(contents, &mut refuse);
