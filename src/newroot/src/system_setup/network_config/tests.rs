@@ -160,8 +160,8 @@ const INITSCRIPTS: [(&str, &str); 3] = [
 #[test]
 fn a_described_network_is_refused_if_the_image_cannot_have_it() {
     for (files, name) in [
-        (&[("usr/sbin/wicked", "")][..], "wicked"),
-        (&WICKED, "wicked"),
+        (&WICKED[..], "wicked"),
+        (&[("usr/sbin/wicked", "")], "wicked"),
         (&[WICKED[0], ("usr/sbin/ifup", "")], "wicked"),
         (&INITSCRIPTS, "initscripts"),
         (&[("usr/sbin/dhcpcd", "")], "dhcpcd"),
