@@ -22,7 +22,7 @@ pub fn find_service_manager(service: &str) -> Option<&'static str> {
     let belongs = |begin: &&str| {
         service.strip_prefix(*begin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '@']))
     };
-    SERVICES.iter().find(|(_, beginnings)| beginnings.iter().any(|begin| belongs(begin))).map(|(name, _)| *name)
+    SERVICES.iter().find(|(_, beginnings)| beginnings.iter().any(belongs)).map(|(name, _)| *name)
 }
 
 impl NetworkBackend {

@@ -68,13 +68,8 @@ impl ImageNeeds {
                 "install it into the tree (Debian's package is grub-pc-bin) and pack it again",
             );
         }
-        if let (true, true, Some(name)) = (is_built_in, self.has_network, &contents.unsupported_network) {
-            refuse(
-                &format!(
-                    "only {name} for its network, which drophammer cannot configure as the allocation describes it"
-                ),
-                "install NetworkManager or systemd-networkd into the tree and pack it again, or remove `network` from the allocation",
-            );
+        if is_built_in {
+            self.judge_network(contents, &mut refuse);
         }
         self.judge_cryptsetup(contents, &mut refuse);
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {
@@ -85,6 +80,18 @@ impl ImageNeeds {
             );
         }
         judgement
+    }
+
+    /// Refuses an image with an unsupported network manager if the allocation describes the network.
+    fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
+        if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
+            refuse(
+                &format!(
+                    "only {name} for its network, which drophammer cannot configure as the allocation describes it"
+                ),
+                "install NetworkManager or systemd-networkd into the tree and pack it again, or remove `network` from the allocation",
+            );
+        }
     }
 
     /// Refuses an image without the programs that open the encrypted filesystems of the layout.

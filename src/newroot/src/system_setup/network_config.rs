@@ -62,6 +62,7 @@ pub(crate) fn write_network_config(
         image_files::remove_files_of_others(root, system, say)?;
         image_files::disable_services_of_others(root, system, say)?;
     }
+    image_files::remove_mask(root, system, say)?;
     if network.has_link_files(system, nics) {
         image_files::remove_link_files(root, system, say)?;
     }

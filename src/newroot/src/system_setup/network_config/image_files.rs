@@ -92,6 +92,15 @@ pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend,
     Ok(())
 }
 
+/// Removes the mask of this network manager's unit, because `systemctl enable` fails for a masked unit.
+pub(super) fn remove_mask(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
+    let unit = system.unit_name().map(|unit| format!("{UNITS}/{unit}"));
+    let mask: Vec<String> = unit.into_iter().filter(|path| read_link(root, path).is_some_and(is_mask)).collect();
+    mask.iter().try_for_each(|path| root.remove(path))?;
+    say_removed(&mask, "mask of the selected network system", say);
+    Ok(())
+}
+
 /// Returns the name of an unsupported network manager that the image starts at boot.
 pub(super) fn find_enabled_unsupported(root: &NewRoot) -> Option<&'static str> {
     list_enabling_links(root).into_iter().map(|(_, name)| name).find(|name| netconfig::is_unsupported(name))
@@ -106,12 +115,16 @@ fn list_enabling_links(root: &NewRoot) -> Vec<(String, &'static str)> {
     };
     let folders = [UNITS.to_owned()].into_iter().chain(subfolders(UNITS)).chain(subfolders(RUNLEVELS));
     let entries = folders.flat_map(|folder| subfolders(&folder));
-    let manager = |path: &String| {
-        let target = read_link(root, path).filter(|target| target != "/dev/null")?;
-        let names = [path.as_str(), target.as_str()].map(|path| path.rsplit('/').next().unwrap_or_default());
+    let manager = |path: &str| {
+        let target = read_link(root, path).filter(|target| !is_mask(target))?;
+        let names = [path, target.as_str()].map(|path| path.rsplit('/').next().unwrap_or_default());
         names.into_iter().find_map(netconfig::find_service_manager)
     };
     entries.filter_map(|path| manager(&path).map(|name| (path, name))).collect()
+}
+
+fn is_mask(target: impl AsRef<str>) -> bool {
+    target.as_ref() == "/dev/null"
 }
 
 /// Returns the target of a symlink, or `None` for other files.

@@ -238,6 +238,25 @@ fn only_the_selected_network_manager_stays_enabled() {
 }
 
 #[test]
+fn the_selected_network_manager_is_not_masked() {
+    let manager = ("usr/sbin/NetworkManager", "");
+    let unit = "/etc/systemd/system/NetworkManager.service";
+    for (programs, target, is_removed) in [
+        (&[manager, NETWORKD][..], "/dev/null", true),
+        (&[NETWORKD], "/dev/null", false),
+        (&[manager], "/etc/own.service", false),
+        (&[("usr/sbin/netplan", ""), NETWORKD], "/dev/null", false),
+    ] {
+        let (_dir, root) = tree(programs);
+        root.create_symlink(unit, target).unwrap();
+        let lines = configured(&root);
+        let is_there = std::fs::symlink_metadata(root.path().join(&unit[1..])).is_ok();
+        assert_eq!(is_there, !is_removed, "{programs:?} {target}: {lines:?}");
+        assert_eq!(lines.iter().any(|line| line.contains("mask of the selected")), is_removed, "{lines:?}");
+    }
+}
+
+#[test]
 fn an_enabled_network_manager_of_the_image_is_preserved_if_no_network_is_described() {
     for (link, target, preserved) in [(LINKS[7].0, LINKS[7].1, "wicked"), (LINKS[0].0, LINKS[0].1, "NetworkManager")] {
         let manager = ("usr/sbin/NetworkManager", "");
