@@ -25,6 +25,9 @@ pub struct BootContents {
     /// the manifest was written by a version that did not search for such programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
+    /// Name of the network manager of an image that contains only network managers which drophammer cannot configure, such as `wicked`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsupported_network: Option<String>,
 }
 
 impl BootContents {

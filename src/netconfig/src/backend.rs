@@ -37,16 +37,33 @@ const IFCFG: DisplacedFiles = DisplacedFiles {
     endings: &[""],
 };
 
-/// Network managers that are not supported, with their programs.
-const UNSUPPORTED: [(&str, &[&str]); 3] = [
-    ("wicked", &["/usr/sbin/wicked", "/usr/sbin/wickedd"]),
+/// Network managers that are not supported, with files that only their packages contain.
+const UNSUPPORTED: [(&str, &[&str]); 5] = [
+    WICKED,
+    INITSCRIPTS,
     ("dhcpcd", &["/usr/sbin/dhcpcd", "/usr/bin/dhcpcd", "/sbin/dhcpcd"]),
     ("connman", &["/usr/sbin/connmand", "/usr/bin/connmand"]),
+    ("netctl", &["/usr/bin/netctl"]),
 ];
 
-/// Returns the name of an unsupported network manager of a tree.
+/// Network manager of SUSE, whose `ifup` does not read ifupdown's files.
+const WICKED: (&str, &[&str]) = ("wicked", &["/usr/sbin/wicked", "/usr/sbin/wickedd"]);
+
+/// Scripts of Red Hat and Mageia, whose `ifup` does not read ifupdown's files.
+const INITSCRIPTS: (&str, &[&str]) =
+    ("initscripts", &["/etc/sysconfig/network-scripts/ifup-eth", "/etc/sysconfig/network-scripts/network-functions"]);
+
+/// Returns the name of the network manager of a tree that contains only unsupported ones. `has` returns whether a path
+/// exists in the tree.
 pub fn find_unsupported(has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
-    UNSUPPORTED.iter().find(|(_, programs)| programs.iter().any(|path| has(path))).map(|(name, _)| *name)
+    let is_there = |(_, files): &&(&str, &[&str])| files.iter().any(|path| has(path));
+    let found = || UNSUPPORTED.iter().find(is_there).map(|(name, _)| *name);
+    NetworkBackend::detect(has).is_none().then(found).flatten()
+}
+
+/// Returns whether a network manager with this name is known, but not supported.
+pub fn is_unsupported(name: &str) -> bool {
+    UNSUPPORTED.iter().any(|(unsupported, _)| *unsupported == name)
 }
 
 /// Supported network managers, in the order in which they are detected. netplan is first because it controls NetworkManager and networkd.
@@ -63,11 +80,32 @@ const ALL: [NetworkBackend; 5] = [
 
 const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
+/// Directory of cloud-init's settings. A file takes precedence over the files before it in the order of their names.
+pub const CLOUD_FOLDER: &str = "/etc/cloud/cloud.cfg.d";
+
+/// Returns a name for a file of settings that sorts after these names of other files.
+fn choose_last_name(others: &[String]) -> String {
+    const USUAL: &str = "99-drophammer-network.cfg";
+    const OWN: &str = "drophammer-network.cfg";
+    let last = others.iter().map(String::as_str).filter(|name| name.ends_with(".cfg")).max();
+    match last.filter(|name| *name > USUAL) {
+        Some(name) if name.ends_with(OWN) => name.to_owned(),
+        Some(name) => format!("{}_{OWN}", name.trim_end_matches(".cfg")),
+        None => USUAL.to_owned(),
+    }
+}
+
 impl NetworkBackend {
     /// Detects the network manager of a tree. `has` returns whether a path exists in the tree.
     pub fn detect(has: &dyn Fn(&str) -> bool) -> Option<NetworkBackend> {
         let is_there = |system: &NetworkBackend| {
-            let is_off = *system == NetworkBackend::CloudInit && has("/etc/cloud/cloud-init.disabled");
+            let is_off = match system {
+                NetworkBackend::CloudInit => has("/etc/cloud/cloud-init.disabled"),
+                NetworkBackend::Ifupdown => {
+                    [WICKED, INITSCRIPTS].iter().any(|(_, files)| files.iter().any(|path| has(path)))
+                }
+                _ => false,
+            };
             !is_off && system.program_paths().iter().any(|path| has(path))
         };
         ALL.into_iter().find(is_there)
@@ -119,6 +157,11 @@ impl NetworkBackend {
             // NetworkManager reads keyfiles of any name.
             NetworkBackend::NetworkManager => &[
                 DisplacedFiles { folder: "/etc/NetworkManager/system-connections", beginnings: &[""], endings: &[""] },
+                DisplacedFiles {
+                    folder: "/usr/lib/NetworkManager/system-connections",
+                    beginnings: &[""],
+                    endings: &[""],
+                },
                 IFCFG,
             ],
             NetworkBackend::Ifupdown => {
@@ -156,12 +199,18 @@ impl NetworkConfig {
     }
 
     /// Renders files in addition to [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon writes it, and a file that disables network
-    /// configuration by cloud-init if cloud-init is installed but not used for it.
-    pub fn render_additional_files(&self, system: NetworkBackend, has: &dyn Fn(&str) -> bool) -> Vec<RenderedFile> {
+    /// configuration by cloud-init if cloud-init is installed but not used for it. `cloud_files` are the names in
+    /// `/etc/cloud/cloud.cfg.d`.
+    pub fn render_additional_files(
+        &self,
+        system: NetworkBackend,
+        has: &dyn Fn(&str) -> bool,
+        cloud_files: &[String],
+    ) -> Vec<RenderedFile> {
         let resolv_conf = self.render_resolv_conf().filter(|_| system.needs_resolv_conf(has));
         let is_not_asked = system != NetworkBackend::CloudInit && has(CLOUD_INIT);
         let cloud_init = is_not_asked.then(|| RenderedFile {
-            path: "/etc/cloud/cloud.cfg.d/99-drophammer-network.cfg".to_owned(),
+            path: format!("{CLOUD_FOLDER}/{}", choose_last_name(cloud_files)),
             mode: 0o644,
             content: format!("{WRITTEN_BY}network: {{config: disabled}}\n"),
         });

@@ -21,13 +21,15 @@ mod networkd;
 mod nic_check;
 mod parser;
 mod ramdisk_script;
+mod services;
 #[cfg(test)]
 mod tests;
 mod validate;
 
-pub use backend::{DisplacedFiles, NetworkBackend, find_unsupported};
+pub use backend::{CLOUD_FOLDER, DisplacedFiles, NetworkBackend, find_unsupported, is_unsupported};
 pub(crate) use cidr::Cidr;
 use serde::Serialize;
+pub use services::find_service_manager;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -115,10 +117,11 @@ pub struct RenderedFile {
 
 impl RenderedFile {
     /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores
-    /// `PermanentMACAddress=`, so a section without other conditions would match every NIC.
+    /// `PermanentMACAddress=`, so a section without other conditions would match every NIC. An unknown version is
+    /// treated as old, because every version supports `MACAddress=`.
     pub fn for_systemd(mut self, version: Option<u32>) -> RenderedFile {
         let is_systemd = self.path.starts_with("/etc/systemd/network/");
-        if is_systemd && version.is_some_and(|version| version < 245) {
+        if is_systemd && version.is_none_or(|version| version < 245) {
             self.content = self.content.replace("\nPermanentMACAddress=", "\nMACAddress=");
         }
         self

@@ -1,4 +1,5 @@
 mod comparison;
+mod image_leftovers;
 mod refusals;
 mod rendering;
 
@@ -178,13 +179,28 @@ fn the_system_of_a_tree() {
     }
     assert_eq!(found(&[]), None);
     assert_eq!(found(&["/etc/cloud/cloud-init.disabled", "/usr/bin/cloud-init"]), None);
+    let (wicked, centos) = ("/usr/sbin/wicked", "/etc/sysconfig/network-scripts/ifup-eth");
+    for (paths, supported, unsupported) in [
+        (&["/sbin/ifup", "/etc/network"][..], Some(NetworkBackend::Ifupdown), None),
+        (&["/sbin/ifup", "/usr/sbin/dhcpcd"], Some(NetworkBackend::Ifupdown), None),
+        (&["/sbin/ifup", wicked], None, Some("wicked")),
+        (&["/usr/sbin/ifup", centos], None, Some("initscripts")),
+        (&["/usr/sbin/ifup", centos, "/usr/sbin/NetworkManager"], Some(NetworkBackend::NetworkManager), None),
+        (&["/sbin/ifup", wicked, "/usr/lib/systemd/systemd-networkd"], Some(NetworkBackend::Networkd), None),
+        (&["/sbin/ifup", wicked, "/usr/bin/cloud-init"], Some(NetworkBackend::CloudInit), None),
+        (&["/usr/sbin/connmand"], None, Some("connman")),
+        (&["/usr/bin/ip"], None, None),
+    ] {
+        let has = |path: &str| paths.contains(&path);
+        assert_eq!((found(paths), find_unsupported(&has)), (supported, unsupported), "{paths:?}");
+    }
 }
 
 #[test]
 fn what_a_tree_needs_besides() {
     let network = read(&json!({"ethernets": {"lan0": {"dhcp4": true, "nameservers": {"addresses": ["10.0.0.53"]}}}}));
     let paths = |system, paths: &[&str]| {
-        let files = network.render_additional_files(system, &|path| paths.contains(&path));
+        let files = network.render_additional_files(system, &|path| paths.contains(&path), &[]);
         files.into_iter().map(|file| file.path).collect::<Vec<_>>()
     };
     assert_eq!(paths(NetworkBackend::Networkd, &[]), ["/etc/resolv.conf"]);

@@ -15,6 +15,8 @@ pub struct ImageNeeds {
     /// Whether the kernel may be on a preserved filesystem.
     pub keeps_kernels: bool,
     pub has_user_data: bool,
+    /// True if the allocation describes the network of the installed system.
+    pub has_network: bool,
     /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of an
     /// encrypted filesystem that the system needs to start and whose key is in the TPM.
     pub opens: Option<String>,
@@ -66,6 +68,9 @@ impl ImageNeeds {
                 "install GRUB into the tree (Debian's package is grub-pc-bin) and pack the tree again",
             );
         }
+        if is_built_in {
+            self.judge_network(contents, &mut refuse);
+        }
         self.judge_cryptsetup(contents, &mut refuse);
         if is_built_in && self.has_user_data && contents.user_data.is_empty() {
             judgement.warnings.push(
@@ -75,6 +80,18 @@ impl ImageNeeds {
             );
         }
         judgement
+    }
+
+    /// Refuses an image with an unsupported network manager if the allocation describes the network.
+    fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
+        if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
+            refuse(
+                &format!(
+                    "only {name} for its network, which drophammer cannot configure as the allocation describes it"
+                ),
+                "install NetworkManager or systemd-networkd into the tree and pack the tree again, or remove `network` from the allocation",
+            );
+        }
     }
 
     /// Refuses an image if it lacks the programs that open the encrypted filesystems of the layout.

@@ -32,6 +32,7 @@ pub fn determine_needs(layout: &Layout, inventory: &Inventory, request: &PlanReq
         keeps_kernels: request.mode == InstallMode::Reinstall
             && paths.into_iter().any(|path| OF_THE_SYSTEM.contains(&path)),
         has_user_data: allocation.has_user_data(),
+        has_network: !allocation.network.is_null(),
         opens: opened.first().map(|(path, _)| path.clone()),
         opens_by_tpm: opened.into_iter().find(|(_, key)| *key == KeySource::Tpm2).map(|(path, _)| path),
     })

@@ -38,6 +38,7 @@ mod firmware;
 mod foreign;
 mod fuzz;
 mod image;
+mod image_network;
 mod installation_identity;
 mod installed;
 mod judged;

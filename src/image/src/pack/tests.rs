@@ -106,6 +106,12 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     assert_eq!(manifest(), expected);
     fs::remove_dir_all(tree.path().join("boot")).unwrap();
     assert_eq!(manifest()["kernels"], serde_json::json!([]));
+    // wicked of SUSE without cloud-init, and next to it.
+    fs::create_dir_all(tree.path().join("usr/sbin")).unwrap();
+    ["wicked", "ifup"].map(|name| fs::write(tree.path().join("usr/sbin").join(name), "").unwrap());
+    assert_eq!(manifest().get("unsupported_network"), None);
+    fs::remove_file(tree.path().join("usr/bin/cloud-init")).unwrap();
+    assert_eq!(manifest()["unsupported_network"], "wicked");
     // Contents that cannot boot cause no warning for a disk image.
     let (disk, image) = (out.path().join("disk.raw"), out.path().join("disk.raw.zst"));
     fs::write(&disk, noise(4096)).unwrap();

@@ -14,6 +14,7 @@ pub fn list_boot_contents(root: &NewRoot) -> BootContents {
         grub_bios: boot_loader::grub_for_bios(root).map(str::to_owned),
         user_data: user_data::find_readers(root).into_iter().map(str::to_owned).collect(),
         cryptsetup: Some(crypttab::find_openers(root).map(str::to_owned).collect()),
+        unsupported_network: netconfig::find_unsupported(&|path| root.path_exists(path)).map(str::to_owned),
     }
 }
 

@@ -8,7 +8,11 @@ use model::inventory::FirmwareType;
 use model::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
 use operations::{AdaptImage, BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};
 
-fn finished(layout: &Layout, firmware: FirmwareType, allocation: &Allocation) -> Result<Plan, Box<PlanRefusal>> {
+pub(super) fn finished(
+    layout: &Layout,
+    firmware: FirmwareType,
+    allocation: &Allocation,
+) -> Result<Plan, Box<PlanRefusal>> {
     let mut inventory = machine();
     inventory.system.firmware = firmware;
     let assigned = PlanAssignment { allocation: allocation.clone(), ..PlanAssignment::default() };
@@ -22,7 +26,7 @@ fn finished(layout: &Layout, firmware: FirmwareType, allocation: &Allocation) ->
     super::super::make_plan(layout, &inventory, request, &mut counting())
 }
 
-fn by(finish: FinisherChoice) -> Allocation {
+pub(super) fn by(finish: FinisherChoice) -> Allocation {
     Allocation { finish: Some(finish), hostname: "web-1".into(), ..Allocation::default() }
 }
 
@@ -103,7 +107,7 @@ fn files_on_new_filesystems_are_labeled() {
 }
 
 /// Boot contents of an image with everything that is needed.
-fn contents() -> BootContents {
+pub(super) fn contents() -> BootContents {
     let some = |path: &str| Some(path.to_owned());
     BootContents {
         kernels: vec!["/boot/vmlinuz-6.1".to_owned()],
@@ -112,6 +116,7 @@ fn contents() -> BootContents {
         grub_bios: some("/usr/lib/grub/i386-pc"),
         user_data: vec!["/usr/bin/cloud-init".to_owned()],
         cryptsetup: None,
+        unsupported_network: None,
     }
 }
 

@@ -1,0 +1,59 @@
+//! Configuration of an image that takes effect next to that of the selected network manager: services that configure NICs at boot, and
+//! `.link` files.
+
+use super::{NetworkBackend, NetworkConfig};
+use model::inventory::Nic;
+
+/// Network managers, and the beginnings of the names of their services: units of systemd, and init scripts of OpenRC. initscripts are
+/// absent, because their service configures only the NICs in `ifcfg-*` files.
+const SERVICES: [(&str, &[&str]); 7] = [
+    ("systemd-networkd", &["systemd-networkd"]),
+    ("NetworkManager", &["NetworkManager", "networkmanager"]),
+    ("ifupdown", &["networking", "ifupdown"]),
+    ("wicked", &["wicked", "wickedd"]),
+    ("dhcpcd", &["dhcpcd"]),
+    ("connman", &["connman"]),
+    ("netctl", &["netctl"]),
+];
+
+/// Returns the name of the network manager that a service belongs to, such as `wicked` for `wickedd-nanny.service`. Returns `None` for
+/// services that do not configure NICs.
+pub fn find_service_manager(service: &str) -> Option<&'static str> {
+    let belongs = |begin: &&str| {
+        service.strip_prefix(*begin).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '@']))
+    };
+    SERVICES.iter().find(|(_, beginnings)| beginnings.iter().any(belongs)).map(|(name, _)| *name)
+}
+
+impl NetworkBackend {
+    /// Returns the network manager whose services configure the NICs. netplan has none of its own: it writes the files of its renderer,
+    /// which is networkd unless a file in `vendor_files` names NetworkManager. `vendor_files` are the contents of netplan's files outside
+    /// of `/etc`, in the order of their names.
+    pub fn running_manager(self, vendor_files: &[String]) -> NetworkBackend {
+        let lines = vendor_files.iter().flat_map(|text| text.lines());
+        let last = lines.filter_map(|line| line.trim().strip_prefix("renderer:")).next_back();
+        match (self, last.map(|name| name.trim().trim_matches(['"', '\'']))) {
+            (NetworkBackend::Netplan, Some("NetworkManager")) => NetworkBackend::NetworkManager,
+            (NetworkBackend::Netplan, _) => NetworkBackend::Networkd,
+            (system, _) => system,
+        }
+    }
+
+    /// Returns whether udev applies a `.link` file of the image to a NIC instead of a `.link` file of this network manager: udev applies
+    /// the first file that matches, in the order of their names.
+    pub fn yields_to_link_file(self, name: &str) -> bool {
+        let own = if self == NetworkBackend::Netplan { "10-netplan-" } else { "10-drophammer-" };
+        name.ends_with(".link") && (name < own || name.starts_with(own))
+    }
+}
+
+impl NetworkConfig {
+    /// Returns whether udev names NICs by `.link` files of this network manager. cloud-init renames NICs itself.
+    pub fn has_link_files(&self, system: NetworkBackend, nics: &[Nic]) -> bool {
+        match system {
+            NetworkBackend::CloudInit => false,
+            NetworkBackend::Netplan => self.ethernets.values().any(|ethernet| ethernet.set_name.is_some()),
+            _ => self.render(system, nics).iter().any(|file| file.path.ends_with(".link")),
+        }
+    }
+}
