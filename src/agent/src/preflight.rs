@@ -51,8 +51,8 @@ pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
     wait_for_disks(DiskWaitLimits::LAYOUT, Instant::now(), &are_there)
 }
 
-/// Waits until all disks that earlier boots of a pool machine recorded have appeared, and the disks have stopped changing. The time limits
-/// are measured from `began`.
+/// Waits until all disks recorded by earlier boots of a pool machine have appeared, and the set of disks has stopped changing. The
+/// time limits are measured from `began`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.

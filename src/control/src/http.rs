@@ -110,7 +110,8 @@ impl HttpControlPlane {
         self.request_with_retries(retries, what, patience, request)
     }
 
-    /// Registers again after the token was rejected with the error `refused`. Returns this error if the machine has never registered.
+    /// Registers again after the server has rejected the token. `refused` is the error of the rejected request; it is returned if
+    /// the machine has never registered.
     fn register_again(&self, refused: Error, retries: RetryPolicy, patience: Duration) -> Result<()> {
         let registered = lock_mutex(&self.registered).clone();
         let Some(register) = registered else { return Err(refused) };

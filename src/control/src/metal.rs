@@ -162,8 +162,8 @@ impl MetalControlPlane {
 }
 
 impl MetalControlPlane {
-    /// Returns the record of the BMC that a registration sends: the record of the control plane, whose missing fields
-    /// are filled with data from the BMC itself.
+    /// Returns the BMC record to send with a registration: the record that the control plane already has, with missing
+    /// fields filled in from the BMC itself.
     fn read_bmc_record(&self) -> Result<BmcRecord> {
         // The BMC is read first, since that takes seconds, and metal-bmc may change the control plane's record at any
         // time.

@@ -28,7 +28,7 @@ fn add_lines(path: &str, schema: &Value, lines: &mut BTreeSet<String>) {
     }
 }
 
-/// Describes a type by its keywords that restrict values.
+/// Describes a type by those keywords of its JSON Schema that restrict values.
 fn describe_type(schema: &Value) -> String {
     let Some(schema) = schema.as_object() else { return schema.to_string() };
     let kept = ["$ref", "type", "const", "enum", "items", "anyOf", "oneOf"];

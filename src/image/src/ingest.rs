@@ -52,7 +52,8 @@ pub struct IncomingImage {
     pub(super) plain: PayloadKind,
     /// Download of the first part; `None` after the first attempt to write the image has taken it.
     pub(super) first: Option<Download>,
-    /// Whether files that exist below the root belong to another owner; see [`Self::among_others`].
+    /// True if files that exist below the root were not written by this image, and are preserved; see
+    /// [`Self::among_others`].
     pub(super) among_others: bool,
 }
 

@@ -14,7 +14,8 @@ pub struct Rehearsal {
     /// Disks and partitions with preserved objects, and devices named in mount options. During the rehearsal, each of
     /// these devices is replaced by a snapshot in memory.
     pub over: Vec<DevicePath>,
-    /// Arrays, groups and mounts in order. Each filesystem is mounted separately.
+    /// Operations that assemble the arrays, activate the volume groups and mount the filesystems, in this order. Each
+    /// filesystem has its own mount point.
     pub operations: Vec<RestoreOp>,
 }
 

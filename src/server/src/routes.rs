@@ -345,7 +345,8 @@ fn volume_routes() -> Vec<ApiRoute> {
     ]
 }
 
-/// Returns the endpoints for deploy templates, as in Ironic and as in the Ironic specification that proposed them.
+/// Returns the endpoints for deploy templates: those of Ironic, and those of the Ironic specification that proposed deploy
+/// templates.
 fn template_routes() -> Vec<ApiRoute> {
     let one =
         |method, path, summary| OperationDoc { refused: "RefusedAsIronic", ..OperationDoc::new(method, path, summary) };

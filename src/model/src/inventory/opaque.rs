@@ -55,7 +55,7 @@ pub enum OpaqueKind {
     Encrypted,
     /// Component of an object that md and LVM do not assemble.
     Component,
-    /// RAID member or physical volume that mdadm or lvm cannot assign.
+    /// RAID member or physical volume that mdadm or lvm cannot assign to an array or volume group.
     Unassigned,
     Filesystem,
     UnreadableRegion,

@@ -73,8 +73,9 @@ impl MkfsArgument<'_> {
     }
 }
 
-/// Returns the name in an item such as `NAME=VALUE` of a comma-separated value, in lower case. mke2fs parses the number of a feature with
-/// strtol(3), so `FEATURE_I+03` is returned as `feature_i3`.
+/// Returns the name in an item of a comma-separated value, such as `NAME=VALUE`, in lower case. mke2fs also accepts features
+/// by bit number, such as `FEATURE_I3`, and parses this number with strtol(3). `FEATURE_I+03` is therefore returned as
+/// `feature_i3`.
 fn normalize_name(part: &str) -> String {
     let name = part.split('=').next().unwrap_or_default().trim_start_matches('+').to_ascii_lowercase();
     let number = name.strip_prefix("feature_i").and_then(|number| number.parse::<u32>().ok());

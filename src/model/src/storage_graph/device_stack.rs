@@ -232,8 +232,8 @@ impl<'a> DeviceStack<'a> {
         self.topmost_first_except(&BTreeSet::new(), name)
     }
 
-    /// Returns the same as [`DeviceStack::topmost_first`], but without the devices in `known`, and without devices that
-    /// are on top of the device only by way of devices in `known`.
+    /// Returns the same as [`DeviceStack::topmost_first`], but without the devices in `known`, and without devices that are
+    /// on top of `name` only through devices in `known`.
     pub fn topmost_first_except(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
         traversal::order_farthest_first_except(known, name.clone(), |name| {
             let partitions = self.find_unit(name).table().into_iter().flat_map(|table| &table.partitions);
@@ -295,8 +295,8 @@ impl<'a> DeviceStack<'a> {
         bottoms.leads_to(one, two) || bottoms.leads_to(two, one) || self.tops().lead_to_common(one, two)
     }
 
-    /// Counts the devices that belong to different objects. A device is not counted if it is on top of a previously
-    /// counted device, if a previously counted device is on top of it, or if both have a common holder.
+    /// Counts the objects to which the devices belong. Two devices belong to the same object if one device is on top of the
+    /// other, or if the two devices have a common holder.
     pub fn count_distinct<'n>(&self, names: impl IntoIterator<Item = &'n KernelName>) -> usize {
         let (mut met, mut unknown) = (DistinctNodes::default(), BTreeSet::new());
         let mut is_apart = |name: &&KernelName| match self.graph.find(name) {

@@ -7,7 +7,7 @@ use crate::inventory::InventoryDisk;
 use common::encoding::decode_hex;
 
 const LINKS: &str = "/dev/disk/by-id/";
-/// Prefixes of links that continue with udev's `ID_SERIAL`.
+/// Prefixes of names in `/dev/disk/by-id`; the rest of each name is udev's `ID_SERIAL`.
 const SERIAL_LINKS: [&str; 5] = ["ata-", "scsi-", "nvme-", "virtio-", "mmc-"];
 /// Prefixes of the identifiers of an NVMe namespace. A namespace may have several identifiers, and a kernel reports
 /// only one of them.

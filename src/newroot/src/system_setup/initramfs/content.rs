@@ -73,7 +73,7 @@ fn read_archives(
     }
 }
 
-/// Parses one compressed file, and reduces `most` by the size of its contents.
+/// Parses one compressed file, and subtracts the size of the decompressed contents from the remaining budget `most`.
 fn read_compressed(
     start: [u8; 6],
     from: &mut impl BufRead,
