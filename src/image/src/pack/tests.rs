@@ -108,7 +108,9 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     assert_eq!(manifest()["kernels"], serde_json::json!([]));
     // wicked of SUSE next to cloud-init, and without it.
     fs::create_dir_all(tree.path().join("usr/sbin")).unwrap();
-    ["wicked", "ifup"].map(|name| fs::write(tree.path().join("usr/sbin").join(name), "").unwrap());
+    for name in ["wicked", "ifup"] {
+        fs::write(tree.path().join("usr/sbin").join(name), "").unwrap();
+    }
     assert_eq!(manifest().get("unsupported_network"), None);
     fs::remove_file(tree.path().join("usr/bin/cloud-init")).unwrap();
     assert_eq!(manifest()["unsupported_network"], "wicked");
