@@ -98,9 +98,11 @@ def boot(tree, disk, nic, console):
     kernel = next(name for name in sorted(os.listdir(tree + "/boot")) if name.startswith("vmlinuz-"))
     initrd = kernel.replace("vmlinuz-", "initrd.img-")
     # In a network namespace of its own, the machine reaches only QEMU's DHCP server and gateway.
-    argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "max,svm=off", "-smp", "1", "-m", "768", "-display", "none", "-no-reboot",
+    # Without memory barriers, which QEMU omits for a single processor, and with `-cpu max`, emulated machines fail at random.
+    argv = ["unshare", "--net", "qemu-system-x86_64", "-machine", "q35,accel=" + os.environ["ACCEL"], "-cpu", "qemu64,+rdrand",
+            "-smp", "1,maxcpus=2", "-m", "768", "-display", "none", "-no-reboot",
             "-kernel", os.path.join(tree, "boot", kernel), "-initrd", os.path.join(tree, "boot", initrd),
-            "-append", "root=/dev/vda rw console=ttyS0 panic=-1 quiet systemd.default_timeout_start_sec=500",
+            "-append", "root=/dev/vda rw init=/usr/lib/systemd/systemd console=ttyS0 panic=-1 quiet systemd.default_timeout_start_sec=500",
             "-drive", "file=%s,format=raw,if=virtio,cache=unsafe" % disk, "-serial", "file:" + console,
             "-netdev", "user,id=net,net=192.0.2.0/24", "-device", "virtio-net-pci,netdev=net,mac=" + NICS[nic]]
     try:
