@@ -75,23 +75,24 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
 
 /// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
 /// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits, and if the
-/// names are of different types, because a disk may have a name of each type, of which the kernel reports one.
+/// names are of different NVMe types, because a namespace may have one of each type, of which the kernel reports one.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
-    let is_same_type = wwn_type(one) == wwn_type(other);
+    let types = nvme_type(one).zip(nvme_type(other));
+    let is_same_type = types.is_none_or(|(one, other)| one == other);
     let (one, other) = (comparable_wwn(one)?, comparable_wwn(other)?);
     let (short, long) = if one.len() < other.len() { (&one, &other) } else { (&other, &one) };
     let is_cut = short.len() == WWN_DIGITS && long.len() > WWN_DIGITS && long.starts_with(short.as_str());
     (!is_cut && (is_same_type || one == other)).then_some(one == other)
 }
 
-/// Returns the type of a world wide name: the prefix of an identifier of an NVMe namespace, empty for other names. An EUI-64
-/// and an NGUID have the same prefix, but different lengths.
-fn wwn_type(text: &str) -> (&str, usize) {
+/// Returns the type of an NVMe namespace's identifier: its prefix, and its length for an EUI-64 and an NGUID, which have the same
+/// prefix. Returns `None` for other world wide names.
+fn nvme_type(text: &str) -> Option<(&str, usize)> {
     let text = text.trim();
-    match text.strip_prefix("wwn-").unwrap_or(text).split_once('.') {
-        Some((prefix @ ("uuid" | "nvme"), _)) => (prefix, 0),
-        Some((prefix @ "eui", digits)) => (prefix, digits.len()),
-        _ => ("", 0),
+    match text.strip_prefix("wwn-").unwrap_or(text).split_once('.')? {
+        (prefix @ ("uuid" | "nvme"), _) => Some((prefix, 0)),
+        (prefix @ "eui", digits) => Some((prefix, digits.len())),
+        _ => None,
     }
 }
 

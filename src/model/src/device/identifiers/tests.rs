@@ -136,7 +136,9 @@ fn what_makers_and_hypervisors_number_identifies() {
     for (index, text) in WWNS.iter().enumerate() {
         assert!(comparable_wwn(text).is_some() && !is_placeholder_wwn(text), "{text:?}");
         for other in &WWNS[..index] {
-            assert_ne!(is_same_wwn(text, other), Some(true), "{text:?} {other:?}");
+            let types = nvme_type(text).zip(nvme_type(other));
+            let expected = if types.is_some_and(|(one, other)| one != other) { None } else { Some(false) };
+            assert_eq!(is_same_wwn(text, other), expected, "{text:?} {other:?}");
         }
     }
 }
@@ -178,14 +180,15 @@ fn world_wide_names_of_different_types_prove_nothing() {
     let [eui, nguid] = ["eui.0025385b01234567", "eui.01000000000000005cd2e4a1b2c35251"];
     let uuid = "uuid.6f0c3b9e-3d57-4c57-8f0e-0c3a5d3f1f11";
     let fallback = "nvme.144d-53345457-53616d73756e67-00000001";
-    for (one, other) in
-        [(eui, nguid), (eui, uuid), (nguid, uuid), (eui, fallback), (uuid, fallback), (eui, "0x5000c500a1b2c3d7")]
-    {
+    for (one, other) in [(eui, nguid), (eui, uuid), (nguid, uuid), (eui, fallback), (uuid, fallback)] {
         assert_eq!(is_same_wwn(one, other), None, "{one} {other}");
         assert_eq!(is_same_wwn(other, one), None, "{other} {one}");
     }
     for (one, other) in [
         (eui, "eui.0025385b01234568"),
+        // A disk of another bus is another disk, even with the same serial number.
+        (eui, "0x5000c500a1b2c3d7"),
+        (fallback, "0x5000c500a1b2c3d7"),
         (nguid, "eui.01000000000000005cd2e4a1b2c35252"),
         (uuid, "uuid.6f0c3b9e-3d57-4c57-8f0e-0c3a5d3f1f12"),
         (fallback, "nvme.144d-53345458-53616d73756e67-00000001"),
