@@ -1,6 +1,7 @@
 //! Detection of other DHCP servers on the network of `--pxe`: a DHCPDISCOVER of a PXE client is sent, and the offers are collected.
 
 use super::nic::PxeNic;
+use crate::status_log::StatusLog;
 use nix::sys::socket::sockopt::{BindToDevice, Broadcast, ReuseAddr};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket};
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of requests that are sent. More than one request is needed, since packets may be lost.
@@ -15,6 +17,10 @@ const REQUESTS: u32 = 2;
 /// Duration for which offers are collected after each request. Many servers ping an address before they offer it, which
 /// takes up to 3 seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Time from the first search to the second. It is quadrupled for each further search, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(15);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 const CLIENT_PORT: u16 = 68;
 const SERVER_PORT: u16 = 67;
@@ -31,15 +37,56 @@ struct DhcpOffer {
     boot_file: String,
 }
 
-/// Returns the problem that other DHCP servers of the network cause, or `None` if they cause none. `assigns` is true if
-/// this server assigns addresses.
+/// Repeated search for other DHCP servers of the network.
+///
+/// One search proves little: an offer may be lost or late, and another server may start later, for example because both
+/// hosts were powered on together. The first searches therefore follow each other within minutes.
+pub(super) struct ServerSearch {
+    due: Instant,
+    pause: Duration,
+    /// Problem that the last search found. It is reported again only when it changes.
+    last: Arc<Mutex<Option<String>>>,
+}
+
+impl Default for ServerSearch {
+    fn default() -> ServerSearch {
+        ServerSearch { due: Instant::now(), pause: FIRST_PAUSE, last: Arc::default() }
+    }
+}
+
+impl ServerSearch {
+    /// Starts a search if one is due. A separate thread waits for the offers, and reports them to `log`. `assigns` is
+    /// true if this server assigns addresses.
+    pub(super) fn start_if_due(&mut self, card: &PxeNic, assigns: bool, log: &StatusLog) {
+        if Instant::now() < self.due {
+            return;
+        }
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 4).min(LONGEST_PAUSE);
+        let (card, log, last) = (card.clone(), log.clone(), self.last.clone());
+        let search = move || match collect_offers(&card) {
+            Ok(offers) => report_change(describe_offers(&card, &offers, assigns), &last, &log),
+            // The search can fail, for example because the DHCP client of this host occupies the port.
+            Err(error) => log.log_note(format!("cannot look for other DHCP servers on {}: {error}", card.name)),
+        };
+        let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
+    }
+}
+
+fn report_change(found: Option<String>, last: &Mutex<Option<String>>, log: &StatusLog) {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    match (&found, &*last) {
+        (Some(problem), known) if known.as_ref() != Some(problem) => log.log_problem(problem.clone()),
+        (None, Some(problem)) => log.log_note(format!("no longer found: {problem}")),
+        _ => {}
+    }
+    *last = found;
+}
+
+/// Collects the offers of all DHCP servers of the network.
 ///
 /// # Errors
 /// No request can be sent, for example because the DHCP client of this host occupies the port.
-pub(super) fn find_problem(card: &PxeNic, assigns: bool) -> io::Result<Option<String>> {
-    Ok(describe_offers(card, &collect_offers(card)?, assigns))
-}
-
 fn collect_offers(card: &PxeNic) -> io::Result<Vec<DhcpOffer>> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, BindToDevice, &OsString::from(&card.name))?;

@@ -4,8 +4,9 @@
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
+use super::other_servers::ServerSearch;
 use super::pxe_options::{AddressRange, DhcpOption, PxeOptions};
-use super::{CAPABILITIES, binary_url, other_servers, script_url};
+use super::{CAPABILITIES, binary_url, script_url};
 use crate::ServerConfig;
 use crate::rate_limited_log::RateLimitedLog;
 use crate::status_log::StatusLog;
@@ -21,8 +22,6 @@ const END: Duration = Duration::from_secs(2);
 /// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Interval between two searches for other DHCP servers.
-const SEARCH_EVERY: Duration = Duration::from_secs(3600);
 
 /// Parameters with which dnsmasq is started.
 pub(crate) struct DnsmasqCommand {
@@ -109,8 +108,7 @@ pub(crate) struct DnsmasqSupervisor {
     pause: Duration,
     /// Last reported problem, which is not reported again.
     said: Option<String>,
-    /// Time of the last search for other DHCP servers.
-    searched: Option<Instant>,
+    search: ServerSearch,
 }
 
 impl DnsmasqSupervisor {
@@ -122,7 +120,7 @@ impl DnsmasqSupervisor {
             due: Instant::now(),
             pause: PAUSE,
             said: None,
-            searched: None,
+            search: ServerSearch::default(),
         }
     }
 
@@ -138,7 +136,9 @@ impl DnsmasqSupervisor {
         let _ = first.send(started);
         while is_good && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             self.check_state(watch);
-            self.search_other_servers(watch);
+            if let Some((_, card)) = &self.running {
+                self.search.start_if_due(card, self.dnsmasq.range.is_some(), watch);
+            }
         }
         if let Some((running, _)) = self.running.take() {
             running.terminate(END);
@@ -201,25 +201,6 @@ impl DnsmasqSupervisor {
         watch.log_problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s"));
         self.due = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-    }
-
-    /// Searches for other DHCP servers once an hour while dnsmasq runs. A separate thread waits for their offers.
-    fn search_other_servers(&mut self, watch: &StatusLog) {
-        let Some((_, card)) =
-            self.running.as_ref().filter(|_| self.searched.is_none_or(|at| at.elapsed() > SEARCH_EVERY))
-        else {
-            return;
-        };
-        self.searched = Some(Instant::now());
-        let (card, assigns, watch) = (card.clone(), self.dnsmasq.range.is_some(), watch.clone());
-        let search = move || {
-            match other_servers::find_problem(&card, assigns) {
-                Ok(found) => found.into_iter().for_each(|problem| watch.log_problem(problem)),
-                // The search can fail, for example because the DHCP client of this host occupies the port.
-                Err(error) => watch.log_note(format!("cannot look for other DHCP servers on {}: {error}", card.name)),
-            }
-        };
-        let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
     }
 
     /// Reports a problem, unless it equals the last reported problem.

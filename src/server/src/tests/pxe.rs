@@ -241,13 +241,16 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
 fn root_another_dhcp_server_is_named() {
     on_a_network(|client| {
         let runtime = runtime();
-        let other = client.run(|| {
-            let config =
-                ["--port=0", "--interface=cli", "--bind-interfaces", "--leasefile-ro", "--conf-file=/dev/null"];
-            let range = ["--dhcp-range=10.77.0.60,10.77.0.70,255.255.255.0", "--dhcp-boot=grubx64.efi"];
-            let command = ToolCommand::new("dnsmasq").args(config).args(range);
-            command.args(["--keep-in-foreground", "--pid-file="]).start_in_background(|_| {}).unwrap()
-        });
+        let start_other = || {
+            client.run(|| {
+                let config =
+                    ["--port=0", "--interface=cli", "--bind-interfaces", "--leasefile-ro", "--conf-file=/dev/null"];
+                let range = ["--dhcp-range=10.77.0.60,10.77.0.69,255.255.255.0", "--dhcp-boot=grubx64.efi"];
+                let command = ToolCommand::new("dnsmasq").args(config).args(range);
+                command.args(["--keep-in-foreground", "--pid-file="]).start_in_background(|_| {}).unwrap()
+            })
+        };
+        let other = start_other();
         for (range, words) in [
             (Some("10.77.0.100,10.77.0.200"), "another DHCP server answers on eth1: 10.77.0.50 offers 10.77.0.6"),
             (None, "another server on eth1 sends boot files: 10.77.0.50 offers 10.77.0.6"),
@@ -264,6 +267,10 @@ fn root_another_dhcp_server_is_named() {
         let options = with_pxe(&dir, None);
         let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
         runtime.block_on(server.heard("no DHCP server on eth1 offers an address"));
+        // A server that starts after the first search is found too.
+        let other = start_other();
+        runtime.block_on(server.heard("another server on eth1 sends boot files: 10.77.0.50 offers 10.77.0.6"));
+        other.terminate(Duration::from_secs(2));
         runtime.block_on(server.stop());
     });
 }
