@@ -160,14 +160,6 @@ impl NewRoot {
         self.open_resolved(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Returns the device number of the filesystem that contains the path.
-    ///
-    /// # Errors
-    /// Returns an error if the path does not exist.
-    pub(crate) fn device_number(&self, path: &str) -> io::Result<u64> {
-        Ok(File::from(self.open_resolved(path, OFlag::O_PATH)?).metadata()?.dev())
-    }
-
     /// Opens a regular file for reading; symlinks are resolved within the target.
     ///
     /// # Errors

@@ -13,11 +13,11 @@ mod command_line;
 pub(crate) mod distribution;
 mod esp;
 pub(crate) mod file_search;
+mod filesystem_support;
 pub(crate) mod grub_variables;
 mod host_identity;
 mod image_arguments;
 mod initramfs;
-mod kernel_filesystems;
 mod loader_context;
 mod log_sink;
 mod metal_stack;
@@ -122,7 +122,7 @@ pub fn finish_tree(
     now: OffsetDateTime,
     say: LogSink,
 ) -> Result<BootRecord> {
-    kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
+    filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin => {
             let overrides = OsInstallerSettings::read_settings(root)?;
@@ -163,7 +163,7 @@ pub fn finish_raw_image(
     now: OffsetDateTime,
     say: LogSink,
 ) -> Result<BootRecord> {
-    kernel_filesystems::require_kernel_support(root, &finishing.fstab)?;
+    filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
             say("the image does not contain an installer and is not changed");

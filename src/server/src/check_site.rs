@@ -1,7 +1,7 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. The check uses the same code as the
 //! server, and a copy of the database. The check does not write to the directory, and a server may be running in it.
 
-use super::host_names::note_local_name;
+use super::host_names::note_doubtful_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
 use super::{ServerConfig, listeners, out_of_band, pxe};
 use common::error::{Context, Phase, Result};
@@ -72,7 +72,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let mut all: Vec<String> = check_options(options).err().map(|error| error.to_string()).into_iter().collect();
     let (mut seen, mut remarks) = (None, Vec::new());
     if dir.is_dir() {
-        remarks.extend(options.url.as_deref().and_then(note_local_name));
+        remarks.extend(options.url.as_deref().and_then(note_doubtful_name));
         match listeners::load_tls(options) {
             Ok(loaded) => {
                 let found = loaded.iter().flat_map(|(tls, _, _)| tls.find_validity_problems());

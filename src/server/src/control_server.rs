@@ -4,7 +4,7 @@ use super::anonymous_events::AnonymousEvents;
 use super::connections::ConnectionLimiter;
 use super::deploy_templates::TemplateWriter;
 use super::host_environment::HostEnvironment;
-use super::host_names::{HostNames, note_local_name};
+use super::host_names::{HostNames, note_doubtful_name};
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
 use super::planner::PlannerPool;
@@ -167,7 +167,12 @@ impl ControlServer {
 
 /// Logs the problems that do not prevent the start.
 fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
-    options.url.as_deref().and_then(note_local_name).into_iter().for_each(|note| watch.log_note(note));
+    // A resolver may take half a minute to give up, and must not delay the start.
+    if let Some(url) = options.url.clone() {
+        let watch = watch.clone();
+        let check = move || note_doubtful_name(&url).into_iter().for_each(|note| watch.log_note(note));
+        let _ = std::thread::Builder::new().name("url-check".to_owned()).spawn(check);
+    }
     check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
 }
 

@@ -7,7 +7,7 @@
 use super::ServerConfig;
 use super::tls::{ServerTls, strip_port};
 use site::boot_values;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 
 /// Table of host names, hosts(5).
 const HOSTS: &str = "/etc/hosts";
@@ -58,10 +58,20 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a note if the host of `--url` is a name that this server resolves with its file hosts(5). Machines do not
-/// read this file.
-pub(crate) fn note_local_name(url: &str) -> Option<String> {
-    find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url)
+/// Returns a note if the host of `--url` is a name that machines may be unable to resolve: this host resolves it with its
+/// file hosts(5), which machines do not read, or cannot resolve it itself.
+pub(crate) fn note_doubtful_name(url: &str) -> Option<String> {
+    let local = find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url);
+    local.or_else(|| find_unresolvable_name(url))
+}
+
+/// Machines may use another DNS server than this host, so that the name may still be correct.
+fn find_unresolvable_name(url: &str) -> Option<String> {
+    let name = extract_host(url);
+    let error = (!is_address(name)).then(|| (name, 0_u16).to_socket_addrs().err())??;
+    Some(format!(
+        "--url {url}: this host cannot resolve {name} ({error}): check that the DNS server of the machines contains this name"
+    ))
 }
 
 fn find_local_name(table: &str, url: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 //! starts, supervises and stops dnsmasq.
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
-//! supervises it, `other_servers` detects other DHCP servers.
+//! supervises it, `other_servers` detects other DHCP servers, `url_name` checks the name in `--url`.
 
 mod dnsmasq_config;
 mod dnsmasq_directory;
@@ -10,8 +10,10 @@ mod nic;
 mod other_servers;
 pub(crate) mod pxe_options;
 mod supervisor;
+mod url_name;
 
 use super::ServerConfig;
+use super::host_names::extract_host;
 use super::status_log::StatusLog;
 use common::error::{Context, Error, Phase, Result};
 use dnsmasq_config::{BINARIES, NAME_BYTES};
@@ -116,6 +118,8 @@ pub(crate) fn check_pxe(asked: &PxeOptions, options: &ServerConfig) -> Result<()
             wrong.extend(ports.filter_map(|(port, what)| card.check_port(port, what).err()));
         }
     }
+    let host = options.url.as_deref().map(extract_host);
+    wrong.extend(host.and_then(|host| url_name::check_name(host, &asked.dns_servers()).err()));
     if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
 }
 

@@ -2,9 +2,10 @@
 //! that have the size and sector size of the real devices, and are started or mounted by the kernel. Options that a
 //! tool or the kernel rejects are thus detected while the old system is still intact.
 
+use super::filesystem_features::Superblock;
 use super::mount::MountStack;
 use super::scratch_disk::ScratchDisk;
-use super::{filesystem_features, mdadm, mkfs};
+use super::{mdadm, mkfs};
 use crate::process::{CommandError, ProcessFailure};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -12,7 +13,6 @@ use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of a
@@ -149,10 +149,11 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
 /// Refuses a filesystem that the kernel of the image cannot mount.
 fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()> {
     let Some(kernel) = &trial.mounted_by else { return Ok(()) };
-    let mut superblock = [0; filesystem_features::SUPERBLOCK_AREA];
-    let read = File::open(created).and_then(|file| file.read_exact_at(&mut superblock, 0));
-    read.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
-    let why = filesystem_features::explain_unsupported(&superblock, trial.make.format, &kernel.path, &kernel.version);
+    let format = trial.make.format;
+    let superblock = File::open(created).and_then(|device| Superblock::read(&device, format));
+    let superblock =
+        superblock.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
+    let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
     why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why)))
 }
 

@@ -21,6 +21,12 @@ impl PxeOptions {
     pub(crate) fn assigns_without_dns(&self) -> bool {
         self.range.is_some() && !self.dhcp_options.iter().any(|option| option.is("6", "dns-server"))
     }
+
+    /// Returns the DNS servers that clients get with their address.
+    pub(super) fn dns_servers(&self) -> Vec<Ipv4Addr> {
+        let options = self.dhcp_options.iter().filter(|option| self.range.is_some() && option.is("6", "dns-server"));
+        options.flat_map(|option| option.value.split(',').filter_map(|address| address.parse().ok())).collect()
+    }
 }
 
 /// Range of addresses, such as `10.0.0.100,10.0.0.200`.

@@ -274,3 +274,48 @@ fn root_another_dhcp_server_is_named() {
         runtime.block_on(server.stop());
     });
 }
+
+#[test]
+#[ignore = "needs root and dnsmasq"]
+fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
+    on_a_network(|client| {
+        // Started in the other namespace, at the address of the machine's end of the link.
+        let (begun, has_begun) = mpsc::channel();
+        let dns = client.run(|| {
+            let config =
+                ["--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--local=/rack/", "--keep-in-foreground"];
+            let names = ["--host-record=install.rack,10.77.0.1", "--host-record=six.rack,2001:db8::1"];
+            let command =
+                ToolCommand::new("dnsmasq").args(config).args(names).args(["--pid-file=", "--log-facility=-"]);
+            let command = command.args(["--listen-address=10.77.0.50", "--bind-interfaces"]);
+            let watch = move |line: &str| {
+                if line.contains("started") {
+                    begun.send(()).unwrap();
+                }
+            };
+            command.start_in_background(watch).unwrap()
+        });
+        has_begun.recv_timeout(PATIENCE).unwrap();
+        let dir = directory();
+        let mut options = with_pxe(&dir, Some("10.77.0.100,10.77.0.200"));
+        let mut check = |servers: &str, url: &str| {
+            let pxe = options.pxe.as_mut().unwrap();
+            pxe.dhcp_options = vec![format!("dns-server,{servers}").parse().unwrap()];
+            options.url = Some(url.to_owned());
+            crate::pxe::check_pxe(options.pxe.as_ref().unwrap(), &options).map_err(|error| error.to_string())
+        };
+        for url in ["http://install.rack:8080", "http://INSTALL.rack.:8080", "http://10.77.0.1:8080"] {
+            assert_eq!(check("10.77.0.50", url), Ok(()));
+        }
+        for name in ["other.rack", "six.rack"] {
+            let why = check("10.77.0.50", &format!("http://{name}:8080")).unwrap_err();
+            let expected = format!("--pxe: the DNS server 10.77.0.50 of --dhcp-option has no IPv4 address for {name}");
+            assert!(why.contains(&expected), "{why}");
+        }
+        // A server that does not respond may respond to machines, and so may one that refuses this name.
+        assert_eq!(check("10.77.0.77", "http://other.rack"), Ok(()));
+        assert_eq!(check("10.77.0.50,10.77.0.77", "http://other.rack"), Ok(()));
+        assert_eq!(check("10.77.0.50", "http://install.elsewhere"), Ok(()));
+        dns.terminate(Duration::from_secs(2));
+    });
+}
