@@ -57,14 +57,12 @@ impl RedfishClient<'_> {
     /// Finds the path of the machine's system. If the service has only one system, that system must not report the UUID
     /// of another machine. If the service has several systems, exactly one system must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
-        let systems = self.fetch("/redfish/v1/Systems")?.document;
-        let members = systems["Members"].as_array().into_iter().flatten();
-        let members: Vec<&str> = members.filter_map(|link| link["@odata.id"].as_str()).collect();
+        let members = self.fetch_members("/redfish/v1/Systems")?;
         let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
-        if let [path] = members[..] {
+        if let [path] = &members[..] {
             return match wanted.and_then(usable_uuid) {
-                Some(wanted) => self.refuse_another(path, wanted).map(|()| path.to_owned()),
-                None => Ok(path.to_owned()),
+                Some(wanted) => self.refuse_another(path, wanted).map(|()| path.clone()),
+                None => Ok(path.clone()),
             };
         }
         let mut found = Vec::new();
@@ -72,14 +70,14 @@ impl RedfishClient<'_> {
             if let (Some(uuid), Some(wanted)) = (self.read_uuid(path)?, wanted)
                 && is_same_uuid(uuid, wanted)
             {
-                found.push((uuid == wanted, *path));
+                found.push((uuid == wanted, path));
             }
         }
         // A UUID in the other byte order is accepted only if no system has the identical UUID.
         let exact = found.iter().any(|(is_exact, _)| *is_exact);
         found.retain(|(is_exact, _)| *is_exact == exact);
         if let [(_, path)] = found[..] {
-            return Ok(path.to_owned());
+            return Ok(path.clone());
         }
         let which = machine.map_or("is requested".to_owned(), |id| format!("has the id {id}"));
         Err(bmc_refusal(format!(

@@ -134,9 +134,8 @@ impl RedfishMachine<'_> {
     /// Reads the attributes of the registry with this name. If the list of registries contains the registry under
     /// another name, as with sushy-emulator, the name inside the registry must match.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
-        let list = self.client.fetch("/redfish/v1/Registries")?.document;
-        let links = list["Members"].as_array().into_iter().flatten().filter_map(|link| link["@odata.id"].as_str());
-        for link in links.filter(|link| link.contains("BiosAttributeRegistry") || link.contains(name)) {
+        let links = self.client.fetch_members("/redfish/v1/Registries")?;
+        for link in links.iter().filter(|link| link.contains("BiosAttributeRegistry") || link.contains(name)) {
             let file = self.client.fetch(link)?.document;
             let locations = file["Location"].as_array().cloned().unwrap_or_default();
             let english = locations.iter().find(|one| one["Language"].as_str().is_none_or(|it| it.starts_with("en")));

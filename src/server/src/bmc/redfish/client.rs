@@ -12,7 +12,7 @@ use common::format::untrusted_text;
 use linux::http;
 use model::bmc::Bmc;
 use reqwest::blocking::Client;
-use reqwest::header::{ETAG, HeaderMap, IF_MATCH, LOCATION, WWW_AUTHENTICATE};
+use reqwest::header::{ETAG, HeaderMap, IF_MATCH, LOCATION};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -23,6 +23,8 @@ const ANSWER: Duration = Duration::from_secs(60);
 const ANSWER_BYTES: u64 = 4 << 20;
 /// Maximum number of redirects of one request.
 const REDIRECTS: usize = 4;
+/// Maximum number of pages of a collection. Controllers return at least a few dozen members in each page.
+const MEMBER_PAGES: usize = 64;
 /// Maximum length of a controller's error message, in bytes.
 const MESSAGE_BYTES: usize = 300;
 
@@ -80,6 +82,23 @@ impl<'a> RedfishClient<'a> {
         Ok(RedfishResource { document, etag })
     }
 
+    /// Reads the links to the members of a collection. Large collections consist of several pages.
+    ///
+    /// # Errors
+    /// Returns an error if a page cannot be read, or the collection has more than [`MEMBER_PAGES`] pages.
+    pub(super) fn fetch_members(&self, path: &str) -> Result<Vec<String>> {
+        let (mut members, mut next) = (Vec::new(), Some(path.to_owned()));
+        for _ in 0..MEMBER_PAGES {
+            let Some(page) = next else { return Ok(members) };
+            let document = self.fetch(&page)?.document;
+            let links = document["Members"].as_array().into_iter().flatten();
+            members.extend(links.filter_map(|link| link["@odata.id"].as_str()).map(str::to_owned));
+            next = document["Members@odata.nextLink"].as_str().map(str::to_owned);
+        }
+        let too_long = || bmc_refusal(format!("{}{path} has more than {MEMBER_PAGES} pages", self.url));
+        next.map_or(Ok(members), |_| Err(too_long()))
+    }
+
     /// Changes a resource that was read before. If the controller rejects the ETag, the request is repeated with the
     /// other forms of the ETag.
     pub(super) fn patch(&self, path: &str, resource: &RedfishResource, body: &Value) -> Result<RedfishResponse> {
@@ -105,13 +124,13 @@ impl<'a> RedfishClient<'a> {
         let mut may_open_session = !request.is_anonymous && request.method != Method::DELETE;
         for _ in 0..=REDIRECTS + 1 {
             let response = self.send_once(request, &url)?;
-            if may_open_session && self.requires_session(&response) {
+            // Some controllers offer Basic authentication although it is disabled, so the offer is not read. A
+            // session that was rejected has expired.
+            if may_open_session && response.status == StatusCode::UNAUTHORIZED {
                 may_open_session = false;
                 self.open_session().map_err(|why| {
                     let rejected = self.explain_rejection(&response);
-                    bmc_refusal(format!(
-                        "{rejected}; the controller does not offer Basic authentication, and no session could be opened: {why}"
-                    ))
+                    bmc_refusal(format!("{rejected}; no session could be opened either: {why}"))
                 })?;
                 continue;
             }
@@ -143,15 +162,6 @@ impl<'a> RedfishClient<'a> {
         let body = read_whole(response, ANSWER_BYTES).context(Phase::Control, failed)?;
         let too_long = || bmc_refusal(format!("{}{} has more than {ANSWER_BYTES} bytes", self.url, request.path));
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
-    }
-
-    /// Returns whether a session must be opened: the controller does not offer Basic authentication, or has rejected
-    /// the session.
-    fn requires_session(&self, response: &RedfishResponse) -> bool {
-        let offers = response.headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-        let mut offers = offers.map(str::to_lowercase);
-        response.status == StatusCode::UNAUTHORIZED
-            && (self.session.borrow().is_some() || !offers.any(|offer| offer.contains("basic")))
     }
 
     /// Resolves a link in a response. The target must be on the same controller.

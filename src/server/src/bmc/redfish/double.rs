@@ -161,7 +161,7 @@ impl Exchange<'_> {
             return None;
         }
         let expires = self.find(|quirk| if let SessionExpires(after) = quirk { Some(*after) } else { None });
-        let is_session_only = self.has(SessionOnly) || expires.is_some();
+        let is_session_only = self.has(SessionOnly) || self.has(BasicOffered) || expires.is_some();
         if is_session_only && (self.request.method.as_str(), path) == ("POST", "/redfish/v1/Sessions") {
             let is_valid =
                 self.request.authorization.is_none() && self.request.body.contains("\"Password\":\"hunter2\"");
@@ -181,12 +181,13 @@ impl Exchange<'_> {
             self.request.authorization.as_deref() == Some(BASIC)
         };
         let is_change = ["PATCH", "POST"].contains(&self.request.method.as_str());
+        let offer = vec![("WWW-Authenticate", "Basic realm=\"x\"".to_owned())];
         match () {
+            () if !is_authorized && self.has(BasicOffered) => {
+                Some(Act { headers: offer, ..refuse(401, "session required") })
+            }
             () if !is_authorized && (is_session_only || self.has(NoSession)) => Some(refuse(401, "session required")),
-            () if !is_authorized => Some(Act {
-                headers: vec![("WWW-Authenticate", "Basic realm=\"x\"".to_owned())],
-                ..Act::says(401, "{}")
-            }),
+            () if !is_authorized => Some(Act { headers: offer, ..Act::says(401, "{}") }),
             () if self.has(PasswordChange) => Some(refuse(403, "The password must be changed first.")),
             () if self.has(Forbidden) && is_change => Some(refuse(403, "The role lacks privileges for this.")),
             () => None,
@@ -197,7 +198,10 @@ impl Exchange<'_> {
         let types = json!({"Name": "ResetType", "AllowableValues": self.list_types()});
         let document = match path {
             "/redfish/v1" => json!({"Links": {"Sessions": {"@odata.id": "/redfish/v1/Sessions"}}}),
-            "/redfish/v1/Systems" => json!({"Members": [{"@odata.id": SYSTEM}]}),
+            "/redfish/v1/Systems" if self.has(Paged) => {
+                json!({"Members": [], "Members@odata.nextLink": "/redfish/v1/Systems?$skip=1"})
+            }
+            "/redfish/v1/Systems" | "/redfish/v1/Systems?$skip=1" => json!({"Members": [{"@odata.id": SYSTEM}]}),
             "/redfish/v1/Systems/1/ResetActionInfo" => json!({"Parameters": [{"Name": "Other"}, types]}),
             SYSTEM if self.state.unavailable > 0 => {
                 self.state.unavailable -= 1;

@@ -46,6 +46,8 @@ fn every_quirk_boots_over_pxe_once_in_the_boot_mode_of_the_machine() {
         (&[Unavailable(3)], &[SYSTEM_UEFI]),
         (&[ErrorDespiteChange], &[SYSTEM_UEFI]),
         (&[SessionOnly], &[SYSTEM_UEFI]),
+        (&[BasicOffered], &[SYSTEM_UEFI]),
+        (&[Paged], &[SYSTEM_UEFI]),
         // The first request is rejected, because the session has expired.
         (&[SessionExpires(2)], &[SYSTEM_UEFI; 2]),
         (&[SessionOnly, Slash(308)], &[SYSTEM_UEFI; 2]),
@@ -101,6 +103,7 @@ fn every_quirk_switches_the_power() {
         (&[Lag(5)], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[Unavailable(3)], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[SessionOnly], "On", PowerAction::Off, &["POST ForceOff"]),
+        (&[BasicOffered], "On", PowerAction::Off, &["POST ForceOff"]),
         (&[SessionExpires(1)], "On", PowerAction::Off, &["POST ForceOff"; 2]),
         (&[ResetTime], "On", PowerAction::Cycle, &["POST ForceRestart"]),
         (&[ResetTime, Lag(3)], "On", PowerAction::Cycle, &["POST ForceRestart"]),
@@ -151,7 +154,7 @@ fn a_change_without_effect_fails_with_both_values() {
             &[NoSession],
             "On",
             PowerAction::On,
-            "rejected the username and password: session required; the controller does not offer Basic authentication",
+            "rejected the username and password: session required; no session could be opened either",
         ),
         (&[RedirectsForever], "On", PowerAction::On, "redirects /redfish/v1/Systems more than 4 times"),
     ] {

@@ -54,6 +54,10 @@ pub(crate) enum Quirk {
     /// After the machine was switched off, this number of requests to switch it on are rejected.
     BusyAfterOff(u32),
     SessionOnly,
+    /// Like `SessionOnly`, but Basic authentication is offered.
+    BasicOffered,
+    /// The collection of systems has one member in each page, and the first page is empty.
+    Paged,
     /// A session ends after this number of requests.
     SessionExpires(u32),
     /// Neither Basic authentication nor a session is possible.
