@@ -4,7 +4,7 @@
 use crate::pipeline::CompressionFormat;
 
 /// Magic numbers with their offsets.
-const MAGICS: [(usize, &[u8], ForeignFormat); 36] = [
+const MAGICS: [(usize, &[u8], ForeignFormat); 42] = [
     (0, b"KDMV", ForeignFormat::Disk("VMDK")),
     (0, b"COWD", ForeignFormat::Disk("VMDK")),
     (0, b"# Disk DescriptorFile", ForeignFormat::Disk("VMDK")),
@@ -17,6 +17,10 @@ const MAGICS: [(usize, &[u8], ForeignFormat); 36] = [
     (0, b"Bochs Virtual HD Image", ForeignFormat::Disk("Bochs")),
     (0, &[0x3a, 0xff, 0x26, 0xed], ForeignFormat::Other("Android sparse image")),
     (0, b"partclone-image", ForeignFormat::Other("partclone image")),
+    (0, b"\0ntfsclone-image", ForeignFormat::Other("ntfsclone image")),
+    (0, b"PaRtImAgE-VoLuMe", ForeignFormat::Other("Partimage image")),
+    (0, b"EVF\x09\x0d\x0a\xff\0", ForeignFormat::Other("EnCase image (E01)")),
+    (0, b"AFF10\r\n\0", ForeignFormat::Other("AFF image")),
     (0, b"FsArCh_", ForeignFormat::Other("FSArchiver archive")),
     (0, b"MSWIM\0\0\0", ForeignFormat::Other("WIM image")),
     (0, b"PK\x03\x04", ForeignFormat::Archive("zip")),
@@ -30,6 +34,8 @@ const MAGICS: [(usize, &[u8], ForeignFormat); 36] = [
     (0, b"070702", ForeignFormat::Archive("cpio")),
     (0, b"070707", ForeignFormat::Archive("cpio")),
     (0, &[0xed, 0xab, 0xee, 0xdb], ForeignFormat::Archive("RPM")),
+    (0, b"LRZI", ForeignFormat::Compressed("lrzip")),
+    (0, b"7kSt", ForeignFormat::Compressed("zpaq")),
     (0, b"LZIP", ForeignFormat::Compressed("lzip")),
     (0, b"\x89LZO\0\r\n\x1a\n", ForeignFormat::Compressed("lzop")),
     (0, &[0x02, 0x21, 0x4c, 0x18], ForeignFormat::Compressed("legacy lz4")),
@@ -168,6 +174,10 @@ mod tests {
             (&[0x1f, 0x8b, 8, 0], "gzip twice"),
             (&[0x89, b'L', b'Z', b'O', 0, 13, 10, 26, 10], "lzop"),
             (b"7z\xbc\xaf\x27\x1c", "7z archive"),
+            (b"\0ntfsclone-image\x0a\0", "ntfsclone"),
+            (b"PaRtImAgE-VoLuMe\0", "Partimage"),
+            (b"EVF\x09\x0d\x0a\xff\0\x01", "E01"),
+            (b"LRZI\0\x06", "lrzip"),
         ] {
             let format = ForeignFormat::detect(&padded(start)).map(ForeignFormat::refusal).unwrap_or_default();
             assert!(format.contains(name), "{name}: {format}");

@@ -56,6 +56,11 @@ const BLOCKS_LENGTH: usize = 8;
 /// Minimum length at which a world wide name with exactly one nonzero digit is treated as a placeholder.
 const WWN_LENGTH: usize = 8;
 
+/// Length of a world wide name of type NAA in hexadecimal digits.
+const NAA_LENGTH: usize = 16;
+/// End of the type and the OUI in a world wide name of type NAA 5.
+const OUI_END: usize = 7;
+
 /// Returns whether an upper-case text is a placeholder.
 pub(super) fn is_placeholder(text: &str) -> bool {
     let letters: Vec<char> = text.chars().filter(|c| c.is_alphanumeric()).collect();
@@ -70,7 +75,10 @@ pub(super) fn is_placeholder(text: &str) -> bool {
 /// Returns whether the digits of a world wide name are a placeholder.
 pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
     let set = digits.bytes().filter(|digit| *digit != b'0').count();
-    set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
+    // Type 5 is followed by the manufacturer's OUI and its number for the device (SPC-5, section 7.7.6.6.5).
+    let number = digits.get(OUI_END..).filter(|_| digits.len() == NAA_LENGTH && digits.starts_with('5'));
+    let is_unnumbered = number.is_some_and(|number| number.bytes().all(|digit| digit == b'0'));
+    is_unnumbered || set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
 }
 
 /// Returns whether the kernel's fallback name of an NVMe namespace contains a placeholder. The kernel forms this name for a namespace
@@ -85,7 +93,7 @@ pub(super) fn is_nvme_placeholder(name: &str) -> bool {
 /// Returns whether the text is an ascending or descending sequence: `1234567890`, `0123456789ABCDEF`, `ABCDEFGH`, `87654321`.
 fn is_sequence(letters: &[char]) -> bool {
     let follows = |one: char, next: char| match (one, next) {
-        ('9', '0' | 'A') | ('F', '0') => true,
+        ('9', '0' | 'A') | ('F', '0') | ('0', 'A') => true,
         _ => u32::from(next) == u32::from(one) + 1,
     };
     letters.windows(2).all(|pair| follows(pair[0], pair[1])) || letters.windows(2).all(|pair| follows(pair[1], pair[0]))

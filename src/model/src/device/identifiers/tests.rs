@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PLACEHOLDERS: [&str; 42] = [
+const PLACEHOLDERS: [&str; 43] = [
     "",
     " ",
     "0",
@@ -39,6 +39,7 @@ const PLACEHOLDERS: [&str; 42] = [
     "123456789012",
     "0123456789ABCDEF",
     "0123456789abcde",
+    "1234567890ABCDEF",
     "123456789ABC",
     "abcdefgh",
     "9876543210",
@@ -80,7 +81,7 @@ const SERIALS: [&str; 30] = [
     "E0D55EA573",
 ];
 
-const WWN_PLACEHOLDERS: [&str; 16] = [
+const WWN_PLACEHOLDERS: [&str; 18] = [
     "",
     "0x0",
     "0x0000000000000000",
@@ -91,6 +92,8 @@ const WWN_PLACEHOLDERS: [&str; 16] = [
     "0xffffffffffffffff",
     "eui.FFFFFFFFFFFFFFFF",
     "0x5000000000000000",
+    "0x5000c50000000000",
+    "naa.5002538000000000",
     "eui.0000000000000001",
     "0x0123456789abcdef",
     "0x1111111111111111",
