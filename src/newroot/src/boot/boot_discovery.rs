@@ -132,6 +132,11 @@ fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Op
         let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
         return Some(format!("{from} of the image uses {}, which is not set", names.join(", ")));
     }
+    if entry.has_separator {
+        return Some(format!(
+            "{from} of the image contains an unquoted semicolon, which boot loaders treat differently"
+        ));
+    }
     (has_loader && !has_root).then(|| format!("{from} of the image does not specify the root filesystem (root=)"))
 }
 
@@ -196,6 +201,7 @@ mod tests {
             words: words("root=UUID=1-2 ro console=ttyS0 quiet"),
             unset: vec!["extra".into()],
             has_unknown_path: false,
+            has_separator: false,
         };
         let plain = BlsEntry { kernel: "/vmlinuz".into(), words: words("a=b"), ..BlsEntry::default() };
         let cases = [
@@ -289,11 +295,13 @@ mod tests {
         let coreos = (path, "linux /vmlinuz-4.18\noptions $ignition_firstboot root=LABEL=root\n");
         let unknown_initrd = (path, "linux /vmlinuz-4.18\ninitrd $own\noptions root=LABEL=root\n");
         let first = ("boot/grub2/grub.cfg", "set ignition_firstboot=\"ignition.firstboot\"\n");
+        let quoted = (path, "linux /vmlinuz-4.18\noptions root=LABEL=root \"ds=nocloud;s=http://10.0.0.1/\"\n");
         let ok = [
             (&[el8, block][..], "root=UUID=1232991f ro crashkernel=auto"),
             (&[el8, block, config], "root=UUID=1232991f ro crashkernel=auto"),
             (&[el8, config], "root=UUID=2 ro"),
             (&[coreos, first], "ignition.firstboot root=LABEL=root"),
+            (&[quoted], "root=LABEL=root ds=nocloud;s=http://10.0.0.1/"),
         ];
         for (files, cmdline) in ok {
             let (_dir, root) = tree(&[&base[..], files].concat());
@@ -302,7 +310,13 @@ mod tests {
             let initrd = if files[0] == el8 { "/boot/initramfs-4.18.img" } else { "" };
             assert_eq!(read_boot_info(&root).unwrap().initrd, initrd);
         }
-        let unresolved = [(el8, "$kernelopts"), (coreos, "$ignition_firstboot"), (unknown_initrd, "$own")];
+        let separated = (path, "linux /vmlinuz-4.18\noptions root=LABEL=root ds=nocloud;s=http://10.0.0.1/ quiet\n");
+        let unresolved = [
+            (el8, "$kernelopts"),
+            (coreos, "$ignition_firstboot"),
+            (unknown_initrd, "$own"),
+            (separated, "an unquoted semicolon"),
+        ];
         for (file, name) in unresolved {
             let (_dir, root) = tree(&[&base[..], &[file]].concat());
             let source = write_missing_boot_info(&root, true).unwrap();

@@ -18,6 +18,8 @@ pub(crate) struct BlsEntry {
     pub unset: Vec<String>,
     /// Whether kernel or initrd depend on a variable that is not set.
     pub has_unknown_path: bool,
+    /// Whether a line continues after an unquoted `;`, at which GRUB ends the line and systemd-boot does not.
+    pub has_separator: bool,
 }
 
 impl BlsEntry {
@@ -60,6 +62,7 @@ pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsE
             "options" => entry.words.extend(to_kernel_words(arguments)),
             _ => continue,
         }
+        entry.has_separator |= reader.read_command(variables).is_some_and(|rest| !rest.is_empty());
         entry.add_unset(reader.unset);
     }
     (!entry.kernel.is_empty()).then_some(entry)
