@@ -176,7 +176,7 @@ pub fn finish_raw_image(
                 say,
             )?;
             if user_data::has_cloud_init(root) {
-                network_config::write_cloud_init_network(root, &finishing.network, &files.nics)?;
+                network_config::write_cloud_init_network(root, &finishing.network, &files.nics, say)?;
             }
             cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
             Ok(BootRecord::Unknown)

@@ -1,5 +1,6 @@
 //! Network configuration of the target, written for the network system that the image contains.
 
+mod cloud_settings;
 mod image_files;
 
 use super::file_search::find_matching;
@@ -98,12 +99,19 @@ fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn F
     Ok(())
 }
 
-/// Writes the network configuration of a raw image for cloud-init, if a configuration is requested.
+/// Writes the network configuration of a raw image for cloud-init, if a configuration is requested. Settings of the image
+/// that would override it are removed.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
-pub(crate) fn write_cloud_init_network(root: &NewRoot, wanted: &RequestedNetwork, nics: &[Nic]) -> Result<()> {
+pub(crate) fn write_cloud_init_network(
+    root: &NewRoot,
+    wanted: &RequestedNetwork,
+    nics: &[Nic],
+    say: &dyn Fn(&str),
+) -> Result<()> {
     let RequestedNetwork::Described(network) = wanted else { return Ok(()) };
+    cloud_settings::remove_network_settings(root, say)?;
     let files = network.render(NetworkBackend::CloudInit, nics).into_iter();
     files.into_iter().try_for_each(|file| root.write_file(&file.path, file.mode, file.content.as_bytes()))
 }
