@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use xattr::FileExt;
 
 /// Label of SELinux.
-const LABEL: &str = "security.selinux";
+pub(crate) const LABEL: &str = "security.selinux";
 const ACL: &str = "system.posix_acl_access";
 
 /// Label and ACL for a file. A new file has the label of its directory, as the kernel would set it.

@@ -1,7 +1,7 @@
 //! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
 //! lead to the target's `/dev`, and not to that of the ramdisk.
 
-use crate::replaced_attributes::ReplacedAttributes;
+use crate::replaced_attributes::{LABEL, ReplacedAttributes};
 use common::error::{Context, Phase, Result};
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use xattr::FileExt;
 
 /// Maximum size of a text file that is read from the target.
 const READ_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -168,6 +169,14 @@ impl NewRoot {
         // A FIFO would block without O_NONBLOCK, which regular files ignore.
         let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+    }
+
+    /// Reads the SELinux label of a directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// Returns an error if the directory does not exist, or its filesystem does not store labels.
+    pub(crate) fn read_label(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).get_xattr(LABEL)
     }
 
     /// Reads a small text file.

@@ -148,7 +148,9 @@ pub fn finish_tree(
             say("the image is not changed");
             Ok(BootRecord::Unknown)
         }
-        who => run_image_installer(root, finishing, who, root_uuid, say),
+        who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
+            selinux::label_installed_tree(root, &finishing.new_mounts, chroot, say)
+        }),
     }
 }
 
@@ -179,6 +181,11 @@ pub fn finish_raw_image(
                 network_config::write_cloud_init_network(root, &finishing.network, &files.nics, say)?;
             }
             cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
+            if let Some(unlabeled) = selinux::find_unlabeled(root, &finishing.new_mounts) {
+                let chroot = Chroot::open(root, &finishing.devices, say)?;
+                unlabeled.label(root, &chroot, say);
+                chroot.close()?;
+            }
             Ok(BootRecord::Unknown)
         }
         Finisher::Builtin => {
@@ -193,16 +200,22 @@ pub fn finish_raw_image(
             say("the image is not changed");
             Ok(BootRecord::Unknown)
         }
-        who => run_image_installer(root, finishing, who, root_uuid, say),
+        who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
+            let unlabeled = selinux::find_unlabeled(root, &finishing.new_mounts);
+            unlabeled.iter().for_each(|unlabeled| unlabeled.label(root, chroot, say));
+            Ok(())
+        }),
     }
 }
 
+/// Runs the installer of the image, and then `label`, which sets the labels of SELinux.
 fn run_image_installer(
     root: &NewRoot,
     finishing: &FinishInputs,
     who: Finisher,
     root_uuid: &str,
     say: LogSink,
+    label: impl FnOnce(&Chroot) -> Result<()>,
 ) -> Result<BootRecord> {
     array_config::expose_groups(root, &finishing.groups, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?.with_environment(&finishing.environment);
@@ -220,6 +233,7 @@ fn run_image_installer(
         Finisher::Builtin | Finisher::Disabled => Ok(()),
     };
     // The error of the installer is more informative than that of a mount which the installer left busy.
+    let ran = ran.and_then(|()| label(&chroot));
     ran.and(chroot.close())?;
     Ok(BootRecord::Written)
 }

@@ -80,6 +80,61 @@ pub(crate) fn label_files(
     }
 }
 
+/// Labels all files of a tree after its installer has run, unless the installer requested the labeling at the first boot.
+///
+/// # Errors
+/// As for [`label_files`].
+pub(crate) fn label_installed_tree(
+    root: &NewRoot,
+    mounts: &[String],
+    run: &dyn TargetRunner,
+    say: LogSink,
+) -> Result<()> {
+    match find_policy(root).filter(|_| !is_relabeling_pending(root)) {
+        Some(policy) => label_files(root, &policy, mounts, run, say),
+        None => Ok(()),
+    }
+}
+
+/// Returns those of the mount points whose filesystems have no labels, although the system uses SELinux. `None` if the
+/// system labels all files at its first boot, or there are no such mount points.
+pub(crate) fn find_unlabeled(root: &NewRoot, mounts: &[String]) -> Option<UnlabeledFilesystems> {
+    let policy = find_policy(root).filter(|_| !is_relabeling_pending(root))?;
+    let mounts = mounts.iter().filter(|path| root.read_label(path).is_ok_and(|label| label.is_none()));
+    let mounts: Vec<String> = mounts.cloned().collect();
+    (!mounts.is_empty()).then_some(UnlabeledFilesystems { policy, mounts })
+}
+
+/// New filesystems beside a raw image, whose own files have labels.
+pub(crate) struct UnlabeledFilesystems {
+    policy: String,
+    mounts: Vec<String>,
+}
+
+impl UnlabeledFilesystems {
+    /// Labels the filesystems with the image's `setfiles`. A failure is only reported, because the system boots without
+    /// these labels.
+    pub(crate) fn label(&self, root: &NewRoot, run: &dyn TargetRunner, say: LogSink) {
+        let mounts = self.mounts.join(", ");
+        let contexts = contexts_path(&self.policy);
+        let labeled = match find_setfiles(root, &self.policy) {
+            None => Err(NO_SETFILES.to_owned()),
+            Some(program) => {
+                let paths: Vec<String> = self.mounts.iter().map(|path| escape_pattern(path)).collect();
+                let args = ["-F", "-m", &contexts].into_iter().chain(paths.iter().map(String::as_str));
+                let run = run.run_program(&program, &args.collect::<Vec<_>>(), DEADLINE);
+                run.map(drop).map_err(|error| format!("setfiles of the image failed: {error}"))
+            }
+        };
+        match labeled {
+            Ok(()) => say(&format!("SELinux: {mounts} labeled by setfiles of the image")),
+            Err(why) => say(&format!(
+                "WARNING: SELinux: {mounts} without labels, because {why}: run `restorecon -R` in the installed system"
+            )),
+        }
+    }
+}
+
 /// Escapes a path for setfiles, which expands arguments as glob(7) patterns with braces.
 fn escape_pattern(path: &str) -> String {
     let escaped = |c: char| if "*?[]{}".contains(c) { vec!['\\', c] } else { vec![c] };
@@ -145,6 +200,44 @@ mod tests {
             assert_eq!(programs.ran(), [format!("{command}{more}")]);
         }
         assert!(!is_relabeling_pending(&root));
+    }
+
+    #[test]
+    fn a_tree_is_labeled_after_its_installer_unless_that_requested_labels() {
+        let files = [ENFORCING, CONTEXTS, ("usr/sbin/setfiles", ""), (".autorelabel", "")];
+        for (files, runs) in [(&files[..3], 1), (&files[..], 0), (&files[1..3], 0)] {
+            let (_dir, root) = tree(files);
+            let programs = Programs::saying("");
+            said(|say| label_installed_tree(&root, &["/boot".to_owned()], &programs, say)).0.unwrap();
+            assert_eq!(programs.ran().len(), runs, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn new_filesystems_beside_a_raw_image_are_labeled() {
+        let mounts = ["/srv".to_owned(), "/data".to_owned()];
+        let setfiles = ("usr/sbin/setfiles", "");
+        let with = |files: &[(&str, &str)]| tree(&[files, &[("srv/x", ""), ("data/x", "")]].concat());
+        let (_dir, root) = with(&[ENFORCING, CONTEXTS, setfiles]);
+        let found = find_unlabeled(&root, &mounts).unwrap();
+        let programs = Programs::saying("");
+        assert_eq!(
+            said(|say| found.label(&root, &programs, say)).1,
+            ["SELinux: /srv, /data labeled by setfiles of the image"]
+        );
+        assert_eq!(
+            programs.ran(),
+            ["/usr/sbin/setfiles -F -m /etc/selinux/targeted/contexts/files/file_contexts /srv /data"]
+        );
+        let (_dir, bare) = with(&[ENFORCING]);
+        for (root, programs) in [(&root, Programs::failing()), (&bare, Programs::saying(""))] {
+            let lines = said(|say| found.label(root, &programs, say)).1;
+            assert!(lines[0].starts_with("WARNING: SELinux: /srv, /data without labels, because "), "{lines:?}");
+        }
+        for files in [&[CONTEXTS, setfiles][..], &[ENFORCING, CONTEXTS, setfiles, (".autorelabel", "")]] {
+            assert!(find_unlabeled(&with(files).1, &mounts).is_none());
+        }
+        assert!(find_unlabeled(&root, &[]).is_none());
     }
 
     #[test]
