@@ -4,12 +4,13 @@
 mod firmware;
 mod leases;
 
-pub(super) use firmware::{BIOS, Client, IPXE_BIOS, IPXE_UEFI, UEFI};
+pub(super) use firmware::{ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI};
+pub(super) use leases::assert_one_address;
 
 use super::*;
 use crate::control_server::start_pxe;
 use crate::pxe::pxe_options::PxeOptions;
-use firmware::{ARM64, Firmware, IA32, OTHER, UEFI_HTTP};
+use firmware::{Firmware, OTHER, UEFI_HTTP};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};

@@ -1,8 +1,22 @@
-//! The dnsmasq configuration in the docs, for racks with their own DHCP server: dnsmasq accepts it and responds to
-//! firmware.
+//! The configurations in the docs for racks with their own DHCP server: dnsmasq and Kea accept them, respond to firmware,
+//! and give each NIC one address.
 
-use super::pxe::{BIOS, IPXE_BIOS, IPXE_UEFI, UEFI, on_a_network};
+use super::pxe::{ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI, assert_one_address, on_a_network};
 use linux::process::ToolCommand;
+use std::time::Duration;
+
+const SCRIPT: &str = "http://10.77.0.1:8080/start.ipxe";
+
+/// Asserts that each firmware gets its boot file, that one NIC gets one address, and that firmware without a boot file is
+/// ignored.
+fn assert_boots(client: &Client) {
+    for (firmware, file) in [(BIOS, "undionly.kpxe"), (UEFI, "snponly.efi"), (IPXE_BIOS, SCRIPT), (IPXE_UEFI, SCRIPT)] {
+        assert_eq!(client.lease(firmware).file, file);
+    }
+    assert_one_address(client);
+    client.is_ignored(ARM64);
+    client.is_ignored(IA32);
+}
 
 #[test]
 #[ignore = "needs root and dnsmasq"]
@@ -24,11 +38,41 @@ fn root_dnsmasq_as_the_docs_have_it_answers_firmware() {
             .args(["--keep-in-foreground", "-C", &all])
             .start_in_background(|_| {});
         let running = started.unwrap();
-        let script = "http://10.77.0.1:8080/start.ipxe";
-        let files = [(BIOS, "undionly.kpxe"), (UEFI, "snponly.efi"), (IPXE_BIOS, script), (IPXE_UEFI, script)];
-        for (firmware, file) in files {
-            assert_eq!(client.lease(firmware).file, file);
-        }
-        running.terminate(std::time::Duration::from_secs(2));
+        assert_boots(client);
+        running.terminate(Duration::from_secs(2));
+    });
+}
+
+#[test]
+#[ignore = "needs root and kea-dhcp4"]
+fn root_kea_as_the_docs_have_it_answers_firmware() {
+    on_a_network(|client| {
+        let dir = tempfile::tempdir().unwrap();
+        let sample = testing::docs::blocks(include_str!("../../../../docs/start.md"), "json");
+        let sample = sample.into_iter().find(|block| block.contains("\"Dhcp4\"")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&sample.replace("10.0.0.", "10.77.0.")).unwrap();
+        config["Dhcp4"]["lease-database"]["name"] = dir.path().join("leases").to_str().into();
+        let path = dir.path().join("kea-dhcp4.conf");
+        std::fs::write(&path, config.to_string()).unwrap();
+        // AppArmor's profile applies to the program at its path, and does not permit files in this directory.
+        let program = dir.path().join("kea-dhcp4");
+        std::fs::copy("/usr/sbin/kea-dhcp4", &program).unwrap();
+        let kea = || {
+            let command = ToolCommand::new(&program);
+            [("KEA_LOCKFILE_DIR", dir.path()), ("KEA_PIDFILE_DIR", dir.path())]
+                .into_iter()
+                .fold(command, |command, (name, value)| command.env(name, value))
+        };
+        kea().arg("-t").arg(&path).run().unwrap();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let watch = move |line: &str| {
+            if line.contains("DHCP4_STARTED") {
+                begun.send(()).unwrap();
+            }
+        };
+        let running = kea().arg("-c").arg(&path).start_in_background(watch).unwrap();
+        has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_boots(client);
+        running.terminate(Duration::from_secs(2));
     });
 }

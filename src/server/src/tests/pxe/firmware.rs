@@ -47,7 +47,7 @@ impl Client {
 
     /// Asserts that the server does not respond to this firmware. A response would arrive before the response to the
     /// next request.
-    pub(super) fn is_ignored(&self, firmware: Firmware) {
+    pub(crate) fn is_ignored(&self, firmware: Firmware) {
         self.run(move || {
             let socket = bound();
             setsockopt(&socket, BindToDevice, &"cli".into()).unwrap();
@@ -147,8 +147,8 @@ pub(super) const UEFI_HTTP: Firmware = Firmware {
 pub(crate) const IPXE_BIOS: Firmware = Firmware { is_ipxe: true, ..BIOS };
 pub(crate) const IPXE_UEFI: Firmware = Firmware { is_ipxe: true, ..UEFI };
 /// UEFI on ARM64, for which there is no boot file. The same applies to IA-32.
-pub(super) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
-pub(super) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
+pub(crate) const ARM64: Firmware = Firmware { kind: 11, class: "PXEClient:Arch:00011:UNDI:003000", ..UEFI };
+pub(crate) const IA32: Firmware = Firmware { kind: 6, class: "PXEClient:Arch:00006:UNDI:003016", ..UEFI };
 pub(super) const OTHER: Firmware =
     Firmware { kind: 0, class: "MSFT 5.0", is_ipxe: false, nic: 1, client_id: &[], requested: BOOT_OPTIONS };
 

@@ -9,6 +9,16 @@ const OF_DEFAULT: &[u8] = b"\0\x03\0\x02\0\x04\0\x05\0\0\x06\0\x07\0\x08\0\x09";
 const OF_MAC: &[u8] = b"\x01\x52\x54\0\xaa\xbb\x01";
 const OF_RAMDISK: &[u8] = b"\xff\xaa\xbb\x01\0\0\x02\0\0\xab\x11\x12\x13";
 
+/// Asserts that a NIC gets one address whatever client identifiers its firmware and systems send. Returns the address.
+pub(crate) fn assert_one_address(client: &Client) -> Ipv4Addr {
+    let first = client.lease(Firmware { client_id: OF_BOARD, ..UEFI }).address;
+    for client_id in [OF_MAC, OF_RAMDISK, OF_DEFAULT, &[]] {
+        let given = client.lease(Firmware { client_id, ..IPXE_UEFI });
+        assert_eq!(given.address, first, "{client_id:?}");
+    }
+    first
+}
+
 #[test]
 #[ignore = "needs root and dnsmasq"]
 fn root_one_nic_takes_one_address_whatever_identifies_it() {
@@ -17,11 +27,7 @@ fn root_one_nic_takes_one_address_whatever_identifies_it() {
         let dir = directory();
         let options = with_pxe(&dir, Some("10.77.0.100,10.77.0.101"));
         let server = runtime.block_on(Running::start_with(dir, &options, &silent(), 1000));
-        let first = client.lease(Firmware { client_id: OF_BOARD, ..UEFI }).address;
-        for client_id in [OF_MAC, OF_RAMDISK, OF_DEFAULT, &[]] {
-            let given = client.lease(Firmware { client_id, ..IPXE_UEFI });
-            assert_eq!(given.address, first, "{client_id:?}");
-        }
+        let first = assert_one_address(client);
         // The second machine gets another address, although it sends the same client identifier as the first one.
         let second = client.lease(Firmware { nic: 2, client_id: OF_DEFAULT, ..UEFI }).address;
         assert_ne!(second, first);
