@@ -140,7 +140,7 @@ impl<'a> Drama<'a> {
             console: self.vm.console(),
             earlier_consoles: self.earlier_consoles.clone(),
             died_reported: self.died_reported,
-            requests: self.proxy.requests(),
+            requests: self.proxy.requests_with_queries(),
             problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
             broken: self.broken.clone(),
             ..Seen::default()

@@ -133,9 +133,14 @@ impl Proxy {
         lock(&self.wire.broken).errors_until = Some(Instant::now() + time);
     }
 
-    /// Returns `METHOD PATH RANGE` of all requests so far, without query and so without tokens.
-    pub fn requests(&self) -> Vec<String> {
+    /// Returns `METHOD TARGET RANGE` of all requests so far.
+    pub fn requests_with_queries(&self) -> Vec<String> {
         lock(&self.wire.requests).clone()
+    }
+
+    /// Returns all requests so far, without the queries of their paths.
+    pub fn requests(&self) -> Vec<String> {
+        self.requests_with_queries().iter().map(|request| drop_query(request)).collect()
     }
 
     /// Returns the announcement of each agent before its first destructive write, including those that the server has not received.
@@ -152,6 +157,14 @@ impl Drop for Proxy {
     }
 }
 
+fn without_query(target: &str) -> &str {
+    target.split('?').next().unwrap_or_default()
+}
+/// Removes the query from a recorded request.
+pub fn drop_query(request: &str) -> String {
+    request.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
+}
+
 impl Wire {
     /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
     /// either side ends the connections to both.
@@ -164,10 +177,11 @@ impl Wire {
         let mut from_client = BufReader::new(client.try_clone()?);
         let head = read_head(&mut from_client)?;
         let Some(request) = head.first() else { return Ok(()) };
-        let path = request.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+        let target = request.split(' ').nth(1).unwrap_or_default();
+        let path = without_query(target);
         let range = head.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
         let method = request.split(' ').next().unwrap_or_default();
-        lock(&self.requests).push(format!("{method} {path} {}", range.unwrap_or_default()).trim_end().to_owned());
+        lock(&self.requests).push(format!("{method} {target} {}", range.unwrap_or_default()).trim_end().to_owned());
         if lock(&self.broken).errors_until.is_some_and(|until| Instant::now() < until) {
             let body = r#"{"statuscode":500,"message":"out of order"}"#;
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";

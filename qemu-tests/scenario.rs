@@ -35,9 +35,13 @@ pub struct Machine {
     #[serde(default)]
     pub full: bool,
     pub disks: Vec<Disk>,
-    /// QEMU models of the NICs; the machine boots from the first.
+    /// QEMU models of the NICs.
     #[serde(default = "default_nics")]
     pub nics: Vec<String>,
+    /// Index of the NIC over which the machine boots. If it is not the first, the other NICs are in other networks, which
+    /// have DHCP but no server.
+    #[serde(default)]
+    pub boot_nic: usize,
     /// VLAN of the switch port of the first NIC: only tagged frames of this VLAN pass.
     pub vlan: Option<u16>,
     #[serde(default)]
@@ -58,7 +62,7 @@ pub struct Machine {
 }
 
 /// Fields of [`Machine`]; all other fields at the top level belong to the runs.
-pub const MACHINE_FIELDS: [&str; 15] = [
+pub const MACHINE_FIELDS: [&str; 16] = [
     "about",
     "firmware",
     "memory_mib",
@@ -67,6 +71,7 @@ pub const MACHINE_FIELDS: [&str; 15] = [
     "full",
     "disks",
     "nics",
+    "boot_nic",
     "vlan",
     "kernel_arguments",
     "clock",

@@ -57,19 +57,24 @@ pub(super) fn add_bmc(command: &mut Command) {
     command.args(["-device", "isa-ipmi-kcs,bmc=bmc"]);
 }
 
-/// Adds the NICs. With a TFTP folder, the machine boots from the first one.
+/// Adds the NICs. With a TFTP folder, the machine boots over one of them.
 pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&Path>) -> Result<()> {
+    let boot_nic = chassis.machine.boot_nic;
     for (index, model) in chassis.machine.nics.iter().enumerate() {
         // The stock option ROMs are iPXE, so the boot file is the script itself.
-        let boot = tftp.map(|tftp| format!(",tftp={},bootfile=start.ipxe", tftp.display())).unwrap_or_default();
+        let boot = match tftp {
+            _ if boot_nic != 0 && index != boot_nic => format!(",net=10.0.{}.0/24,restrict=on", 20 + index),
+            Some(tftp) => format!(",tftp={},bootfile=start.ipxe", tftp.display()),
+            None => String::new(),
+        };
         match chassis.machine.vlan.filter(|_| index == 0) {
             Some(vlan) => trunk::add(command, "net0", vlan)?,
             None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
         }
-        let known = (index == 0).then_some(&chassis.mac);
+        let known = (index == boot_nic).then_some(&chassis.mac);
         let mac = chassis.shown_macs.get(index).or(known);
         let mut identity = mac.map(|mac| format!(",mac={mac}")).unwrap_or_default();
-        if index == 0 && tftp.is_some() {
+        if index == boot_nic && tftp.is_some() {
             identity += ",bootindex=0";
         }
         if tftp.is_none() {
