@@ -247,7 +247,7 @@ fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlo
     (devices, spares as u32)
 }
 
-/// Returns whether the found array is the array of the layout, and all of its data is available.
+/// Returns whether the found array is the array of the layout and still has all of its data.
 fn is_same_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     is_listed_array(raid, array, members)
         && has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))

@@ -1,4 +1,5 @@
-//! Encrypted volume groups: each physical volume is in a separate LUKS container, which is created or preserved together with its device.
+//! Encrypted volume groups: each physical volume is in a separate LUKS container. The container is created or preserved
+//! together with the device that contains it.
 //!
 //! | preserved devices of a group that is `encrypted` in the layout | |
 //! |---|---|

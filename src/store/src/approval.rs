@@ -62,7 +62,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
 /// Parses and validates an approval file.
 ///
 /// # Errors
-/// Describes why the file cannot be used.
+/// Returns the reason why the file cannot be used.
 pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the file is {} bytes long; the limit is {MAX_BYTES} bytes", text.len()));

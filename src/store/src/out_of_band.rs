@@ -111,7 +111,7 @@ impl OutOfBandRun {
         OutOfBandRun { phase, since: now(), ..self.clone() }
     }
 
-    /// Step that runs now; `None` if all are completed.
+    /// Returns the step that runs now; `None` if all steps are completed.
     pub fn current_step(&self) -> Option<&OutOfBandStep> {
         self.steps.get(self.completed)
     }

@@ -72,7 +72,7 @@ impl ApprovedDisk {
     }
 }
 
-/// Returns the text without terminal control characters, which is the form in which a control plane stores it.
+/// Returns the text without terminal control characters. A control plane stores texts in the same form.
 fn sanitize(text: &str) -> String {
     replace_hidden(text).trim().to_owned()
 }

@@ -60,7 +60,7 @@ fn check_free_space(name: &str, size_bytes: u64, free: u64, excluded: u64, added
     let excluded = match excluded {
         0 => String::new(),
         bytes => format!(
-            "; {} more are free on physical volumes that LVM may not allocate: allow it in the installed system (pvchange --allocatable y)",
+            "; {} more are free on physical volumes that LVM may not allocate: allow their allocation in the installed system (pvchange --allocatable y)",
             format::format_bytes(bytes)
         ),
     };
