@@ -1,5 +1,5 @@
-//! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the partition with the
-//! boot loader is not known before. All disks are locked, and none is written.
+//! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the
+//! partition with the boot loader is unknown until then. All disks are locked, and none is written.
 
 use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
 use common::diagnostic::Diagnostic;

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 /// |---|---|---|
 /// | install | any, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
 /// | install | of the started attempt | booted: power failed between marker and report |
-/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since | booted: power failed between marker and report |
+/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed between marker and report |
 /// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
 /// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by its root user |

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Treatment of a device, derived from the disks below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DeviceFate {
-    /// Created on disks that are wiped.
+    /// The device is created on disks that are wiped.
     Wiped,
-    /// Created on blank disks that the layout preserves.
+    /// The device is created on blank disks that the layout preserves.
     Blank,
-    /// Preserved with its content.
+    /// The device is preserved with its content.
     Kept,
 }
 

@@ -201,7 +201,7 @@ fn finished_array(
 /// First sector after a GPT with 128 entries. Each GPT that drophammer writes has 128 entries.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
-/// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
+/// Sector size of the disks from which a BIOS boots, in bytes. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
 /// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot` (below `/`, if there is no

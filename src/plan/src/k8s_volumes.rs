@@ -36,7 +36,7 @@ use operations::{
 };
 use std::collections::BTreeSet;
 
-/// Minimum size of a volume: a partition table, and space for a partition.
+/// Minimum size of a volume, in bytes. A partition table and a partition fit into this size.
 const LEAST_BYTES: u64 = 4 * MIB;
 
 /// Decision on one Kubernetes volume.

@@ -4,7 +4,7 @@
 //! | a preserved device of a filesystem that is `encrypted` in the layout | |
 //! |---|---|
 //! | has a container that opens with the key | the filesystem in it is compared and preserved like any other |
-//! | has a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
+//! | has a container that opens with `disk_key` but not with the TPM of the machine | as in the previous row, with a warning |
 //! | has a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
 //! | has a container that does not open, and the new system does not require it | left locked, with a warning |
 //! | has a container that does not open, and an earlier attempt was recreating its disk | recreated, or refused |

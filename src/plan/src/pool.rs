@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
-//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
+//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed the allocation, or the disk with the marker is missing |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
 //! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
@@ -123,8 +123,8 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
-/// installation. A disk that is marked as written off is ignored, because the machine has been erased since that disk
-/// disappeared.
+/// installation. A disk that is marked as written off is ignored, because the other disks were erased after that disk
+/// had disappeared.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

@@ -11,7 +11,7 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// First estimate for the size of a device whose size is unknown until the device is created.
+/// First estimate, in bytes, for the size of a device whose size is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest further estimate.

@@ -17,7 +17,8 @@ const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this pla
 struct ApprovalFile {
     /// Time of the approval, RFC 3339 in UTC.
     approved: String,
-    /// Identifier of the allocation's last completed installation at the time of the approval; empty before the first one.
+    /// Identifier of the allocation's last completed installation at the time of the approval; empty before the first
+    /// installation.
     installed: String,
     sha256: String,
     verdicts: Value,

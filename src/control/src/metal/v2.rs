@@ -149,7 +149,7 @@ impl MetalApiV2 {
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
             Ok(FirstEvent::Message(message)) => match message.get("allocation") {
                 Some(allocation) if !allocation.is_null() => Ok(Some(allocation.clone())),
-                _ => Err(Error::new(Phase::Control, "Wait: message without an allocation")),
+                _ => Err(Error::new(Phase::Control, "Wait: the server sent a message without an allocation")),
             },
             Ok(FirstEvent::Silence) => Ok(None),
             Ok(FirstEvent::End) => {

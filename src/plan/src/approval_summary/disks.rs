@@ -126,7 +126,7 @@ fn describe_signature(signature: &DeviceSignature) -> String {
 /// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks by path. They replace the paths in a text.
+/// Names of disks by path. The names replace the paths in a text.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
     /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.

@@ -203,8 +203,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same and is in the
-/// same slot.
+/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same as the recorded
+/// disk and is in the same slot.
 fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

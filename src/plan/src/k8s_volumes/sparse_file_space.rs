@@ -34,7 +34,7 @@ use operations::{MakeFilesystem, VolumeFilling};
 
 const GIB: u64 = 1 << 30;
 
-/// Maximum log size of XFS, which mkfs.xfs never chooses by itself.
+/// Maximum log size of XFS, in bytes. mkfs.xfs never chooses this size by itself.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
 /// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.

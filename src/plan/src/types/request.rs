@@ -40,7 +40,7 @@ pub struct InstallClaim {
     pub replace_newer: bool,
     /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
-    /// Former ids of the machine, which it had before it was renamed.
+    /// Ids that the machine had before it was renamed.
     pub former_machines: Vec<String>,
     /// The last completed installation in the records of the control plane.
     pub installed: Option<InstallMarker>,
