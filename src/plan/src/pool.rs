@@ -105,7 +105,7 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
     marked.filter(move |(_, marker)| !is_of_machine(marker, machine)).map(move |(filesystem, marker)| {
         let message = format!(
             "contains the installation of machine {} (allocation {}), but this is machine {machine}: a disk of that machine was inserted, \
-             or the id of this machine has changed and it is still allocated under the old one. If that installation is not needed, erase it \
+             or the id of this machine has changed and the machine is still allocated under its old id. If that installation is not needed, erase it \
              (wipefs -a in the rescue shell)",
             marker.machine, marker.allocation
         );
@@ -118,7 +118,7 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
-                   marker is absent. Therefore no disk is erased. Boot it from its disk; or, if its data are not needed, free the machine";
+                   marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if its data are not needed, free the machine";
     Some(Diagnostic::new(format!("allocation {allocation}"), message))
 }
 
@@ -130,7 +130,7 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
             "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
-             no disk is erased. Connect it and reboot; if it was removed permanently, free the machine and allocate it again"
+             no disk is erased. Connect the missing disk and reboot; if it was removed permanently, free the machine and allocate it again"
         );
         Diagnostic::new(disk.to_string(), message)
     });

@@ -21,7 +21,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
     };
     if allocation.read_only {
         return Some(format!(
-            "is new in vg:{name}, whose metadata are read-only: restore them with the status WRITE in the installed system \
+            "is new in vg:{name}, whose metadata are read-only: restore the metadata with the status WRITE in the installed system \
              (vgcfgbackup, vgcfgrestore)"
         ));
     }
@@ -74,7 +74,7 @@ fn check_contiguous(name: &str, size_bytes: u64, allocation: &GroupAllocation) -
         let (needed, largest) = (format::format_bytes(size_bytes), format::format_bytes(largest));
         format!(
             "needs {needed} in one piece in vg:{name}, which allocates contiguously and has at most {largest} in one piece: \
-             change that in the installed system (vgchange --alloc normal)"
+             change the allocation policy in the installed system (vgchange --alloc normal)"
         )
     })
 }

@@ -56,7 +56,7 @@ impl PlanDecider<'_> {
         let (place, path) = (format!("volumes[{last}]"), path.to_owned());
         let names: Vec<&str> = needs.iter().map(|(name, _)| name.as_str()).collect();
         let message = format!(
-            "{path} cannot hold the files of the new volumes {}: their filesystems need {} initially, but it has only {} free; \
+            "{path} cannot hold the files of the new volumes {}: their filesystems need {} initially, but only {} are free; \
              free or add space, or make the volumes smaller",
             names.join(", "),
             format::format_bytes(needed),
