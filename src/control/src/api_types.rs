@@ -157,7 +157,7 @@ pub struct InstallReport {
     /// Each erased disk, with the method and the proof of the erasure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
-    /// Id of the order that the reinstall has carried out; empty for a first installation.
+    /// Id of the reinstall order that the machine has carried out; empty for a first installation.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
