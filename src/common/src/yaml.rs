@@ -22,7 +22,8 @@ const MAX_DEPTH: usize = 64;
 /// Reads the first document of `text`.
 ///
 /// # Errors
-/// Returns a message if the document is invalid, too long, or nested too deep. The message contains the position if it is known.
+/// Returns a message if the document is invalid, too long, or nested too deeply. The message contains the position if
+/// it is known.
 pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the document has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
@@ -42,9 +43,9 @@ pub fn is_sequence(text: &str) -> bool {
     }
 }
 
-/// Rejects documents that are nested too deep. The depth is counted in the events of yaml-rust2's parser, which is not
-/// recursive, unlike the loader of marked-yaml. Of the syntax errors, only tabs that indent a line are reported here.
-/// All others are left to the loader, because its messages are better.
+/// Rejects documents that are nested too deeply. The depth is counted in the events of yaml-rust2's parser, which is
+/// not recursive, unlike the loader of marked-yaml. This function reports only one type of syntax error: a tab that
+/// indents a line. The loader reports all other syntax errors, because its messages are better.
 fn reject_deep_nesting(text: &str) -> Result<(), String> {
     let mut parser = Parser::new(text.chars());
     let mut depth = 0_usize;

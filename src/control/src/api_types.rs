@@ -4,7 +4,7 @@
 //! | call | body | answer |
 //! |---|---|---|
 //! | `POST /v1/machine/register` | [`RegisterRequest`] | 200 |
-//! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 when allocated, 204 when not yet |
+//! | `GET /v1/machine/{id}/wait?seconds=N` | | 200 if the machine is allocated, 204 if it is not allocated yet |
 //! | `GET /v1/machine/{id}` | | [`model::allocation::AssignedMachine`] |
 //! | `POST /v1/machine/{id}/event` | [`model::install_report::ProgressEvent`] | 200 |
 //! | `POST /v1/machine/{id}/log` | [`LogPart`] | 200 |
@@ -154,10 +154,10 @@ pub struct InstallReport {
     /// Peak resident memory of the agent, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
-    /// Each erased disk, with the method of the erasure and the proof of it.
+    /// Each erased disk, with the method and the proof of the erasure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<ErasedDisk>,
-    /// Id of the order that the reinstall has carried out; empty for a first installation.
+    /// Id of the reinstall order that the machine has carried out; empty for a first installation.
     #[serde(default, with = "common::serde_empty")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub order: Option<String>,
@@ -258,7 +258,7 @@ pub struct NextBoot {
 pub struct ErrorBody {
     pub statuscode: u16,
     pub message: String,
-    /// Stable code of the refusal, if it has one.
+    /// Stable code of the refusal; `None` if the refusal has no code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }

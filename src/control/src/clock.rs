@@ -1,8 +1,8 @@
 //! Setting of the machine's clock, which must be correct before certificates and signatures are verified.
 //!
-//! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, it
-//! comes from the response that booted the machine: from `drophammer.time=` in the boot script, or from the `Date`
-//! header of pixie. These sources are not authenticated. A time is therefore accepted only if it is later than the
+//! The time comes from the time servers of the DHCP lease or of pixie's configuration. If none of them responds, the
+//! time comes from the boot of the machine: from `drophammer.time=` in the boot script, or from the `Date` header of
+//! pixie's response. These sources are not authenticated. A time is therefore accepted only if it is later than the
 //! build of the ramdisk, by at most [`AFTER_BUILD`].
 
 mod sntp;
@@ -32,7 +32,7 @@ const AFTER_BUILD: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// File of the ramdisk with the time of its build, in seconds since 1970.
 const BUILD_DATE: &str = "/etc/build-date";
 
-/// Time servers of the ramdisk's DHCP leases, separated by blanks or lines.
+/// Time servers of the ramdisk's DHCP leases, separated by spaces or line breaks.
 const DHCP_TIME_SERVERS: &str = "/run/time-servers";
 
 /// Kernel argument with the time of the boot script or of kexec, in seconds since 1970.
@@ -95,7 +95,7 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
             }
         };
         return match write_clock(now) {
-            Ok(()) => say(&format!("clock: set from {source}, was off by {seconds} s")),
+            Ok(()) => say(&format!("clock: set from {source}; the clock was off by {seconds} s")),
             Err(error) => {
                 say(&format!("clock: cannot be set: {error}; the clock is off by {seconds} s according to {source}"));
             }

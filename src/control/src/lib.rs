@@ -83,7 +83,8 @@ pub trait ControlPlane: Send + Sync {
     /// Announces an attempt that is about to destroy data.
     ///
     /// # Errors
-    /// Fails as [`ControlPlane::register_machine`] does, or if the order is no longer in force.
+    /// Fails as [`ControlPlane::register_machine`] does, or if the allocation or the reinstall order is no
+    /// longer in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. Returns when the report is acknowledged.
@@ -95,7 +96,8 @@ pub trait ControlPlane: Send + Sync {
     /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.
     ///
     /// # Errors
-    /// Fails as [`ControlPlane::register_machine`] does, or if the order is no longer in force.
+    /// Fails as [`ControlPlane::register_machine`] does, or if the migration order is no longer in
+    /// force.
     fn report_migration_state(&self, _: &MigrationReport) -> Result<()> {
         Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
     }

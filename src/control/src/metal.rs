@@ -1,5 +1,5 @@
-//! Control plane of metal-stack. Pixie provides its address and API version. This module contains the code that both
-//! API versions share, and [`MetalApi`] is the interface to the code for one version.
+//! Control plane of metal-stack. Pixie provides the address and the API version of the control plane. This module
+//! contains the code that both API versions share, and [`MetalApi`] is the interface to the code for one version.
 
 pub(crate) mod bmc_record;
 pub(crate) mod event_filter;

@@ -96,8 +96,8 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 }
 
 /// Returns the differences between the objects that lose members in the plan and those in the approval. If an earlier
-/// attempt was started, an approved object may be missing from the plan, because it may have lost its members already;
-/// its absence is then not a difference.
+/// attempt was started, an approved object may be absent from the plan, because that attempt may have wiped members of
+/// the object already. The absence is then not reported as a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| {

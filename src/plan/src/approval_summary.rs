@@ -1,7 +1,7 @@
 //! Effect of a plan on the data of a machine, in a canonical form: the server and the agent produce the same bytes for
-//! the same plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Disks
-//! are identified by the identifiers printed on them and listed with their current contents; other objects are
-//! identified by their names in the layout. Random ids of new objects and kernel names are not included.
+//! the same plan. The operator approves this effect, and the agent compares it with the effect of its own plan. Each
+//! disk is identified by the identifiers that are printed on it, and is listed with its current content. Other objects
+//! are identified by their names in the layout. Random ids of new objects and kernel names are not included.
 //!
 //! A table in docs/rack.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
 

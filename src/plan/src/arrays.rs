@@ -247,7 +247,7 @@ fn slots_for_mdadm(raid: &ArraySpec, below: &UnderlyingDevices) -> (Vec<ArraySlo
     (devices, spares as u32)
 }
 
-/// Returns whether the found array is the array of the layout, and all of its data is available.
+/// Returns whether the found array is the array of the layout and still has all of its data.
 fn is_same_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     is_listed_array(raid, array, members)
         && has_all_data(raid.level, array.raid_devices as usize, &missing_slots(array))
@@ -259,8 +259,8 @@ fn is_same_broken_array(raid: &ArraySpec, array: &inventory::MdArray, members: &
 }
 
 /// Returns whether the found array is the array of the layout, and has exactly the members that are present in the
-/// machine. Roles of spares are not compared, because they change when a disk fails. Members that claim the same slot
-/// do not match, because they were written at different times.
+/// machine. Roles of spares are not compared, because they change when a disk fails. An array with two members that
+/// claim the same slot does not match, because these members were written at different times.
 fn is_listed_array(raid: &ArraySpec, array: &inventory::MdArray, members: &[DevicePath]) -> bool {
     let mut found: Vec<&DevicePath> = array.members.iter().map(|member| &member.device).collect();
     found.sort();

@@ -52,8 +52,8 @@ impl<'a> AttemptDevices<'a> {
         is_unfinished.then(|| uuid.clone())
     }
 
-    /// Returns the record of exactly this device, which is found by the unique id of the device, if the disks below the
-    /// device do not contradict the record.
+    /// Finds the record of this device by the unique id of the device. Returns `None` if the disks below the device
+    /// contradict the record.
     fn recorded_filling(&self, stack: &DeviceStack, device: &DevicePath) -> Option<&'a PendingCreation> {
         let on = unique_id(self.inventory, device)?;
         let disks = self.disks_below(stack, device);

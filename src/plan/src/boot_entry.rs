@@ -1,5 +1,5 @@
-//! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the partition with the
-//! boot loader is not known before. All disks are locked, and none is written.
+//! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the
+//! partition with the boot loader is unknown until then. All disks are locked, and none is written.
 
 use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
 use common::diagnostic::Diagnostic;
@@ -31,7 +31,7 @@ pub fn plan_boot_entry(
     let layout = NAME.to_owned();
     let Some(esp) = table.partitions.iter().find_map(|partition| find_esp(disk, partition)) else {
         let why = format!(
-            "this machine boots in UEFI mode, and the image has no EFI system partition: none of the partitions of {} has that type and a vfat filesystem",
+            "this machine boots in UEFI mode, but the image has no EFI system partition: none of the partitions of {} has the type of an EFI system partition and contains a vfat filesystem",
             disk.device
         );
         let problems = vec![Diagnostic::new("image", why)];

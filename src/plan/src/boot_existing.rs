@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 /// |---|---|---|
 /// | install | any, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
 /// | install | of the started attempt | booted: power failed between marker and report |
-/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since | booted: power failed between marker and report |
+/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed between marker and report |
 /// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
 /// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by its root user |
@@ -99,7 +99,7 @@ pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &Inst
 
 /// Returns whether this machine wrote the marker after it had received all data of the migration. A received root
 /// filesystem also contains the marker of the source machine, which is ignored. Returns false if the source machine has
-/// booted since: its system may have written data that is missing on this machine.
+/// booted after it sent the data: its system may have written data that is missing on this machine.
 fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOffer, marker: &InstallMarker) -> bool {
     let is_present = moving.peer.as_ref().is_none_or(|peer| marker.received_from == Some(peer.digest()));
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
@@ -186,7 +186,8 @@ fn read_only_mounts(
 }
 
 /// Explains why the installed system cannot be booted. If the control plane records the allocation as installed, the
-/// remedy is a reinstall, because no installation would start after the disk was erased.
+/// remedy is a reinstall. Erasing the disk would not help in this case, because the first installation of an allocation
+/// that is recorded as installed is refused.
 fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     let is_known = request.claim.as_ref().is_some_and(InstallClaim::is_installed);
     let anew = match request.mode {
@@ -228,7 +229,7 @@ fn signatures_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Devi
     stack.find_unit(&stack.kernel_name(device)).signatures()
 }
 
-/// Matches disks by the serial numbers and WWNs in the marker, whatever their present kernel names are.
+/// Matches disks by the serial numbers and WWNs in the marker. Present kernel names are ignored.
 pub(crate) fn match_by_marker<'a>(
     layout: &'a Layout,
     inventory: &'a Inventory,

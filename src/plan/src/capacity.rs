@@ -69,7 +69,8 @@ pub(crate) fn changes_size(raid: &ArraySpec) -> bool {
     raid.options_without_metadata().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
-/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 without stripes.
+/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 if the array has
+/// no stripes.
 pub(crate) fn stripe_bytes(raid: &ArraySpec) -> u64 {
     match raid.level {
         RaidLevel::Raid1 => 0,

@@ -28,8 +28,8 @@ pub(crate) struct PlanDecider<'a> {
     pub identifiers: UniqueIdentifiers,
     /// Verdicts on the listed disks; only `set_verdict` changes them.
     pub verdicts: BTreeMap<KernelName, DiskVerdict>,
-    /// Verdicts on the disks below each device, as a bit set with one bit for each verdict; cleared when a verdict
-    /// changes.
+    /// Verdicts on the disks below each device, as a bit set with one bit for each verdict. All bit sets are discarded
+    /// when a verdict changes.
     pub combined: RefCell<Option<CombinedValues>>,
     /// Recorded disks of this installation, and the identifiers that are not unique among them.
     pub records: OnceCell<Vec<(&'a [RecordedDisk], SharedIdentifiers)>>,

@@ -93,9 +93,9 @@ pub(crate) struct LuksDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LuksFate {
     Made,
-    /// Preserved and opened: the content of the container is preserved as well.
+    /// The container is preserved and was opened: its content is preserved as well.
     Opened,
-    /// Preserved and not opened: the content of the container is unknown.
+    /// The container is preserved and was not opened: its content is unknown.
     Locked,
 }
 

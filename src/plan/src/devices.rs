@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Treatment of a device, derived from the disks below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DeviceFate {
-    /// Created on disks that are wiped.
+    /// The device is created on disks that are wiped.
     Wiped,
-    /// Created on blank disks that the layout preserves.
+    /// The device is created on blank disks that the layout preserves.
     Blank,
-    /// Preserved with its content.
+    /// The device is preserved with its content.
     Kept,
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum DeviceFate {
 pub(crate) struct PlannedDevice<'a> {
     /// Path during the installation.
     pub path: DevicePath,
-    /// Present path, which differs if a preserved array is active under another name.
+    /// Present path. It differs from `path` if the device is a preserved array that is active under another name.
     pub now: DevicePath,
     pub fate: DeviceFate,
     /// Index in `Layout::disks` of the absent disk that is below the device; `None` if all of its disks are present.
@@ -80,14 +80,14 @@ impl<'a> UnderlyingDevices<'a> {
         self.present().map(|device| device.path.clone()).collect()
     }
 
-    /// Returns the present paths, sorted.
+    /// Returns the sorted present paths of the devices.
     pub(crate) fn present_paths(&self) -> Vec<DevicePath> {
         let mut now: Vec<DevicePath> = self.present().map(|device| device.now.clone()).collect();
         now.sort();
         now
     }
 
-    /// Returns the largest sector size, which md reports for the array.
+    /// Returns the largest sector size of the devices. md reports this size for an array of the devices.
     pub(crate) fn sector_bytes(&self) -> u32 {
         self.present().map(|device| device.sector_bytes).max().unwrap_or(512)
     }

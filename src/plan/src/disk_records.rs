@@ -261,7 +261,7 @@ impl PlanDecider<'_> {
             self.warn(format!("{other}; its data will be discarded, as requested by the operator"));
         } else if !known.begun_on.is_empty() && known.is_attempt_disk(record, found) {
             self.warn(format!(
-                "{other}; an earlier attempt has started to wipe the disk in its slot, which looked the same"
+                "{other}; an earlier attempt has started to wipe a disk that was in the same slot and looked the same"
             ));
         } else {
             let first = match recorded_disk_match::has_other_size_only(record, found) {

@@ -1,4 +1,5 @@
-//! Encrypted volume groups: each physical volume is in a separate LUKS container, which is created or preserved together with its device.
+//! Encrypted volume groups: each physical volume is in a separate LUKS container. The container is created or preserved
+//! together with the device that contains it.
 //!
 //! | preserved devices of a group that is `encrypted` in the layout | |
 //! |---|---|
@@ -128,7 +129,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
                 "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
-                 Provide its key, or add nofail to its mountoptions to leave it locked",
+                 Provide its key, or add nofail to the mountoptions of the filesystem to leave the group locked",
                 group.name
             );
             return self.refuse(place, message);

@@ -133,8 +133,8 @@ impl<'a> PlanDecider<'a> {
         all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
-    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or realtime device: such a device has no signature, so the
-    /// data may be that device.
+    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or realtime device: such a device has no
+    /// signature, so the unrecognized data may be the content of that device.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {

@@ -11,14 +11,14 @@ pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 /// Fate of a filesystem of the layout. Device paths are the paths during the installation, because a path in the layout
 /// may be a link.
 pub(crate) enum FilesystemFate {
-    /// Created on a new device.
+    /// The filesystem is created on a new device.
     Made(NewFilesystem),
-    /// Created on a preserved device. The device is blank, or contains the filesystem that an interrupted attempt left
-    /// unfinished.
+    /// The filesystem is created on a preserved device. The device is blank, or contains the filesystem that an
+    /// interrupted attempt left unfinished.
     Filled(NewFilesystem),
-    /// Preserved. The UUID may be absent if the filesystem can be found without it.
+    /// The filesystem is preserved. The UUID may be absent if the filesystem can be found without it.
     Kept { device: DevicePath, uuid: Option<String> },
-    /// Contained in a raw image, in the partition with this number.
+    /// The filesystem is in a raw image, in the partition with this number.
     InImage { device: DevicePath, number: u32 },
     /// A filesystem in memory.
     Tmpfs,

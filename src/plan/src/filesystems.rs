@@ -1,4 +1,5 @@
-//! Filesystems: created on new devices, or, if they are preserved, compared with the layout.
+//! Decisions on filesystems. A filesystem is created on a new device; a preserved filesystem is compared with the
+//! layout.
 
 use super::MarkerWaiver;
 use super::capacity::min_filesystem_mib;

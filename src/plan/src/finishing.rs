@@ -1,5 +1,5 @@
-//! Finishing: decides how the image is made bootable on this machine. If that is impossible, the image is refused
-//! before the first write.
+//! Decides how the image is made bootable on this machine. An image that cannot be made bootable is refused before the
+//! first write.
 
 use super::decisions::{ArrayFate, PlanDecisions};
 use super::filesystem_fate::PlacedFilesystem;
@@ -22,7 +22,7 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// Returns the reasons why the image cannot be finished on this machine.
+/// Returns the reasons why the image cannot be made bootable on this machine.
 pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: &PlanRequest) -> Vec<Diagnostic> {
     // A received system was already finished on the source machine.
     if request.receiving().is_some() {
@@ -45,7 +45,8 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
 }
 
 /// Returns the network configuration. An invalid `network` is refused. Invalid `networks` are refused only if the agent
-/// itself finishes the image, because an installer of the image may support configurations that drophammer does not.
+/// itself makes the image bootable, because an installer of the image may support configurations that drophammer does
+/// not.
 fn requested_network(allocation: &Allocation, nics: &[Nic]) -> Result<RequestedNetwork, Vec<Diagnostic>> {
     if !allocation.network.is_null() {
         let network = NetworkConfig::parse(&allocation.network).map_err(place_in_allocation)?;
@@ -201,7 +202,7 @@ fn finished_array(
 /// First sector after a GPT with 128 entries. Each GPT that drophammer writes has 128 entries.
 const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 
-/// Sector size of the disks from which a BIOS boots. A BIOS does not boot from disks with other sector sizes.
+/// Sector size of the disks from which a BIOS boots, in bytes. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
 /// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot` (below `/`, if there is no

@@ -49,7 +49,7 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
         return None;
     }
     let reason = match &inventory.firmware_variables {
-        None => "the inventory does not contain them; read it again with this version of drophammer".to_owned(),
+        None => "the inventory does not contain the boot variables; read the inventory again with this version of drophammer".to_owned(),
         Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
             format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
         }
@@ -174,7 +174,7 @@ impl VariableClassifier<'_> {
             vendor: GLOBAL_VENDOR,
             content: entry,
             origin: VariableOrigin::Foreign,
-            reason: "takes precedence over the boot order once".to_owned(),
+            reason: "takes precedence over the boot order for one boot".to_owned(),
             own: false,
             removed: is_named_removed || self.is_removed(VariableOrigin::Foreign),
             digest: Some(format!("{:x}", Sha256::digest(number.to_le_bytes()))),

@@ -126,7 +126,7 @@ impl<'a> PlanDecider<'a> {
     /// that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list it as replaced: an earlier migration may have moved the system to this machine, where it may have run since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list this installation as replaced: an earlier migration may have moved the system to this machine, and the system may have run here since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
             found.device,
             join_disks(&found.disks),
             install_marker::PATH,
@@ -243,11 +243,11 @@ impl<'a> PlanDecider<'a> {
             }
             Some(Some(MarkerWaiver::Operator)) => {
                 let message = "no marker of this installation is on";
-                return self.warn(format!("{message} {root}; the operator permits the reinstall without it"));
+                return self.warn(format!("{message} {root}; the operator permits the reinstall without the marker"));
             }
             Some(Some(MarkerWaiver::Begun)) => {
                 let message = "no marker of this installation is on";
-                return self.warn(format!("{message} {root}; an earlier attempt has started to wipe"));
+                return self.warn(format!("{message} {root}; an earlier attempt has started to wipe the disks"));
             }
             None | Some(None | Some(MarkerWaiver::Unseen)) => {}
         }

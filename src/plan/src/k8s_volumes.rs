@@ -10,7 +10,7 @@
 //! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
 //! | was prepared before, and its data are not found | refused: the data may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
 //! | is marked for deletion | kept if it exists, otherwise not created |
-//! | anything else | refused, by the name of the volume |
+//! | anything else | refused; the message contains the name of the volume |
 
 mod block_devices;
 mod earlier_preparation;
@@ -36,7 +36,7 @@ use operations::{
 };
 use std::collections::BTreeSet;
 
-/// Minimum size of a volume: a partition table, and space for a partition.
+/// Minimum size of a volume, in bytes. A partition table and a partition fit into this size.
 const LEAST_BYTES: u64 = 4 * MIB;
 
 /// Decision on one Kubernetes volume.

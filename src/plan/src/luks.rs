@@ -4,7 +4,7 @@
 //! | a preserved device of a filesystem that is `encrypted` in the layout | |
 //! |---|---|
 //! | has a container that opens with the key | the filesystem in it is compared and preserved like any other |
-//! | has a container that opens with `disk_key` but not with the TPM of the machine | the same, with a warning |
+//! | has a container that opens with `disk_key` but not with the TPM of the machine | as in the previous row, with a warning |
 //! | has a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
 //! | has a container that does not open, and the new system does not require it | left locked, with a warning |
 //! | has a container that does not open, and an earlier attempt was recreating its disk | recreated, or refused |
@@ -137,8 +137,8 @@ impl<'a> PlanDecider<'a> {
             self.note_foreign_tpm(device);
             if inside.blank && filesystem.format != FilesystemFormat::None {
                 let message = format!(
-                    "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in it, or erase the disk \
-                     to have it recreated",
+                    "{} must be kept with {} in LUKS, but the container holds only zeros; create the filesystem in the container, or erase the disk \
+                     to have the container recreated",
                     device.path, filesystem.format
                 );
                 return self.refuse(place, message);
@@ -161,8 +161,8 @@ impl<'a> PlanDecider<'a> {
         match (self.inventory.find_failure(&AttemptTarget::Container(device.now.clone())), needed) {
             (Some(why), Some(path)) => {
                 let message = format!(
-                    "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but it cannot be opened: {why}. \
-                     Provide its key, or add nofail to its mountoptions to leave it locked",
+                    "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but the container cannot be opened: {why}. \
+                     Provide its key, or add nofail to the mountoptions of the filesystem to leave the container locked",
                     device.path, filesystem.format
                 );
                 self.refuse(place, message);
@@ -200,7 +200,7 @@ impl<'a> PlanDecider<'a> {
             luks.strange_tpm = true;
         }
         self.warn(format!(
-            "{} opens only with disk_key, which the new system does not have: it asks for the passphrase at its console until the TPM of \
+            "{} opens only with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
              this machine is enrolled (systemd-cryptenroll). {why}",
             device.path
         ));
@@ -254,8 +254,8 @@ impl<'a> PlanDecider<'a> {
 /// decides again, and recreates the disk of the container if that solves all problems.
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
-        "{what} must be kept in LUKS, but an interrupted attempt was creating it, and it cannot be opened: {why}. \
-         Provide its key, or erase it to have it recreated"
+        "{what} must be kept in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \
+         Provide its key, or erase the container to have it recreated"
     )
 }
 

@@ -1,4 +1,5 @@
-//! Volume groups and logical volumes: created on new devices, or compared with the layout.
+//! Decisions on volume groups and logical volumes. Groups and volumes are created on new devices; preserved groups and
+//! volumes are compared with the layout.
 
 use super::DiskVerdict;
 use super::capacity::{self, CapacityShortage, EXTENT_BYTES};

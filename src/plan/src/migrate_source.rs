@@ -324,7 +324,7 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
     match found {
         _ if format == FilesystemFormat::None => Ok(String::new()),
         [one] if one.kind == format.name() && one.uuid.is_empty() => {
-            Err(format!("has {format} without a UUID, which the migrated system needs to find it; set a UUID"))
+            Err(format!("has {format} without a UUID, which the migrated system needs to find the device; set a UUID"))
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
         [_, _, ..] => {

@@ -206,7 +206,7 @@ impl PlanDecider<'_> {
         for (index, listed) in layout.disks.iter().enumerate() {
             let place = format!("disks[{index}].device");
             if listed.image {
-                let message = "the disk takes a raw image, and machines with raw images cannot be migrated";
+                let message = "a raw image is written to this disk, and machines with raw images cannot be migrated";
                 self.refuse(format!("disks[{index}]"), message);
             }
             let Some(found) = self.found.get(&index).copied() else { continue };
@@ -231,7 +231,7 @@ impl PlanDecider<'_> {
             let guid = table_guid(found);
             if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
                 let message = format!(
-                    "{} has the partition table of {}, whose system is migrated: it is a disk of that machine, or a copy. Return it to that machine; if it is a copy, erase it",
+                    "{} has the partition table of {}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
                     found.device, marker.machine
                 );
                 self.refuse(place, message);
@@ -242,7 +242,7 @@ impl PlanDecider<'_> {
             if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
             {
                 let message = format!(
-                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or it was inserted here. Return it to that machine, or choose another disk of this machine for the migration",
+                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
                     found.device, there.device, marker.machine
                 );
                 self.refuse(place, message);
@@ -331,7 +331,7 @@ fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &Plan
     let problem = |(device, id): (&LayoutPath, String)| {
         let on: &DevicePath = taken.get(&id)?;
         let message = format!(
-            "{device} has the id {id}, which {on} has as well, on a disk that is not wiped: the migrated system could not distinguish them; disconnect that disk, or erase it"
+            "{device} has the id {id}, which {on} has as well, on a disk that is not wiped: the migrated system could not distinguish the two devices; disconnect that disk, or erase it"
         );
         Some(Diagnostic::new("moving", message))
     };

@@ -134,8 +134,8 @@ impl<'a> PlanDecider<'a> {
         arrays.chain(groups).chain(parts).collect()
     }
 
-    /// Describes the objects that are on disks that are not wiped, and could not be inspected. An array, group or filesystem in such an
-    /// object may lack a component. Objects that the agent has not tried to open are omitted.
+    /// Describes the objects that could not be inspected and are on disks that are not wiped. An array, group or
+    /// filesystem in such an object may lack a component. Objects that the agent has not tried to open are omitted.
     fn describe_possibly_incomplete(&self, opaque: &[OpaqueOnDisks]) -> Vec<String> {
         let stay = opaque.iter().filter(|it| !it.object.untried).filter_map(|OpaqueOnDisks { object, disks }| {
             let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();

@@ -21,22 +21,22 @@ use super::decider::PlanDecider;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 
-/// Result of comparing the age of an order with the age of an installation on the disks.
+/// Result of comparing the age of a reinstall order with the age of an installation on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OrderAge {
-    /// The order is newer than the installation, or is accepted without a comparison.
+    /// The reinstall order is newer than the installation, or is accepted without a comparison.
     Newer,
-    /// The installation is newer than the order.
+    /// The installation is newer than the reinstall order.
     Older,
     /// The two numbers cannot be compared: they were issued by different databases, or the marker has no number.
     Unknown,
     /// The marker has a token that no server issues.
     ImpossibleMarker,
-    /// The order has a token that no server issues.
+    /// The reinstall order has a token that no server issues.
     ImpossibleOrder,
 }
 
-/// Compares the age of the order with the age of an installation of the same allocation.
+/// Compares the age of the reinstall order with the age of an installation of the same allocation.
 fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
     let Some(order) = &claim.fencing else { return OrderAge::Newer };
     if !order.is_plausible() {
@@ -88,7 +88,7 @@ fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> S
         OrderAge::ImpossibleMarker => {
             format!("cannot compare order {order} ({number}) with the installation on the disk, {installation}")
         }
-        OrderAge::ImpossibleOrder => format!("order {order} has {number}, so its age is unknown"),
+        OrderAge::ImpossibleOrder => format!("order {order} has {number}, which no server issues"),
         OrderAge::Newer | OrderAge::Unknown => format!(
             "order {order} ({number}) was placed before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
         ),

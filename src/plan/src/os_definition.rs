@@ -30,8 +30,9 @@ pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<D
         )
     });
     let disk = (chosen.has_create() && !layout.disks.iter().any(|disk| disk.image)).then(|| {
-        let why =
-            format!("the create program of {os} fills a whole disk; set image: true for one disk, without partitions");
+        let why = format!(
+            "the create program of {os} fills a whole disk; set image: true for one disk that has no partitions"
+        );
         Diagnostic::new("disks", why)
     });
     impossible.into_iter().chain(image).chain(disk).collect()

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
-//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed it, or the disk with the marker is missing |
+//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed the allocation, or the disk with the marker is missing |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
 //! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
 //! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
@@ -105,7 +105,7 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
     marked.filter(move |(_, marker)| !is_of_machine(marker, machine)).map(move |(filesystem, marker)| {
         let message = format!(
             "contains the installation of machine {} (allocation {}), but this is machine {machine}: a disk of that machine was inserted, \
-             or the id of this machine has changed and it is still allocated under the old one. If that installation is not needed, erase it \
+             or the id of this machine has changed and the machine is still allocated under its old id. If that installation is not needed, erase it \
              (wipefs -a in the rescue shell)",
             marker.machine, marker.allocation
         );
@@ -118,19 +118,19 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
 fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
-                   marker is absent. Therefore no disk is erased. Boot it from its disk; or, if its data are not needed, free the machine";
+                   marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if its data are not needed, free the machine";
     Some(Diagnostic::new(format!("allocation {allocation}"), message))
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
-/// installation. A disk that is marked as written off is ignored, because the machine has been erased since that disk
-/// disappeared.
+/// installation. A disk that is marked as written off is ignored, because the other disks were erased after that disk
+/// had disappeared.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
             "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
-             no disk is erased. Connect it and reboot; if it was removed permanently, free the machine and allocate it again"
+             no disk is erased. Connect the missing disk and reboot; if it was removed permanently, free the machine and allocate it again"
         );
         Diagnostic::new(disk.to_string(), message)
     });

@@ -65,9 +65,10 @@ impl<'a> RestorePlan<'a> {
         self.restore_operations(RestoreTime::AfterTheImage)
     }
 
-    /// Returns the rehearsal: on the present disks, it activates all preserved objects, and creates all volumes that
-    /// are added to preserved groups. The filesystems are mounted with the options of the layout, because the installed
-    /// system must be able to use these options. Filesystems that the plan creates are not mounted.
+    /// Returns the operations of the rehearsal. On the present disks, the rehearsal activates all preserved objects,
+    /// and creates all volumes that are added to preserved groups. The filesystems are mounted with the options of the
+    /// layout, because the installed system must be able to use these options. Filesystems that the plan creates are
+    /// not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {

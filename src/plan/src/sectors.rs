@@ -6,12 +6,12 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area. Among the signatures that libblkid recognizes near the
-/// start, those with the largest offsets are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area, in bytes. Among the signatures that libblkid recognizes
+/// near the start, those with the largest offsets are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
-/// Size of the range that is zeroed at the end of an area. md 0.90 and 1.0, ZFS and the backup GPT are in the last MiB;
-/// the firmware RAID that libblkid recognizes farthest from the end starts 3087 sectors before the end.
+/// Size of the range that is zeroed at the end of an area, in bytes. md 0.90 and 1.0, ZFS and the backup GPT are in the
+/// last MiB; the firmware RAID that libblkid recognizes farthest from the end starts 3087 sectors before the end.
 const TAIL_BYTES: u64 = 2 * MIB;
 
 /// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). The entries follow the
@@ -34,7 +34,7 @@ impl SectorExtent {
 /// Error for partitions that do not fit on a disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DiskTooSmall {
-    /// Disk size that the partitions and both partition tables require.
+    /// Disk size that the partitions and both partition tables require, in MiB.
     pub required_mib: u64,
     pub existing_mib: u64,
 }

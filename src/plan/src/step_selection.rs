@@ -57,8 +57,8 @@ pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
 }
 
 impl Plan {
-    /// Returns a plan with only the stages of these steps, for callers that order steps one at a time. Stages that are
-    /// needed only for a kexec are omitted, because the machine boots through its firmware.
+    /// Returns a plan with only the stages of these steps, for callers that request steps one at a time. Stages that
+    /// are needed only for a kexec are omitted, because the machine boots through its firmware.
     ///
     /// If the whole plan has a destructive stage and the selected stages do not include it, all selected stages are
     /// treated as stages after the point of no return.

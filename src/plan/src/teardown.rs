@@ -42,7 +42,7 @@ impl<'a> HolderTeardown<'a> {
         refused
     }
 
-    /// Adds the release of one disk, partition or stacked device. The releases of everything on it were added before.
+    /// Adds the release of one disk, partition or stacked device. The releases of all objects on it were added before.
     fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.find_unit(name);
         // The holder of an unknown device was checked before.

@@ -11,7 +11,7 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// First estimate for the size of a device whose size is unknown until the device is created.
+/// First estimate, in bytes, for the size of a device whose size is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest further estimate.
@@ -35,8 +35,8 @@ fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     (first, others)
 }
 
-/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` if the
-/// array has no create options, and metadata 1.0 or 1.2.
+/// Returns the trial of a new array. `sizes` contains the sizes of the present devices, in order. Returns `None` for an
+/// array that has metadata 1.0 or 1.2 and no create options.
 pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes: u32) -> Option<TryArray> {
     if made.createoptions.is_empty() && ["1.0", "1.2"].contains(&made.metadata.as_str()) {
         return None;
@@ -64,8 +64,9 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
 /// First version of Linux that supports all features which mkfs in the ramdisk enables by default.
 const WITH_DEFAULT_FEATURES: LinuxVersion = (5, 10);
 
-/// Returns the trials of filesystems on preserved devices, with create options, or for an image with an old kernel.
-/// Other filesystems are created with the defaults of the tool, and are not tried.
+/// Returns the trials of filesystems. A filesystem is tried if it is created on a preserved device, if it has create
+/// options or mount options, or if the image that mounts it has an old kernel. Other filesystems are created with the
+/// defaults of the tool, and are not tried.
 pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option<&str>) -> Vec<Operation> {
     let is_old = kernel.and_then(parse_linux_version).is_some_and(|version| version < WITH_DEFAULT_FEATURES);
     let tried = filesystems.iter().filter(|(wanted, is)| {

@@ -42,7 +42,7 @@ pub struct Plan {
     /// Marker of the installation that is already on the disks. If this field is set, nothing is destroyed, and the
     /// installed system is booted.
     pub already: Option<InstallMarker>,
-    /// Conditions that an operator must not overlook: a degraded array, a replaced disk.
+    /// Conditions that an operator must not overlook, such as a degraded array or a replaced disk.
     pub warnings: Vec<String>,
     /// Objects that lose members and also have members on disks that are preserved.
     pub torn: Vec<TornObject>,

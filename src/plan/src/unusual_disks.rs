@@ -57,8 +57,8 @@ impl PlanDecider<'_> {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
             } else {
                 let message = format!(
-                    "{said}: it is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id. If no other machine uses \
-                     it, and there is no layout, remove its signatures with wipefs"
+                    "{said}: the disk is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id. If no other machine uses \
+                     the disk, and there is no layout, remove its signatures with wipefs"
                 );
                 self.refuse(place, message);
             }

@@ -41,8 +41,8 @@ pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[Secto
 }
 
 /// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS
-/// executes it, and UEFI requires it for a valid GPT (UEFI specification 5.2.3). The next ranges are those before and
-/// after the partitions, which contain the partition tables.
+/// executes it, and UEFI requires it for a valid GPT (UEFI specification 5.2.3). The next ranges are the areas before
+/// the first and after the last partition, which contain the partition tables.
 fn first_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
     let range = |start: u64, end: u64| (start < end).then(|| ByteRange { start, length: end - start });
     let sector_end = u64::from(disk.sector_bytes).min(disk.size_bytes);

@@ -17,7 +17,8 @@ const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this pla
 struct ApprovalFile {
     /// Time of the approval, RFC 3339 in UTC.
     approved: String,
-    /// Identifier of the allocation's last completed installation at the time of the approval; empty before the first one.
+    /// Identifier of the allocation's last completed installation at the time of the approval; empty before the first
+    /// installation.
     installed: String,
     sha256: String,
     verdicts: Value,
@@ -62,7 +63,7 @@ pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: Stri
 /// Parses and validates an approval file.
 ///
 /// # Errors
-/// Describes why the file cannot be used.
+/// Returns the reason why the file cannot be used.
 pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the file is {} bytes long; the limit is {MAX_BYTES} bytes", text.len()));

@@ -49,8 +49,8 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
     }
 }
 
-/// Returns whether the error means that the filesystem does not support locks. Some network filesystems do not
-/// (flock(2)).
+/// Returns whether the error means that the filesystem does not support locks. Some network filesystems do not support
+/// them (flock(2)).
 fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOTSUP | Errno::ENOLCK | Errno::ENOSYS))
 }
@@ -63,7 +63,7 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
     let database = dir.join(DATABASE);
     if to.exists() {
         let message =
-            format!("{} already exists: name another file, since backups are never overwritten", to.display());
+            format!("{} already exists: specify another file, because backups are never overwritten", to.display());
         return Err(Error::refusal(Phase::Serve, message));
     }
     let made = copy_database(&database, to)?;
@@ -115,7 +115,8 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     output::print_text(&instructions)
 }
 
-/// Returns the reason why the backup must not replace the database that has the identity `known`, or `None` if it may.
+/// Returns the reason why the backup must not replace the database that has the identity `known`, or `None` if the
+/// replacement is permitted.
 fn explain_contradiction(
     known: &DatabaseIdentity,
     backup: &DatabaseIdentity,

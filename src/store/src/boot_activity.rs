@@ -122,8 +122,8 @@ impl BootActivity {
     }
 }
 
-/// Returns whether the age of the timestamp `text` exceeds the duration `than`. A timestamp that cannot be parsed is
-/// treated as older.
+/// Returns whether the age of the timestamp `text` exceeds the duration `than`. Also returns true for a timestamp that
+/// cannot be parsed.
 fn is_older(text: &str, than: time::Duration) -> bool {
     OffsetDateTime::parse(text, &Rfc3339).map_or(true, |time| OffsetDateTime::now_utc() - time > than)
 }

@@ -200,7 +200,8 @@ impl DatabaseFile {
 }
 
 /// Moves the content of the write-ahead log into the database file, and syncs the file. While a backup reads the
-/// database, the synced log remains until the next transaction. The result is equally durable.
+/// database, the synced log remains until the next transaction. In this case, the result is durable in the log instead
+/// of the database file.
 fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }

@@ -1,9 +1,10 @@
 //! Epoch of the database, and the fencing tokens that the database issues.
 //!
 //! A database has the same epoch from its creation until it is restored from a backup. The restored database starts a
-//! new epoch. Its counter may be lower than that of the replaced database, so the same epoch could issue the same
-//! number twice. Each reinstall order, first installation and migration receives a [`FencingToken`]: the id of the
-//! epoch and the next number. Tokens in the install markers on machines' disks never change the counter.
+//! new epoch, because its counter may be lower than the counter of the replaced database. Without a new epoch, the
+//! restored database could issue a number that the replaced database has already issued. Each reinstall order, first
+//! installation and migration receives a [`FencingToken`]: the id of the epoch and the next number. Tokens in the
+//! install markers on machines' disks never change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
 use model::install_marker::FencingToken;

@@ -120,7 +120,7 @@ fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<St
         let then = begun.iter().find(|then| then.device == now.device)?;
         then.is_different_disk(now).then(|| {
             format!(
-                "the installation started on {} with {}, but this device is now the disk with {}: put the original disk back, or give the machine a new \
+                "the installation started on {} with {}, but this device is now the disk with {}: put the original disk back, or assign the machine a new \
                  allocation id",
                 now.device,
                 describe_disk(then),

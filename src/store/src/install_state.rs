@@ -190,7 +190,8 @@ impl ServerState {
         self.run_job(move |connection| read_install_state(connection, &machine, &allocation)).await
     }
 
-    /// Returns the states of several allocations. Each allocation is specified by the ids of its machine and of itself.
+    /// Returns the states of several allocations. Each allocation is specified by two ids: the id of the machine, and
+    /// the id of the allocation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

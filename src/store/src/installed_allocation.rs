@@ -1,5 +1,6 @@
 //! Record of an allocation as it was installed, so that a reinstall can keep its fields. Secrets are recorded as salted
-//! digests, which detect a change without revealing the value: the database and its backups contain no secrets.
+//! digests, which show whether a secret has changed without revealing its value. The database and its backups therefore
+//! contain no secrets.
 //!
 //! The record is stored with the layout when the allocation is served. At the point of no return, this record becomes
 //! the record of the attempt. When the success of the attempt is reported, the record becomes the record of the
@@ -43,12 +44,12 @@ impl InstalledAllocation {
         record
     }
 
-    /// Returns the names of the secrets that were set.
+    /// Returns the names of the secrets that were set when the allocation was installed.
     pub fn secret_names(&self) -> impl Iterator<Item = &String> {
         self.digests.keys()
     }
 
-    /// Returns whether the secret was set.
+    /// Returns whether the secret was set when the allocation was installed.
     pub fn has_secret(&self, name: &str) -> bool {
         self.digests.contains_key(name)
     }

@@ -293,7 +293,7 @@ impl Migration {
         (end.boot == boot).then_some(end)
     }
 
-    /// Returns whether the target should boot again immediately after a failure.
+    /// Returns whether the target must boot again immediately after a failure, to make another attempt.
     pub fn should_retry(&self) -> bool {
         self.state == MigrationState::Copying && self.failures < ATTEMPTS
     }

@@ -83,7 +83,10 @@ impl ServerState {
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
     match is.state.is_open() {
-        true => format!("{what}: wait for its end, or cancel it with `drophammer machine move {} --cancel`", is.a),
+        true => format!(
+            "{what}: wait until the migration ends, or cancel the migration with `drophammer machine move {} --cancel`",
+            is.a
+        ),
         false => format!("{what}, and the files of the two machines are not updated yet: see the server's output"),
     }
 }

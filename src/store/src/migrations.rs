@@ -18,7 +18,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MigrationPlacement {
     Placed,
-    /// The migration cannot be ordered, since something has changed after the order was checked. Contains the reason.
+    /// The migration cannot be ordered, because a record has changed after the order was checked. Contains the reason.
     Rejected(String),
 }
 

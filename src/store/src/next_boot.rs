@@ -26,7 +26,8 @@ pub struct BootDecision {
 
 impl ServerState {
     /// Decides what the machine boots, and counts an attempt if a reinstall is ordered. The transaction is synced only
-    /// if it has counted an attempt, since any client can send the request.
+    /// if it has counted an attempt. Any client can send a boot request, and each sync is slow, so other requests do
+    /// not cause a sync.
     ///
     /// An installed machine whose machine file is missing is not treated as a new machine: see [`BootTarget::NoFile`].
     /// While another boot is active, no attempt is counted. The attempt of the requested boot is then counted when that
@@ -59,7 +60,7 @@ impl ServerState {
 
 /// Returns the durability of a decision about the next boot. A decision that has changed a reinstall order is synced.
 /// Such a decision has made changes in the transaction, so the number of changes exceeds `changes`. Other decisions are
-/// not synced, since any client can cause them.
+/// not synced, since any client can cause such a decision, and each sync is slow.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,

@@ -52,10 +52,11 @@ pub struct ReinstallOrder {
     /// True if the reinstall applies the allocation of the machine file instead of the installed one.
     #[serde(default)]
     pub apply_allocation: bool,
-    /// Fencing token of the order; not shown to operators.
+    /// Fencing token of the reinstall order; not shown to operators.
     #[serde(skip)]
     pub fencing: Option<FencingToken>,
-    /// True if the operator has placed or confirmed the order since the database was last restored; not shown to operators.
+    /// True if the operator has placed or confirmed the reinstall order after the last restore of the database; not
+    /// shown to operators.
     #[serde(skip)]
     pub confirmed: bool,
     /// Disks that the most recent attempt announced at its start; not shown to operators.
@@ -64,7 +65,7 @@ pub struct ReinstallOrder {
     /// Most recent attempt; `None` if no attempt has started on this server. Not shown to operators.
     #[serde(skip)]
     pub attempt: Option<StartedAttempt>,
-    /// True if the order was started and then abandoned: the machine waits for the operator.
+    /// True if the reinstall order was started and then abandoned: the machine waits for the operator.
     pub given_up: bool,
     /// Time at which the last attempt was counted; `None` once the boot of the attempt has registered. Not shown to
     /// operators.
@@ -75,7 +76,7 @@ pub struct ReinstallOrder {
 /// Result of the last reinstall, or of the last attempt of a reinstall order that is still open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReinstallOutcome {
-    /// Id of the order.
+    /// Id of the reinstall order.
     pub order: String,
     /// Id of the image.
     pub image: String,
@@ -92,7 +93,7 @@ impl ReinstallOutcome {
     }
 }
 
-/// Reads the open order of the allocation.
+/// Reads the open reinstall order of the allocation.
 pub(crate) fn read_order(
     connection: &Connection,
     machine: &str,

@@ -17,25 +17,25 @@ use super::{ServerState, confirmation, epoch, migration_records, now};
 use common::error::Result;
 use rusqlite::Transaction;
 
-/// Result of placing an order.
+/// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderOutcome {
-    /// The order is open, and has replaced an older order if there was one.
+    /// The reinstall order is open. It has replaced an older reinstall order if there was one.
     Placed(ReinstallOrder),
     /// The machine has not reported an installation yet, so there is nothing to reinstall.
     NotInstalled,
-    /// An older order has started, and remains open. The new order is not stored. Contains the older order.
+    /// An older reinstall order has started, and remains open. The new order is not stored. Contains the older order.
     Started(ReinstallOrder),
     /// The machine is part of a migration, or needs confirmation after a restore. Contains the message for the operator.
     Blocked(String),
 }
 
-/// Result of cancelling an order.
+/// Result of cancelling a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelOutcome {
     Done(ReinstallOrder),
     NothingOrdered,
-    /// The order has started, and can no longer be cancelled. Contains the order.
+    /// The reinstall order has started, and can no longer be cancelled. Contains this order.
     Started(ReinstallOrder),
 }
 
@@ -43,11 +43,11 @@ pub enum CancelOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "only one value exists for each attempt")]
 pub enum OrderStart {
-    /// The attempt may pass the point of no return. Contains true if this is the first attempt of the order that does
-    /// so.
+    /// The attempt may pass the point of no return. Contains true if no earlier attempt of the reinstall order has
+    /// passed that point.
     Permitted(ReinstallOrder, bool),
-    /// The attempt must not pass the point of no return: its order is no longer open, the machine has booted again, or
-    /// the machine is blocked.
+    /// The attempt must not pass the point of no return: its reinstall order is no longer open, the machine has booted
+    /// again, or the machine is blocked.
     NotInForce,
 }
 
@@ -104,7 +104,7 @@ impl ServerState {
         .await
     }
 
-    /// Cancels an order.
+    /// Cancels a reinstall order.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -121,7 +121,7 @@ impl ServerState {
         .await
     }
 
-    /// Records that an attempt of the order passes the point of no return, if this order is still open.
+    /// Records that an attempt of the reinstall order passes the point of no return, if this order is still open.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -152,7 +152,8 @@ impl ServerState {
     }
 }
 
-/// Returns the reason why no order of the machine may be placed or carried out now, or `None` if orders are permitted.
+/// Returns the reason why no reinstall order of the machine may be placed or carried out now, or `None` if reinstall
+/// orders are permitted.
 fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
     match confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),

@@ -111,7 +111,7 @@ impl OutOfBandRun {
         OutOfBandRun { phase, since: now(), ..self.clone() }
     }
 
-    /// Step that runs now; `None` if all are completed.
+    /// Returns the step that runs now; `None` if all steps are completed.
     pub fn current_step(&self) -> Option<&OutOfBandStep> {
         self.steps.get(self.completed)
     }
@@ -245,8 +245,8 @@ fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<
     transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
 }
 
-/// Returns whether the steps of this order were started and are not completed. Boots that these steps cause are not
-/// attempts of the order.
+/// Returns whether the steps of this reinstall order were started and are not completed. Boots that these steps cause
+/// are not attempts of the order.
 pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }

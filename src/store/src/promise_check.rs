@@ -6,13 +6,13 @@ use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout::{compute_digest, read_json};
 use serde_json::Value;
 
-/// Describes the recorded and the new wipe policies if they differ: the layout would wipe or preserve other disks than
-/// those in the marker. Otherwise returns `None`. Markers of earlier versions contain no wipe policies, so they never
-/// contradict a layout.
+/// Describes the recorded and the new wipe policies if they differ for at least one disk of the layout. Otherwise
+/// returns `None`. Markers of earlier versions contain no wipe policies, so they never contradict a layout.
 pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some(
-            "the layout is invalid, so it is unknown whether it preserves the disks that it must preserve".to_owned(),
+            "the layout is invalid, so it is unknown whether the layout preserves the disks that must be preserved"
+                .to_owned(),
         );
     };
     let layout = parsed.layout;

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 /// Maximum number of events stored per machine. One installation creates a few hundred events.
 const EVENTS_KEPT: u32 = 5000;
-/// Interval at which excess events are deleted, in newly stored events.
+/// Number of newly stored events after which excess events are deleted.
 const TRIM_EVERY: i64 = 64;
 
 pub(crate) enum DatabaseJob {
@@ -70,7 +70,7 @@ impl ServerState {
     /// its last request.
     ///
     /// # Errors
-    /// As [`DatabaseFile::open`].
+    /// Fails as [`DatabaseFile::open`] does.
     pub fn open(path: &Path, quiet: Duration) -> Result<ServerState> {
         let (say_gone, gone) = watch::channel(None);
         ServerState::start_thread(DatabaseFile::open(path, say_gone)?, quiet, gone)
@@ -79,7 +79,7 @@ impl ServerState {
     /// Opens the database of a server for reading. The server may be running.
     ///
     /// # Errors
-    /// As [`DatabaseFile::open_to_read`].
+    /// Fails as [`DatabaseFile::open_to_read`] does.
     pub fn open_to_read(path: &Path) -> Result<ServerState> {
         let (say_gone, gone) = watch::channel(None);
         ServerState::start_thread(DatabaseFile::open_to_read(path, say_gone)?, Duration::ZERO, gone)

@@ -46,7 +46,7 @@ pub(crate) enum SuccessEffect {
 pub enum UnprovenReason {
     /// The reinstall order with this id is not open.
     OrderNotOpen(String),
-    /// No attempt has passed the point of no return on this server.
+    /// No attempt that passed the point of no return is recorded on this server.
     NotBegun,
     /// The boot that started the attempt sent no digest of the attempt's secret, and another boot reports the success.
     OtherBoot,
@@ -92,10 +92,10 @@ impl UnprovenReason {
 impl fmt::Display for UnprovenReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UnprovenReason::OrderNotOpen(order) => write!(f, "order {order} is not open"),
-            UnprovenReason::NotBegun => f.write_str("no attempt has passed its point of no return on this server"),
+            UnprovenReason::OrderNotOpen(order) => write!(f, "reinstall order {order} is not open"),
+            UnprovenReason::NotBegun => f.write_str("no attempt that passed the point of no return is recorded"),
             UnprovenReason::OtherBoot => {
-                f.write_str("another boot started the attempt, and its agent sent no digest of the attempt's secret")
+                f.write_str("another boot started the attempt, and that boot sent no digest of the attempt's secret")
             }
             UnprovenReason::OtherMarker => {
                 f.write_str("the report contains no install marker of this allocation and order")

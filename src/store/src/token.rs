@@ -40,7 +40,7 @@ pub fn generate_token() -> Result<(String, TokenHash)> {
 /// Returns the hash of the operator's token.
 ///
 /// # Errors
-/// As [`token_file_hash`].
+/// Fails as [`token_file_hash`] does.
 pub fn operator_token_hash(dir: &Path) -> Result<TokenHash> {
     token_file_hash(dir, OPERATOR_FILE)
 }

@@ -121,7 +121,7 @@ pub(crate) fn to_camel_case(name: &str) -> String {
 }
 
 /// Combines the control plane's record with the BMC's own data, and prints which values will be lost. `in_band` is
-/// `None` without a BMC, and an error if the BMC does not respond.
+/// `None` if the machine has no BMC, and an error if the BMC does not respond.
 pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String>, say: &dyn Fn(&str)) -> BmcRecord {
     let in_band = in_band.unwrap_or_else(|why| {
         say(&format!("BMC: cannot be read in-band: {why}"));
@@ -147,7 +147,7 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     if let KnownBmc::Unreadable(why) = known {
         let rest = match own {
             Some(own) => format!("address {own}, MAC and FRU are registered as read from the BMC"),
-            None => "it also erases address and MAC, since the BMC was not found in-band".to_owned(),
+            None => "the registration also erases address and MAC, since the BMC was not found in-band".to_owned(),
         };
         say(&format!(
             "WARNING: this registration ERASES user and password of this machine's BMC in the control plane; {rest}. Power commands fail until the \

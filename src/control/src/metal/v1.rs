@@ -160,7 +160,7 @@ impl MetalApiV1 {
     }
 
     /// Listens to the `Wait` stream for at most `patience`. Returns whether the server has ended the stream without an
-    /// error, which it does when it allocates the machine.
+    /// error. The server does this when it allocates the machine.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;

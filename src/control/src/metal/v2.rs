@@ -143,13 +143,13 @@ impl MetalApiV2 {
     }
 
     /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream was open and
-    /// silent for `patience`, and an error if it ended earlier.
+    /// silent for `patience`, and an error if the stream ended earlier.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
             Ok(FirstEvent::Message(message)) => match message.get("allocation") {
                 Some(allocation) if !allocation.is_null() => Ok(Some(allocation.clone())),
-                _ => Err(Error::new(Phase::Control, "Wait: message without an allocation")),
+                _ => Err(Error::new(Phase::Control, "Wait: the server sent a message without an allocation")),
             },
             Ok(FirstEvent::Silence) => Ok(None),
             Ok(FirstEvent::End) => {
@@ -278,7 +278,8 @@ impl MetalApi for MetalApiV2 {
         }
     }
 
-    /// Checks that the allocation is still in force: the server then sends it immediately on a new stream.
+    /// Checks that the allocation is still in force. If it is, the server sends the allocation immediately on a new
+    /// stream.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let end = Instant::now() + self.pace.confirm;
         let why = loop {

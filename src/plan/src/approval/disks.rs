@@ -5,8 +5,8 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Endings of the lines that describe devices without recognized content. An earlier attempt may have created an object
-/// on such a device.
+/// Last words of each line that describes a device without recognized content. After an attempt was started, such a
+/// line may differ, because the attempt may have created an object on the device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
 /// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.

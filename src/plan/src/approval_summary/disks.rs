@@ -72,7 +72,7 @@ impl ApprovedDisk {
     }
 }
 
-/// Returns the text without terminal control characters, which is the form in which a control plane stores it.
+/// Returns the text without terminal control characters. A control plane stores texts in the same form.
 fn sanitize(text: &str) -> String {
     replace_hidden(text).trim().to_owned()
 }
@@ -126,7 +126,7 @@ fn describe_signature(signature: &DeviceSignature) -> String {
 /// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks by path. They replace the paths in a text.
+/// Names of disks by path. The names replace the paths in a text.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
     /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.

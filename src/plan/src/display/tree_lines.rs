@@ -17,7 +17,8 @@ pub(crate) struct TreeLines {
 }
 
 impl TreeLines {
-    /// Returns whether a line at this depth exceeds a limit, and records that the tree is incomplete.
+    /// Returns whether a line at this depth exceeds a limit. If the line exceeds a limit, records that the tree is
+    /// incomplete.
     pub(crate) fn is_full(&mut self, depth: usize) -> bool {
         let maximum = MAXIMUM_LINES.min(MAXIMUM_ALL_LINES.saturating_sub(self.earlier));
         let is_full = depth > MAXIMUM_DEPTH || self.lines.len() >= maximum;

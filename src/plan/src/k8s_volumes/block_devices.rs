@@ -57,8 +57,10 @@ impl<'a> PlanDecider<'a> {
                 None => self.devices.find_paths(path).is_none_or(|(now, later)| device == now || device == later),
             };
             if !is_there(device) && !is_there(whole) {
-                let said =
-                    format!("volume {} refers to {path}, but is kept on {device}, which has its UUID", volume.name);
+                let said = format!(
+                    "volume {} refers to {path}, but is kept on {device}, which has the UUID of the volume",
+                    volume.name
+                );
                 self.warn(said);
             }
         }
@@ -331,7 +333,7 @@ impl<'a> PlanDecider<'a> {
                 format!("there is {}", found.join(" and "))
             }
         };
-        Err(Some(format!("must be kept on {}, which does not have its UUID: {there}", device.path)))
+        Err(Some(format!("must be kept on {}, which does not have the UUID of the volume: {there}", device.path)))
     }
 
     /// Returns the UUID of a new array; `None` if the array was refused.
@@ -367,7 +369,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the size and the sector size, in bytes.
+/// Returns the size and the sector size of the device, in bytes.
 fn unit_size(unit: StackUnit) -> (u64, u32) {
     match unit {
         StackUnit::Disk(disk) => (disk.size_bytes, disk.sector_bytes),

@@ -45,7 +45,7 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
             return Err(Some(format!(
-                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move it to its path in \
+                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move the file to its path in \
                     the installed system, or {REPLACE}",
                 volume.sparse_path()
             )));
@@ -203,8 +203,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same and is in the
-/// same slot.
+/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same as the recorded
+/// disk and is in the same slot.
 fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

@@ -21,7 +21,7 @@ pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u6
     };
     if allocation.read_only {
         return Some(format!(
-            "is new in vg:{name}, whose metadata are read-only: restore them with the status WRITE in the installed system \
+            "is new in vg:{name}, whose metadata are read-only: restore the metadata with the status WRITE in the installed system \
              (vgcfgbackup, vgcfgrestore)"
         ));
     }
@@ -60,7 +60,7 @@ fn check_free_space(name: &str, size_bytes: u64, free: u64, excluded: u64, added
     let excluded = match excluded {
         0 => String::new(),
         bytes => format!(
-            "; {} more are free on physical volumes that LVM may not allocate: allow it in the installed system (pvchange --allocatable y)",
+            "; {} more are free on physical volumes that LVM may not allocate: allow their allocation in the installed system (pvchange --allocatable y)",
             format::format_bytes(bytes)
         ),
     };
@@ -74,7 +74,7 @@ fn check_contiguous(name: &str, size_bytes: u64, allocation: &GroupAllocation) -
         let (needed, largest) = (format::format_bytes(size_bytes), format::format_bytes(largest));
         format!(
             "needs {needed} in one piece in vg:{name}, which allocates contiguously and has at most {largest} in one piece: \
-             change that in the installed system (vgchange --alloc normal)"
+             change the allocation policy in the installed system (vgchange --alloc normal)"
         )
     })
 }

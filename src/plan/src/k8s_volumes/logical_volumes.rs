@@ -78,7 +78,10 @@ impl<'a> PlanDecider<'a> {
         let Some((device, unit)) = self.find_preserved(volume)?.filter(|_| same_name.is_none()) else {
             return Ok(None);
         };
-        self.warn(format!("volume {} refers to {named}, but is kept on {device}, which has its UUID", volume.name));
+        self.warn(format!(
+            "volume {} refers to {named}, but is kept on {device}, which has the UUID of the volume",
+            volume.name
+        ));
         Ok(Some(self.keep_raw(volume, None, device, unit)))
     }
 

@@ -34,7 +34,7 @@ use operations::{MakeFilesystem, VolumeFilling};
 
 const GIB: u64 = 1 << 30;
 
-/// Maximum log size of XFS, which mkfs.xfs never chooses by itself.
+/// Maximum log size of XFS, in bytes. mkfs.xfs never chooses this size by itself.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
 /// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.
@@ -56,7 +56,7 @@ impl PlanDecider<'_> {
         let (place, path) = (format!("volumes[{last}]"), path.to_owned());
         let names: Vec<&str> = needs.iter().map(|(name, _)| name.as_str()).collect();
         let message = format!(
-            "{path} cannot hold the files of the new volumes {}: their filesystems need {} initially, but it has only {} free; \
+            "{path} cannot hold the files of the new volumes {}: their filesystems need {} initially, but only {} are free; \
              free or add space, or make the volumes smaller",
             names.join(", "),
             format::format_bytes(needed),

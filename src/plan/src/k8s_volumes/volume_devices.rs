@@ -64,7 +64,10 @@ impl<'a> PlanDecider<'a> {
             && signature.kind != format.name()
         {
             let there = content_text::describe_signature(signature);
-            return Err(format!("must be {format}, but {} has its UUID and contains {there}", one.device));
+            return Err(format!(
+                "must be {format}, but {} has the UUID of the volume and contains {there}",
+                one.device
+            ));
         }
         Ok(Some((one.device, one.unit)))
     }
@@ -150,7 +153,7 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
             stale = other.kind
         ),
         _ => format!(
-            "cannot be used as {}: its UUID {uuid} is on {device} in another mode: {}; list it in the mode in which it was prepared",
+            "cannot be used as {}: its UUID {uuid} is on {device} in another mode: {}; list the volume in the mode in which it was prepared",
             volume.content,
             match signatures.is_empty() {
                 true => "the device is a partition with that GUID".to_owned(),

@@ -139,7 +139,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
         "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
         "  Boot0010",
         "  Driver0000    foreign   runs before every boot entry; starts an unknown program: driver  path",
-        "  BootNext      foreign   takes precedence over the boot order once: Boot0004",
+        "  BootNext      foreign   takes precedence over the boot order for one boot: Boot0004",
         "  MokListRT     foreign   keys that shim trusts",
         "boot variables of foreign origin stay in the firmware: Boot0004, Boot0005, Boot0007",
         "cleanfirmware: true in the layout removes",
@@ -243,7 +243,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     for (variables, words) in [
         (unreadable(), "not mounted; mount efivarfs"),
         (too_many(), "9 variables exceed the limit"),
-        (None, "the inventory does not contain them"),
+        (None, "the inventory does not contain the boot variables"),
     ] {
         let refused = reasons(reinstall(&clean(), &with(variables)));
         assert!(

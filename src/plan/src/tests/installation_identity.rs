@@ -220,7 +220,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 forget_marker(inventory, claim);
                 claim.waiver = Some(MarkerWaiver::Begun);
             },
-            "no marker of this installation is on sda; an earlier attempt has started to wipe",
+            "no marker of this installation is on sda; an earlier attempt has started to wipe the disks",
         ),
         (
             "replaced by a blank one, waived",
@@ -229,7 +229,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 claim.waiver = Some(MarkerWaiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "no marker of this installation is on sda; the operator permits the reinstall without it|/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
+            "no marker of this installation is on sda; the operator permits the reinstall without the marker|/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
         ),
         (
             "a replaced one that has the marker, as a mirror does when the new disk was added",
@@ -244,7 +244,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 inventory.disks[0].serial = "Z9".to_owned();
                 claim.begun_on = marker(inventory).disks;
             },
-            "no marker of this installation is on sda; an earlier attempt has started to wipe",
+            "no marker of this installation is on sda; an earlier attempt has started to wipe the disks",
         ),
         (
             "a foreign disk with somebody else's installation",

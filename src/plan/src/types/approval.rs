@@ -8,7 +8,8 @@ use std::cmp::Ordering;
 /// Version of the format. Version 1 did not include the content of the disks.
 pub const VERSION: u32 = 2;
 
-/// Approved form of a plan. The fields of each of these structures are sorted by name, so that the compact JSON is canonical.
+/// Approved form of a plan. The fields of this structure, and of all structures in it, are sorted by name, so that the
+/// compact JSON is canonical.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalSummary {
@@ -51,7 +52,8 @@ pub enum ObjectFate {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovedDisk {
-    /// Table, partitions and signatures, one line each; `None` if the plan was made without reading them.
+    /// Partition table, partitions and signatures of the disk, one line each; `None` if the plan was made without
+    /// reading the disk.
     pub contents: Option<Vec<String>>,
     /// Name of the disk in the layout. It is set only if no serial number or WWN identifies the disk uniquely within
     /// the machine.
@@ -59,7 +61,7 @@ pub struct ApprovedDisk {
     pub model: String,
     /// Partitions of the disk in the layout: the number, label and size in MiB of each partition.
     pub partitions: Vec<String>,
-    /// `by-path` link or SCSI address; empty unless `device` is set.
+    /// `by-path` link or SCSI address of the disk; empty if `device` is not set.
     pub place: String,
     pub serial: String,
     pub size_bytes: u64,

@@ -48,14 +48,14 @@ pub struct PlannedVariable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableOrigin {
-    /// Created by the firmware, or identical to an entry that the firmware creates.
+    /// The variable was created by the firmware, or is identical to an entry that the firmware creates.
     Firmware,
     /// Variable in which drophammer stores its own state.
     Drophammer,
-    /// Starts a system on a partition that this plan does not destroy.
+    /// The variable starts a system on a partition that this plan does not destroy.
     Preserved,
-    /// Starts a system on a partition that this plan destroys.
+    /// The variable starts a system on a partition that this plan destroys.
     Destroyed,
-    /// Created by an operating system or an operator; unrelated to any disk of the machine.
+    /// The variable was created by an operating system or an operator, and does not refer to any disk of the machine.
     Foreign,
 }

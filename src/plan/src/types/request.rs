@@ -32,15 +32,16 @@ pub struct InstallClaim {
     pub allocation: String,
     /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<String>,
-    /// Fencing token of the order or first installation; `None` if the control plane does not issue tokens.
+    /// Fencing token of the reinstall order or first installation; `None` if the control plane does not issue tokens.
     pub fencing: Option<FencingToken>,
-    /// Whether the operator placed or confirmed the order after the last restore of the control plane's database.
+    /// Whether the operator placed or confirmed the reinstall order after the last restore of the control plane's
+    /// database.
     pub confirmed: bool,
-    /// Whether the operator permits replacing an installation that is newer than the order.
+    /// Whether the operator permits replacing an installation that is newer than the reinstall order.
     pub replace_newer: bool,
     /// Whether a successful installation of this allocation was reported to the control plane.
     pub succeeded: bool,
-    /// Former ids of the machine, which it had before it was renamed.
+    /// Ids that the machine had before it was renamed.
     pub former_machines: Vec<String>,
     /// The last completed installation in the records of the control plane.
     pub installed: Option<InstallMarker>,

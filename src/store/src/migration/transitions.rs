@@ -63,7 +63,7 @@ impl Migration {
                 )?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
-                        "the install marker on the source machine's disks is of allocation {:?}, but {:?} is migrated",
+                        "the install marker on the source machine's disks is of allocation {:?}, but allocation {:?} is migrated",
                         carried.marker.allocation, self.allocation
                     ));
                 }

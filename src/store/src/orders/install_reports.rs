@@ -21,7 +21,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 pub struct ReportOutcome {
     /// True if this report was not received before.
     pub news: bool,
-    /// True if the machine should start another attempt immediately.
+    /// True if the machine must start another attempt immediately.
     pub retry: bool,
     /// Reinstall order to which the report refers, in its state after the report.
     pub order: Option<ReinstallOrder>,

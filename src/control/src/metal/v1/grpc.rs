@@ -1,8 +1,8 @@
 //! gRPC over HTTP/2 (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>), limited to what a machine needs: unary calls and a
 //! server stream, with a client certificate.
 //!
-//! Each call opens a new connection. Calls are rare, and without idle connections the client does not have to detect
-//! lost ones.
+//! Each call opens a new connection. Calls are rare, and a client that keeps no idle connections does not have to
+//! detect lost connections.
 
 mod framing;
 #[cfg(test)]
@@ -43,8 +43,8 @@ pub(crate) struct GrpcClient {
 /// Reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum GrpcFailure {
-    /// The client does not trust the server's certificate, or the server does not trust the client's. A certificate
-    /// from a new configuration may be trusted.
+    /// The client does not trust the server's certificate, or the server does not trust the client's certificate. A
+    /// certificate from a new configuration may be trusted.
     Certificate(Error),
     /// The server does not support this method.
     Unknown(Error),

@@ -11,8 +11,8 @@ use serde_json::Value;
 const FIELDS: RecordFields = RecordFields { version: "bmcversion", power_state: "powerstate", camel_case: false };
 
 impl MetalApiV1 {
-    /// Reads the record with retries. If the control plane has neither the record nor the machine, the machine is not
-    /// registered.
+    /// Reads the record with retries. If the control plane has neither the record nor the machine, returns
+    /// [`KnownBmc::Unregistered`].
     pub(super) fn read_known_bmc(&self) -> Result<KnownBmc> {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {

@@ -7,8 +7,8 @@ use common::error::Result;
 use model::allocation::{Allocation, OrderedReinstall};
 
 impl MetalApiV1 {
-    /// Builds an order from the reinstall flag of the control plane and the note of the machine. Counts one attempt per boot, before any
-    /// action.
+    /// Builds a reinstall order from the reinstall flag of the control plane and the note of the machine. Counts one
+    /// attempt per boot, before any action.
     pub(super) fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
         let mut note = lock_mutex(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);

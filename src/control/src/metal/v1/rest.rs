@@ -20,7 +20,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Maximum size of a response. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
-/// Length of a salt.
+/// Length of a salt, in characters.
 const LETTERS: usize = 24;
 
 /// Maximum length of a server's error message, in characters.
@@ -153,8 +153,8 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     serde_json::from_value(document)
 }
 
-/// Parses the sizes of the registered disks, in bytes. metal-hammer also registers drives with removable media. Drives
-/// without a medium have size 0.
+/// Parses the sizes of the registered disks, in bytes. Omits other devices that metal-hammer also registers: optical
+/// drives, virtual devices, and drives without a medium, which have size 0.
 pub(crate) fn read_registered_disks(text: &[u8]) -> Result<Vec<u64>, serde_json::Error> {
     const NO_DISKS: [&str; 6] = ["sr", "fd", "loop", "ram", "zram", "nbd"];
     let document: Value = serde_json::from_slice(text)?;

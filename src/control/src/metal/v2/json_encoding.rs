@@ -47,8 +47,8 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
 }
 
 /// Returns the record of the BMC, or `None` if it has no address. The server's validation rules require an address and
-/// a MAC. A record that was written by metal-stack's own programs may lack the MAC. It then gets a MAC of zeros, as in
-/// metal-stack's own agent.
+/// a MAC. A record that was written by metal-stack's own programs may lack the MAC. Such a record gets a MAC of zeros,
+/// as in metal-stack's own agent.
 fn encode_bmc(bmc: &BmcRecord) -> Option<Value> {
     let mac = if is_mac(&bmc.mac) { bmc.mac.as_str() } else { UNKNOWN_MAC };
     (!bmc.address.is_empty()).then(|| {

@@ -37,7 +37,7 @@ fn a_volume_is_known_by_its_uuid_and_not_by_its_path() {
     let plan = planned(&layout(), &inventory, InstallMode::Reinstall, &volumes).unwrap();
     assert_eq!(shown(&plan), ["data /dev/sdd keep sdd", "block /dev/sdc1 keep sdc"]);
     let said = |name: &str, named: &str, on: &str| {
-        format!("volume {name} refers to /dev/{named}, but is kept on /dev/{on}, which has its UUID")
+        format!("volume {name} refers to /dev/{named}, but is kept on /dev/{on}, which has the UUID of the volume")
     };
     assert_eq!(plan.warnings, [said("data", "sdc", "sdd"), said("block", "sdd", "sdc1")]);
     // The UUID is on two disks: it is unknown which one is the copy.
@@ -109,7 +109,10 @@ fn devices_of_the_layout_carry_volumes() {
     let mut other = volumes.clone();
     other[0] = raw("fs", 9, "Filesystem", "/dev/sdc1");
     let said = refused(&layout, &inventory, InstallMode::Reinstall, &other);
-    assert!(said[0].contains("must be kept on /dev/sdc1, which does not have its UUID: there is ext4"), "{said:?}");
+    assert!(
+        said[0].contains("must be kept on /dev/sdc1, which does not have the UUID of the volume: there is ext4"),
+        "{said:?}"
+    );
 }
 
 /// udev does not link the empty partition of an array by its GUID. The path contains the UUID of the array, before and

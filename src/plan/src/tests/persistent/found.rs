@@ -49,7 +49,8 @@ fn a_logical_volume_that_was_renamed_is_kept() {
         assert_eq!(shown(&plan), ["web /dev/mapper/csi-old keep sdb"]);
         assert_eq!(prepares(&plan), [""; 0]);
         let said =
-            "volume web refers to /dev/csi/web, but is kept on /dev/mapper/csi-old, which has its UUID".to_owned();
+            "volume web refers to /dev/csi/web, but is kept on /dev/mapper/csi-old, which has the UUID of the volume"
+                .to_owned();
         assert!(plan.warnings.contains(&said), "{plan}");
         assert_sound(&plan, &machine);
         // The volume is on a disk that the layout does not list.

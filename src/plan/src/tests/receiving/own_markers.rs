@@ -56,7 +56,7 @@ fn a_marker_of_its_own_is_believed_once_it_has_begun() {
     }
     // Without a started attempt, nothing proves that the installation is older than the received one.
     let unknown = receive(&layout, &after, moving, of_other()).unwrap_err().to_string();
-    assert!(unknown.contains("does not list it as replaced"), "{unknown}");
+    assert!(unknown.contains("does not list this installation as replaced"), "{unknown}");
 }
 
 /// The system of the source machine may have written data in the meantime. Everything is then received again.
@@ -146,7 +146,9 @@ fn a_move_that_was_finished_here_after_what_comes_is_not_overwritten() {
         let made = receive(&layout, &now, moving, claim);
         let reasons = made.map(|_| ()).err().map(|refusal| refusal.to_string()).unwrap_or_default();
         assert_eq!(!reasons.is_empty(), is_refused, "{name}: {reasons}");
-        for words in ["of machine m-2, allocation a-1, dated ", "does not list it as replaced", "wipefs -a"] {
+        for words in
+            ["of machine m-2, allocation a-1, dated ", "does not list this installation as replaced", "wipefs -a"]
+        {
             assert!(!is_refused || reasons.contains(words), "{name}: {reasons}");
         }
     }

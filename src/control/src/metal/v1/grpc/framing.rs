@@ -8,7 +8,8 @@ const MESSAGE_BYTES: u32 = 1 << 20;
 /// Maximum length of a server's error message, in characters.
 const WORDS: usize = 500;
 
-/// Length of a message's prefix: the compression flag, and the length of the message.
+/// Length of the prefix of a message, in bytes. The prefix consists of the compression flag and the length of the
+/// message.
 const PREFIX: usize = 5;
 
 pub(super) fn frame_message(message: &[u8]) -> Bytes {
