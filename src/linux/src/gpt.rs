@@ -192,7 +192,8 @@ impl Gpt {
         self.write_header_fields(&[(BACKUP_LBA, last), (LAST_USABLE, last_usable)]);
     }
 
-    /// Stores a partition without attributes in the slot of its number. A name that is too long is truncated.
+    /// Stores a partition without attributes in the slot that corresponds to the partition's number. A name that is too
+    /// long is truncated.
     pub(crate) fn set_partition(&mut self, entry: &GptEntry, name: &str) {
         let Some(slot) = self.entry_slot_mut(entry.number) else { return };
         slot.fill(0);

@@ -58,7 +58,7 @@ pub struct ToolCommand {
 /// Output of a tool that succeeded.
 #[derive(Debug)]
 pub struct ToolOutput {
-    /// The first MiB of the output, or all of it with [`ToolCommand::require_complete_output`].
+    /// The first MiB of the output, or the complete output if [`ToolCommand::require_complete_output`] was called.
     pub stdout: String,
 }
 

@@ -232,8 +232,8 @@ struct TargetProperties<'a> {
     root_uuid: &'a str,
 }
 
-/// Applies the settings of the machine and its owner. If `boots` is given, makes the system bootable and returns its
-/// boot setup.
+/// Applies the settings of the machine and its owner. If `boots` is not `None`, makes the system bootable and returns
+/// its boot setup.
 fn apply_settings(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -285,7 +285,8 @@ fn apply_settings(
     ran.and_then(|booting| left.map(|()| booting))
 }
 
-/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. At most the script of the image needs the keys.
+/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. The keys are complete before
+/// the custom script of the image runs, because this script may need them.
 fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::scope(|scope| {
         let keys = scope.spawn(|| host_identity::generate_host_keys(root, chroot));

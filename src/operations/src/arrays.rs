@@ -90,7 +90,8 @@ impl PlannedOperation for StopArray {
     }
 }
 
-/// Creates the array from devices in memory, so that mdadm or the kernel refuses it before anything is destroyed.
+/// Creates the array from devices in memory before anything is destroyed, to detect whether mdadm or the kernel refuses
+/// the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
     /// The array to create. Its name and UUID differ from those of the real array, so that the two cannot be confused.

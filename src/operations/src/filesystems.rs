@@ -38,7 +38,8 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
     format!("{}: {}{label}", strip_dev(&make.device), make.format)
 }
 
-/// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
+/// Creates a filesystem in memory and mounts it before anything is destroyed, to detect whether mkfs or the kernel
+/// refuses the filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
     /// The filesystem to create. Its UUID differs from the UUID of the real filesystem, because the kernel confuses two

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Timeout of the command Identify, which normally takes milliseconds. The timeout prevents a removed controller from
-/// blocking the inventory.
+/// Timeout of the command Identify. This command normally takes milliseconds. The timeout prevents a removed controller
+/// from blocking the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
 // Controller or Namespace Structure (CNS): selector of Identify.

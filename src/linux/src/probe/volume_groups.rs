@@ -326,8 +326,8 @@ fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     }
 }
 
-/// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for other
-/// types, the report of lvm does.
+/// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for volumes
+/// of other types, the report of lvm determines the health.
 fn determine_health(
     row: &LvmReportRow,
     volume: &LvmReportVolume,

@@ -13,7 +13,7 @@ pub fn take_interfaces_down() {
     let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "lo");
     for name in names {
         if let Err(error) = take_interface_down(&name) {
-            tracing::warn!("{name} stays up: {error}");
+            tracing::warn!("cannot take network interface {name} down: {error}");
         }
     }
 }

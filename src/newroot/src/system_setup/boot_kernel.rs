@@ -14,7 +14,7 @@ pub(crate) struct BootKernel {
     pub version: String,
     /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
     pub image: String,
-    /// Path of the existing initramfs, or where it will be built.
+    /// Path of the existing initramfs, or the path at which an initramfs will be built.
     pub initrd: String,
     /// Options of the kernel's boot entry in the target; empty if there is no entry.
     pub words: Vec<String>,
@@ -136,8 +136,8 @@ fn find_candidates(root: &NewRoot) -> Vec<KernelCandidate> {
     found
 }
 
-/// Returns the version of the kernel with this name, which is the name of its modules directory; the name itself if
-/// there are no modules.
+/// Returns the version of the kernel with this name. The version is the name of the modules directory of the kernel. If
+/// the kernel has no modules, returns the name of the kernel.
 fn find_version(root: &NewRoot, name: &str) -> String {
     let is_its = |(dir, version): &(&str, String)| {
         let package = root.read_text(&format!("{dir}/{version}/pkgbase")).unwrap_or_default();

@@ -99,7 +99,7 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 
-/// Returns kernel and initramfs as files to write to each ESP, with their paths there. If the ESP is mounted at
+/// Returns kernel and initramfs as files to write to each ESP, with their paths on the ESP. If the ESP is mounted at
 /// `/boot`, their current paths are used, and nothing is copied.
 fn kernel_files(start: &LoaderContext, directory: &str) -> [(EspFile, String); 2] {
     let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));

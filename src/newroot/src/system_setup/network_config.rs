@@ -82,8 +82,9 @@ pub(crate) fn write_network_config(
     })
 }
 
-/// Refuses a description of the network for an image without a supported network manager, and otherwise warns. `name`
-/// is the name of the image's network manager, if it is known.
+/// Refuses an allocation that describes the network if the image uses the unsupported network manager `name`. If the
+/// allocation does not describe the network, or if the image's network manager is unknown (`None`), only logs a
+/// warning.
 fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn Fn(&str)) -> Result<()> {
     let Some(name) = name else {
         say(&format!("WARNING: the image does not contain a supported network system: {SUPPORTED}"));

@@ -1,5 +1,5 @@
-//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files. An enforcing system
-//! could not read them otherwise, and would not reach its own relabeling.
+//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files.
+//! An enforcing system could not read unlabeled files, and would fail before it labels its files itself.
 
 use super::file_search::find_program;
 use super::log_sink::LogSink;

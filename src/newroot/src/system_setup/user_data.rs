@@ -94,8 +94,8 @@ fn format_meta_data(files: &MachineFiles) -> String {
     entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
 
-/// Returns the path of Ignition if the user data is for it. Logs a warning if the image does not contain the program
-/// that the user data is for.
+/// Returns the path of Ignition if the user data is for Ignition. Logs a warning if the image does not contain the
+/// program that the user data is for.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";

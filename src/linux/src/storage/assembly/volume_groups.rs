@@ -50,7 +50,7 @@ pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt)
     volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
 }
 
-/// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not.
+/// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not readable.
 pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();

@@ -14,7 +14,7 @@ pub struct NetworkEntry {
     pub description: String,
     /// MAC of the network interface, such as `52:54:00:12:34:56`.
     pub mac: String,
-    /// Whether the entry boots over HTTP, which is not possible with a server for PXE only.
+    /// Whether the entry boots over HTTP. A server that supports only PXE cannot serve such an entry.
     pub(super) http: bool,
     pub(super) ipv6: bool,
 }

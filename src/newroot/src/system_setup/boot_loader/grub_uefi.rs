@@ -157,7 +157,8 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
     names.into_iter().next().map(|name| format!("/EFI/{name}"))
 }
 
-/// Builds an image from the target's modules, next to the menu, and returns its path. The caller copies it to the ESPs.
+/// Builds an image from the target's modules, next to the menu, and returns the path of the image. The caller copies
+/// the image to the ESPs.
 fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
     let root = start.root;
     let (Some(program), Some(modules)) =

@@ -31,7 +31,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
         let Some(uuid) = find_uuid(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine with an unknown name here: the line is not changed"
+                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine whose name on this machine is unknown: the line is not changed"
             ));
             return line.to_owned();
         };
@@ -110,7 +110,7 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
         let lacking: Vec<&str> = lacking.map(|array| array.device.as_str()).collect();
         if !named.is_empty() && !lacking.is_empty() {
             say(&format!(
-                "WARNING: {path} does not list {}, which the system may therefore not start",
+                "WARNING: {path} does not list {}: the system may fail to start these arrays",
                 lacking.join(", ")
             ));
         }
@@ -235,7 +235,7 @@ mod tests {
         let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
         assert_eq!(
             lines,
-            ["WARNING: /etc/mdadm.conf does not list /dev/md/root, which the system may therefore not start"]
+            ["WARNING: /etc/mdadm.conf does not list /dev/md/root: the system may fail to start these arrays"]
         );
     }
 }
