@@ -30,8 +30,8 @@ use std::{fmt, thread};
 /// and installers.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of the output that is kept, in bytes. Output beyond this limit is passed to the watcher but not stored,
-/// because the output of an installer may be endless.
+/// Maximum size of the output that is kept, in bytes. Output beyond this limit is passed to the callback `watch` but
+/// not stored, because the output of an installer may be endless.
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].

@@ -24,8 +24,8 @@ pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Validates an id by the rules for ids. An id that is also used as an interface name must be validated with
-/// [`parse_interface_name`] instead.
+/// Checks the length and the characters of an id. For an id that is also the name of an interface,
+/// [`parse_interface_name`] is used instead.
 pub(super) fn parse_id(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

@@ -268,7 +268,7 @@ impl NewRoot {
 /// Splits a path into directory and name.
 fn split_path(path: &str) -> io::Result<(&str, &str)> {
     match path.rsplit_once('/') {
-        None | Some((_, "")) => Err(io::Error::other("not an absolute path of a file")),
+        None | Some((_, "")) => Err(io::Error::other("the path is not an absolute path of a file")),
         Some(("", name)) => Ok(("/", name)),
         Some(split) => Ok(split),
     }

@@ -68,7 +68,8 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the requested component. If none is requested, selects one according to the contents of the image.
+    /// Selects the component that finishes the image: the requested one, or else one that suits the contents of the
+    /// image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain one.
@@ -114,7 +115,7 @@ pub enum BootRecord {
 /// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// Returns an error if a step fails; the error includes the last lines of output of its program.
+/// Returns an error if a step fails. If a program has failed, the error includes the last lines of its output.
 pub fn finish_tree(
     root: &NewRoot,
     finishing: &FinishInputs,

@@ -160,8 +160,8 @@ impl ReadOnlyAssembly {
         self.assemble_all()
     }
 
-    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays come first: a group may span an array
-    /// and a disk.
+    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays are started first, because a group may
+    /// span an array and a disk.
     ///
     /// # Errors
     /// Returns an error if the inventory cannot be read.
@@ -280,8 +280,8 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops when it finds a member
-/// of a running array whose event count is outdated. mdadm then does not start any further arrays (Assemble.c, "Found
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops, and starts no further
+/// arrays, when it finds a member that belongs to a running array and has an outdated event count (Assemble.c, "Found
 /// some drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);

@@ -53,7 +53,8 @@ pub fn is_checked(format: FilesystemFormat) -> bool {
     matches!(format, FilesystemFormat::Xfs | FilesystemFormat::Ext3 | FilesystemFormat::Ext4)
 }
 
-/// Returns the reason why a kernel of the image with this version cannot mount the filesystem at this path; `None` if it can.
+/// Returns the reason why a kernel of the image with this version cannot mount the filesystem at this path; `None` if
+/// the kernel can mount the filesystem.
 pub fn explain_unsupported(
     superblock: &[u8; SUPERBLOCK_AREA],
     format: FilesystemFormat,
@@ -74,7 +75,7 @@ fn describe_unsupported(format: FilesystemFormat, path: &str, kernel: &str, unsu
         false => format!(", or create the filesystem with createoptions: [\"{option}\", \"{}\"]", without.join(",")),
     };
     format!(
-        "the kernel {kernel} of the image cannot mount {} ({}): it does not support {}; use an image with Linux {}.{} or later{remedy}",
+        "the kernel {kernel} of the image cannot mount {} ({}): this kernel does not support {}; use an image with Linux {}.{} or later{remedy}",
         path,
         format,
         names.join(", "),
@@ -146,7 +147,7 @@ mod tests {
         let found = find_unsupported(&default, (3, 10));
         assert_eq!(
             describe_unsupported(FilesystemFormat::Xfs, "/srv", "3.10.0-1160.el7.x86_64", &found),
-            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): it does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
+            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
         );
         let nrext = xfs(0, 32);
         let found = find_unsupported(&nrext, (5, 14));

@@ -69,7 +69,7 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
         };
         match LoadOption::for_file(&label, esp, loader, arguments) {
             Some(option) => options.push(option),
-            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: its path is empty, too long, or contains control characters", esp.device)),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: the path of the loader is empty, too long, or contains control characters", esp.device)),
         }
     }
     (options, refused)

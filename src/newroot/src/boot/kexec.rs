@@ -54,7 +54,7 @@ pub fn unload_kernel() {
 /// Boots the loaded kernel. Does not return on success.
 ///
 /// # Errors
-/// Fails if no kernel is loaded or the kernel refuses.
+/// Fails if no kernel is loaded, or if the running kernel refuses to boot the loaded kernel.
 pub fn boot_loaded_kernel() -> Result<Infallible> {
     nix::unistd::sync();
     network_down::take_interfaces_down();

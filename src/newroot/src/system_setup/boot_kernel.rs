@@ -78,7 +78,7 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 /// there.
 ///
 /// # Errors
-/// Returns an error if the target does not contain a kernel, or it cannot be copied.
+/// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Kernels with modules are preferred, since few machines boot without modules, and rescue kernels are avoided.

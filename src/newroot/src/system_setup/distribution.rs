@@ -75,7 +75,8 @@ pub(crate) struct Distribution {
     /// `VERSION_ID`; empty if missing.
     pub version: String,
     pub family: &'static DistributionFamily,
-    /// Reason why the distribution is treated as unknown, if it is.
+    /// Reason why the distribution is treated as unknown, or why the configured name is ignored; `None` if there is no
+    /// such reason.
     pub doubt: Option<String>,
 }
 

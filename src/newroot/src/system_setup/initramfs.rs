@@ -52,7 +52,7 @@ struct InitramfsSettings {
     groups: &'static str,
 }
 
-/// Supported tools; the first one in the target is used.
+/// Supported tools. The first one that the target contains is used.
 const MAKERS: [InitramfsTool; 4] = [
     InitramfsTool {
         name: "initramfs-tools",
@@ -99,7 +99,7 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size in bytes of a list of modules that is read; most have about half a megabyte.
+/// Maximum size, in bytes, of a list of modules that is read. Most lists take about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
 /// Part of an initramfs that is required to find the root filesystem.

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image. Without modules, the
-/// version is unknown, and nothing is checked.
+/// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image. If
+/// the image contains no kernel modules, the version of its kernel is unknown, and nothing is checked.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem. A filesystem whose superblock cannot be read is not checked.

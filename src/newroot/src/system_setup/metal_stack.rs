@@ -37,7 +37,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
 
-/// Performs the tasks of os-installer that are performed only for metal-stack's images.
+/// Performs those tasks of os-installer that drophammer performs only in metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written.

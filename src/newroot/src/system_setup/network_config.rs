@@ -15,12 +15,13 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Routing daemon. metal-stack images that contain FRR configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must do so at its first boot";
+const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must configure these networks at its first boot";
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
-/// Library of systemd since version 231. The third directory is that of Debian since version 12, for each architecture.
+/// Paths of the shared library that systemd contains since version 231. Debian uses the third path since version 12;
+/// the `*` is the architecture.
 const SYSTEMD_LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd/libsystemd-shared-*",
     "/lib/systemd/libsystemd-shared-*",

@@ -105,7 +105,9 @@ pub(crate) fn has_setfiles(root: &NewRoot, policy: &str) -> bool {
 /// Returns an error if the file that requests the labeling cannot be written.
 pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Result<()> {
     root.write_file(RELABEL, 0o644, b"-F\n")?;
-    say(&format!("SELinux: {why}; all files are labeled at the first boot, which takes a while and reboots once"));
+    say(&format!(
+        "SELinux: {why}; the first boot labels all files, takes longer than usual, and then reboots the machine once"
+    ));
     Ok(())
 }
 

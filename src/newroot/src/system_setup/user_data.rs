@@ -152,8 +152,8 @@ pub(crate) fn run_ignition(
     root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
 }
 
-/// Applies Ignition's presets now, since systemd applies presets only at the first boot of a system without a
-/// machine-id.
+/// Applies Ignition's presets now, because systemd would apply presets only at the first boot, and only in a system
+/// without a machine-id.
 fn apply_presets(root: &NewRoot, run: &dyn TargetRunner, say: &dyn Fn(&str)) {
     let presets = root.read_text(PRESETS).unwrap_or_default();
     let units = presets.lines().filter_map(|line| {
