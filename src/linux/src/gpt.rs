@@ -148,7 +148,8 @@ impl Gpt {
         read_guid(&self.header, DISK_GUID)
     }
 
-    /// Returns the sector of the other copy's header.
+    /// Returns the sector of the header of the other copy, which is the backup copy for a primary copy, and the primary
+    /// copy for a backup copy.
     pub(crate) fn backup_lba(&self) -> u64 {
         self.header_u64(BACKUP_LBA)
     }

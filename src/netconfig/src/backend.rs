@@ -12,8 +12,8 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder`
-/// whose names have one of these prefixes and one of these suffixes. Hidden files and `ifcfg-lo` are excluded.
+/// Configuration files of the image that would configure NICs in addition to drophammer's files. They are all files in
+/// `folder` whose names have one of these prefixes and one of these suffixes. Hidden files and `ifcfg-lo` are excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,

@@ -338,8 +338,8 @@ pub(super) fn family_name(is_v4: bool) -> &'static str {
     if is_v4 { "IPv4" } else { "IPv6" }
 }
 
-/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router advertisements, any gateway
-/// is accepted, because these networks are not known here.
+/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router
+/// advertisements, any gateway is accepted, because these networks are not known when the document is parsed.
 fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<(), String> {
     let via = route.via;
     if settings.addresses.iter().any(|own| own.address == via) {

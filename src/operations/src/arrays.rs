@@ -98,7 +98,7 @@ pub struct TryArray {
     pub make: CreateArray,
     /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
-    /// Alternative sizes for devices whose size is unknown before they are created. They are tried in order if
+    /// Alternative sizes for devices whose size is unknown before they are created. The sizes are tried in order if
     /// `member_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_member_bytes: Vec<Vec<u64>>,

@@ -51,8 +51,8 @@ pub struct FinalReport {
     pub message: String,
     /// Marker of an installation that was already on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks whose start and end are wiped if the control plane denies the migration. They must not boot, because the
-    /// allocation then still belongs to the source machine, which may run the same system.
+    /// Disks whose start and end are wiped if the control plane denies the migration. These disks must not boot,
+    /// because the allocation then still belongs to the source machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

@@ -46,7 +46,7 @@ pub struct TryFilesystem {
     /// filesystems with the same UUID, or refuses to mount both of them.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
-    /// Alternative sizes for a filesystem whose size is unknown before it is created. They are tried in order if
+    /// Alternative sizes for a filesystem whose size is unknown before it is created. The sizes are tried in order if
     /// `size_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_size_bytes: Vec<u64>,

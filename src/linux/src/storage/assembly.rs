@@ -280,9 +280,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops, and starts no further
-/// arrays, when it finds a member that belongs to a running array and has an outdated event count (Assemble.c, "Found
-/// some drive for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used. This command starts no further arrays
+/// after it has found a member that belongs to a running array and has an outdated event count (Assemble.c, "Found some
+/// drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

@@ -1,4 +1,4 @@
-//! Loop devices over files, with a given sector size. The kernel detaches a loop device when it is no longer open.
+//! Loop devices over files, with a specified sector size. The kernel detaches a loop device when it is no longer open.
 
 use model::device::DevicePath;
 use nix::errno::Errno;

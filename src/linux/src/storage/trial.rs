@@ -41,7 +41,7 @@ pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
 }
 
-/// Tries the sizes in order until one succeeds. If all fail, returns the error for the first size.
+/// Tries the sizes in order until one succeeds. If all sizes fail, returns the error for the first size.
 fn try_sizes<S>(
     mut sizes: impl Iterator<Item = S>,
     tried: impl Fn(S) -> Result<Option<String>>,

@@ -73,9 +73,9 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     Err(Error::new(Phase::Target, what))
 }
 
-/// Returns the kernel to boot. If the target contains several, logs which one is chosen: kernels with modules are
-/// preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is copied
-/// there.
+/// Returns the kernel to boot. If the target contains several kernels, logs which one is chosen: kernels with modules
+/// are preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is
+/// copied there.
 ///
 /// # Errors
 /// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.

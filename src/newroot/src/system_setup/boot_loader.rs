@@ -47,8 +47,8 @@ struct EspInstallation {
 /// Selects the boot loader.
 ///
 /// # Errors
-/// Returns an error if the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or it boots in
-/// UEFI mode and the layout does not contain an ESP.
+/// Returns an error in two cases: the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or the
+/// machine boots in UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),

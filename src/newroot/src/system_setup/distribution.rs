@@ -81,8 +81,7 @@ pub(crate) struct Distribution {
 }
 
 impl Distribution {
-    /// Returns the distribution with the given name, or the detected one if no name is given or the name is not
-    /// supported.
+    /// Returns the distribution called `name`. Returns the detected distribution if `name` is `None` or not supported.
     pub(crate) fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
         let found = Distribution::detect(root);
         let Some(name) = name.filter(|name| *name != found.id) else { return found };

@@ -7,7 +7,7 @@ use super::shell_reader::{ShellReader, ShellSyntax, read_assignments};
 use crate::NewRoot;
 use model::kernel_command_line::{is_same_name, parameter_name, parameter_value, split_words};
 
-/// Files from which kernel-install(8) takes the command line; it reads only the first existing one.
+/// Files from which kernel-install(8) takes the command line. kernel-install reads only the first existing file.
 pub(crate) const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
 
 pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];

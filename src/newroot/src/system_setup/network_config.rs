@@ -37,8 +37,8 @@ const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
 /// Command that enables the network at boot: a program of the target and its arguments.
 type EnableCommand = (&'static str, Vec<&'static str>);
 
-/// Writes the network configuration, and removes that of the image. Returns the command that enables the network at
-/// boot, if one is required.
+/// Writes the network configuration, and removes the image's own network configuration. Returns the command that
+/// enables the network at boot, if one is required.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written or removed.
@@ -119,8 +119,9 @@ pub(crate) fn enable_network((program, arguments): &EnableCommand, run: &dyn Tar
     ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())
 }
 
-/// Returns the network to configure, or `None` to preserve the image's configuration. If no network is requested, all
-/// NICs use DHCP unless the image contains a configuration, or enables an unsupported network manager.
+/// Returns the network to configure, or `None` to preserve the image's configuration. If no network is requested, the
+/// image's configuration is preserved if it exists, or if the image enables an unsupported network manager. Otherwise,
+/// all NICs use DHCP.
 fn choose_network(
     root: &NewRoot,
     system: NetworkBackend,

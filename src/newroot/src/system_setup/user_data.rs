@@ -16,7 +16,7 @@ const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
 
 /// Configuration file that restricts cloud-init to the data source NoCloud. Without it, cloud-init probes the data
-/// sources of all clouds, some of them over networks that are unavailable here.
+/// sources of all clouds, some of them over networks that are unavailable to this machine.
 const SOURCES: (&str, &str) = ("/etc/cloud/cloud.cfg.d/99_drophammer.cfg", "datasource_list: [NoCloud, None]\n");
 
 /// Paths of Ignition in distributions and metal-stack's images.

@@ -12,9 +12,9 @@ use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
 /// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Both types of volumes differ from other linear volumes in one letter
-/// of lv_attr (lvs(8)): the first letter of an origin is not `-`, and the third letter of a volume that is being moved
-/// is a capital letter.
+/// being moved, because the move would continue. Such volumes differ from other linear volumes in one letter of lv_attr
+/// (lvs(8)). The first letter of an origin is not `-`. The third letter of a volume that is being moved is a capital
+/// letter.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only

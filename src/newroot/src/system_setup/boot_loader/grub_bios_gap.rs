@@ -74,7 +74,7 @@ struct GrubImages {
 }
 
 /// Writes the sector numbers of the location into the images: boot.img contains the number of the first sector of
-/// core.img, and this sector contains the number of the next one.
+/// core.img, and this sector contains the number of the next sector.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
         return Err(io::Error::other("boot.img of the image is invalid"));

@@ -89,7 +89,8 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
     (by_path || by_serial || by_wwn).then(|| number.map_or(listed.clone(), |number| listed.partition_path(number)))
 }
 
-/// Removes disk names from mdadm.conf. They are not required, because the arrays have the same UUIDs on this machine.
+/// Removes disk names from mdadm.conf. The disk names are not required, because the arrays have the same UUIDs on this
+/// machine.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written.
