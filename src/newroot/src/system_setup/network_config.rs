@@ -21,7 +21,7 @@ const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer do
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
 /// Paths of the shared library that systemd contains since version 231. Debian uses the third path since version 12;
-/// the `*` is the architecture.
+/// its first `*` matches the architecture.
 const SYSTEMD_LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd/libsystemd-shared-*",
     "/lib/systemd/libsystemd-shared-*",
