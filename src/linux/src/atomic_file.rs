@@ -7,11 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Replaces or creates a file. `temporary` is a path in the same directory that nothing else uses; a file left there by
-/// an interrupted run is removed.
+/// Replaces or creates a file. `temporary` is a path in the same directory that no other process uses. A file that an
+/// interrupted run left at this path is removed first.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written; its old content is unchanged.
+/// Returns an error if the file cannot be written. In this case, the old content of the file is unchanged.
 pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
     write_temporary(temporary, content, permissions)?;
     fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))

@@ -148,7 +148,8 @@ impl Gpt {
         read_guid(&self.header, DISK_GUID)
     }
 
-    /// Returns the sector of the other copy's header.
+    /// Returns the sector of the header of the other copy, which is the backup copy for a primary copy, and the primary
+    /// copy for a backup copy.
     pub(crate) fn backup_lba(&self) -> u64 {
         self.header_u64(BACKUP_LBA)
     }
@@ -192,7 +193,8 @@ impl Gpt {
         self.write_header_fields(&[(BACKUP_LBA, last), (LAST_USABLE, last_usable)]);
     }
 
-    /// Stores a partition without attributes in the slot of its number. A name that is too long is truncated.
+    /// Stores a partition without attributes in the slot that corresponds to the partition's number. A name that is too
+    /// long is truncated.
     pub(crate) fn set_partition(&mut self, entry: &GptEntry, name: &str) {
         let Some(slot) = self.entry_slot_mut(entry.number) else { return };
         slot.fill(0);

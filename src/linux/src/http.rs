@@ -116,7 +116,7 @@ fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
     }
 }
 
-/// Appends `suffix` to the path of a URL. A query stays at the end.
+/// Appends `suffix` to the path of a URL. The query of the URL, if any, stays at the end.
 pub fn append_to_path(url: &str, suffix: &str) -> String {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     format!("{path}{suffix}{query}")

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Device of the first system interface.
 pub const DEVICE: &str = "/dev/ipmi0";
 
-/// Timeout of a command, which normally takes milliseconds. The driver itself retries a BMC that is busy.
+/// Timeout of a command. A command normally takes milliseconds. The driver itself retries a BMC that is busy.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit for all commands together: a BMC that responds slowly must not delay the boot longer than this.
 const TOTAL_PATIENCE: Duration = Duration::from_secs(20);

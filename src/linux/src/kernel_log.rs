@@ -25,8 +25,8 @@ const RECORD_BYTES: usize = 8192;
 pub(crate) struct KernelLog(Option<File>);
 
 impl KernelLog {
-    /// Starts reading at the current end of the kernel log. If /dev/kmsg cannot be opened, the other functions return
-    /// no messages.
+    /// Starts reading at the current end of the kernel log. If /dev/kmsg cannot be opened, the other functions of this
+    /// type return no messages.
     pub(crate) fn from_now() -> KernelLog {
         let log = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg");
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))

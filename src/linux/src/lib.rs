@@ -1,7 +1,7 @@
 //! Access to the machine: its processes, devices, firmware variables, storage tools, kernel log, and network.
 //!
-//! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, one
-//! file per tool, and decides nothing. [`process`] is the only module that starts programs. Programs are started
+//! [`probe`] reads what the machine contains and writes nothing. [`storage`] executes single operations of a plan, with
+//! one file per tool, and makes no decisions. [`process`] is the only module that starts programs. Programs are started
 //! without a shell, with an empty standard input unless data is passed, and with a deadline. Errors contain the
 //! standard error of the program.
 

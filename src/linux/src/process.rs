@@ -30,8 +30,8 @@ use std::{fmt, thread};
 /// and installers.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of the output that is kept, in bytes. Output beyond this limit is passed to the watcher but not stored,
-/// because the output of an installer may be endless.
+/// Maximum size of the output that is kept, in bytes. Output beyond this limit is passed to the callback `watch` but
+/// not stored, because the output of an installer may be endless.
 const OUTPUT_BYTES: usize = 1 << 20;
 
 /// Serializes the start of processes: see [`ToolCommand::check_before_start`].
@@ -58,7 +58,7 @@ pub struct ToolCommand {
 /// Output of a tool that succeeded.
 #[derive(Debug)]
 pub struct ToolOutput {
-    /// The first MiB of the output, or all of it with [`ToolCommand::require_complete_output`].
+    /// The first MiB of the output, or the complete output if [`ToolCommand::require_complete_output`] was called.
     pub stdout: String,
 }
 

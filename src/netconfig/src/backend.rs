@@ -12,8 +12,8 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder`
-/// whose names have one of these prefixes and one of these suffixes. Hidden files and `ifcfg-lo` are excluded.
+/// Configuration files of the image that would configure NICs in addition to drophammer's files. They are all files in
+/// `folder` whose names have one of these prefixes and one of these suffixes. Hidden files and `ifcfg-lo` are excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,
@@ -30,7 +30,7 @@ impl DisplacedFiles {
     }
 }
 
-/// Files of initscripts, which NetworkManager also reads.
+/// Configuration files of Red Hat's initscripts. NetworkManager also reads these files.
 const IFCFG: DisplacedFiles = DisplacedFiles {
     folder: "/etc/sysconfig/network-scripts",
     beginnings: &["ifcfg-", "route-", "route6-", "rule-", "rule6-"],
@@ -46,15 +46,15 @@ const UNSUPPORTED: [(&str, &[&str]); 5] = [
     ("netctl", &["/usr/bin/netctl"]),
 ];
 
-/// Network manager of SUSE, whose `ifup` does not read ifupdown's files.
+/// Network manager of SUSE. The `ifup` of this network manager does not read ifupdown's files.
 const WICKED: (&str, &[&str]) = ("wicked", &["/usr/sbin/wicked", "/usr/sbin/wickedd"]);
 
-/// Scripts of Red Hat and Mageia, whose `ifup` does not read ifupdown's files.
+/// Network scripts of Red Hat and Mageia. The `ifup` of these scripts does not read ifupdown's files.
 const INITSCRIPTS: (&str, &[&str]) =
     ("initscripts", &["/etc/sysconfig/network-scripts/ifup-eth", "/etc/sysconfig/network-scripts/network-functions"]);
 
-/// Returns the name of the network manager of a tree that contains only unsupported ones. `has` returns whether a path
-/// exists in the tree.
+/// Returns the name of the network manager in a tree, if the tree contains only unsupported network managers. `has`
+/// returns whether a path exists in the tree.
 pub fn find_unsupported(has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
     let is_there = |(_, files): &&(&str, &[&str])| files.iter().any(|path| has(path));
     let found = || UNSUPPORTED.iter().find(is_there).map(|(name, _)| *name);
@@ -66,10 +66,11 @@ pub fn is_unsupported(name: &str) -> bool {
     UNSUPPORTED.iter().any(|(unsupported, _)| *unsupported == name)
 }
 
-/// Supported network managers, in the order in which they are detected. netplan is first because it controls NetworkManager and networkd.
-/// networkd follows NetworkManager and ifupdown, because nearly every image with systemd contains networkd, even an image that does not use
-/// it. cloud-init is last because it loses settings: for networkd it writes neither bonds nor VLANs, for ifupdown it writes only VLANs
-/// whose names contain the VLAN id, and it writes `on-link` only for netplan (22.4, Debian 12).
+/// Supported network managers, in the order in which they are detected. netplan is first because it controls
+/// NetworkManager and networkd. networkd follows NetworkManager and ifupdown, because nearly every image with systemd
+/// contains networkd, even an image that does not use it. cloud-init is last because it does not pass all settings to
+/// other network managers (22.4, Debian 12). For networkd, it writes neither bonds nor VLANs. For ifupdown, it writes
+/// only VLANs whose names contain the VLAN id. It writes `on-link` only for netplan.
 const ALL: [NetworkBackend; 5] = [
     NetworkBackend::Netplan,
     NetworkBackend::NetworkManager,
@@ -80,10 +81,11 @@ const ALL: [NetworkBackend; 5] = [
 
 const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 
-/// Directory of cloud-init's settings. A file takes precedence over the files before it in the order of their names.
+/// Directory of cloud-init's settings. If two files contain the same setting, the file whose name sorts last takes
+/// precedence.
 pub const CLOUD_FOLDER: &str = "/etc/cloud/cloud.cfg.d";
 
-/// Returns a name for a file of settings that sorts after these names of other files.
+/// Returns a name for a settings file. The name sorts after the names of these other files.
 fn choose_last_name(others: &[String]) -> String {
     const USUAL: &str = "99-drophammer-network.cfg";
     const OWN: &str = "drophammer-network.cfg";
@@ -198,9 +200,9 @@ impl NetworkConfig {
         }
     }
 
-    /// Renders files in addition to [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon writes it, and a file that disables network
-    /// configuration by cloud-init if cloud-init is installed but not used for it. `cloud_files` are the names in
-    /// `/etc/cloud/cloud.cfg.d`.
+    /// Renders files in addition to [`NetworkConfig::render`]: `/etc/resolv.conf` if no daemon writes it, and a file
+    /// that disables network configuration by cloud-init if cloud-init is installed but another program configures the
+    /// network. `cloud_files` are the names in `/etc/cloud/cloud.cfg.d`.
     pub fn render_additional_files(
         &self,
         system: NetworkBackend,

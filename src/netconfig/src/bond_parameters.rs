@@ -19,8 +19,8 @@ pub(super) enum ParameterType {
     Targets,
 }
 
-/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The other managers do not monitor
-/// the carrier by default, so that the bond would not detect link failures.
+/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The other
+/// managers do not monitor the carrier by default, so without this value the bond would not detect link failures.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 
@@ -129,7 +129,7 @@ impl super::BondConfig {
     }
 }
 
-/// Parses a time such as `100`, `100ms` or `1s` and returns it in milliseconds.
+/// Parses a duration such as `100`, `100ms` or `1s`, and returns the duration in milliseconds.
 pub(super) fn parse_milliseconds(text: &str) -> Result<String, String> {
     let (number, factor) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(number), _) => (number, 1),
@@ -140,5 +140,5 @@ pub(super) fn parse_milliseconds(text: &str) -> Result<String, String> {
     let time = number.trim().parse::<u32>().ok().filter(|_| is_number).and_then(|number| number.checked_mul(factor));
     let time = time.filter(|time| *time <= i32::MAX as u32);
     time.map(|time| time.to_string())
-        .ok_or_else(|| format!("{text:?} is not a time such as 100 (milliseconds), 100ms or 1s"))
+        .ok_or_else(|| format!("{text:?} is not a duration such as 100 (milliseconds), 100ms or 1s"))
 }

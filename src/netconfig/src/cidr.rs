@@ -112,14 +112,18 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
         ));
     }
     if cidr.is_default() {
-        return Err(format!("{text:?} would put every address on this link; specify the prefix length of the network"));
+        return Err(format!(
+            "the prefix length of {text:?} puts every address on this link; specify the prefix length of the network"
+        ));
     }
     if cidr.prefix + 1 < address_bits(&address) && cidr.network_address() == address {
-        return Err(format!("{text:?} is the network itself; specify the address of this machine in it"));
+        return Err(format!(
+            "{text:?} is the address of the network itself; specify the address of this machine in the network"
+        ));
     }
     if cidr.is_broadcast() {
         return Err(format!(
-            "{text:?} is the broadcast address of its network; specify the address of this machine in it"
+            "{text:?} is the broadcast address of its network; specify the address of this machine in the network"
         ));
     }
     Ok(cidr)
@@ -145,7 +149,7 @@ pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String
 pub(super) fn parse_mac(text: &str) -> Result<String, String> {
     match machine_identity::parse_mac(text)? {
         mac if is_group_mac(&mac) => Err(format!("{text:?} is a group address, which a NIC cannot have")),
-        mac if mac == "00:00:00:00:00:00" => Err(format!("{text:?} is not a valid address of a NIC")),
+        mac if mac == "00:00:00:00:00:00" => Err(format!("{text:?} is not a valid MAC address of a NIC")),
         mac => Ok(mac),
     }
 }

@@ -136,7 +136,8 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
     ways
 }
 
-/// Returns the stanza options with name servers and search domains. resolvconf processes them, if the image contains it.
+/// Returns the stanza options with name servers and search domains. If the image contains resolvconf, resolvconf
+/// processes these options.
 fn dns_options(settings: &InterfaceSettings) -> Vec<String> {
     let servers: Vec<String> = settings.nameservers.iter().map(ToString::to_string).collect();
     let lines = [("dns-nameservers", &servers), ("dns-search", &settings.search)];

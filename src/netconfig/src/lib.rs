@@ -44,7 +44,8 @@ pub struct NetworkConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EthernetConfig {
     pub card: NicSelector,
-    /// Interface name that the NIC gets in the installed system (netplan's `set-name`); `None` if it is not renamed.
+    /// Interface name that the NIC gets in the installed system (netplan's `set-name`); `None` if the NIC is not
+    /// renamed.
     pub set_name: Option<String>,
     pub settings: InterfaceSettings,
 }
@@ -66,7 +67,7 @@ pub struct BondConfig {
     pub mac: Option<String>,
     /// Id of the primary member, which carries the traffic whenever its link is up.
     pub primary: Option<String>,
-    /// Parameters, keyed by their names in netplan. Times are in milliseconds. `mode` is always set.
+    /// Parameters, keyed by their names in netplan. Durations are in milliseconds. `mode` is always set.
     pub parameters: BTreeMap<String, String>,
     pub settings: InterfaceSettings,
 }
@@ -84,7 +85,7 @@ pub struct VlanConfig {
 pub struct InterfaceSettings {
     pub dhcp4: bool,
     pub dhcp6: bool,
-    /// Whether router advertisements are accepted; `None` leaves this to the kernel.
+    /// Whether router advertisements are accepted; `None` leaves the decision to the kernel.
     pub accept_ra: Option<bool>,
     pub addresses: Vec<Cidr>,
     /// Static routes, including the default routes that the document specifies as `gateway4` and `gateway6`.
@@ -187,8 +188,8 @@ impl NetworkConfig {
         self.vlans.iter().filter(move |(_, vlan)| vlan.link == id).map(|(id, _)| id.as_str())
     }
 
-    /// Renders `/etc/resolv.conf` with the name servers and search domains of all devices, for a system in which no daemon writes this
-    /// file. Returns `None` if there are none.
+    /// Renders `/etc/resolv.conf` with the name servers and search domains of all devices, for a system in which no
+    /// daemon writes this file. Returns `None` if no device has a name server or search domain.
     fn render_resolv_conf(&self) -> Option<RenderedFile> {
         let (mut servers, mut domains) = (Vec::new(), Vec::new());
         for (_, settings) in self.devices_in_order() {

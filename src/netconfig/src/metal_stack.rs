@@ -1,8 +1,8 @@
 //! Network configuration derived from metal-stack's `networks`, for an image without a routing daemon.
 //!
-//! In metal-stack a machine announces its addresses over BGP, and the switches then route to it. `networks` contains no gateway. Without a
-//! routing daemon, each NIC with a link therefore uses DHCP, in particular to obtain a default route. The first NIC also gets the addresses
-//! of the machine.
+//! In metal-stack a machine announces its addresses over BGP, and the switches then route packets for these addresses
+//! to the machine. `networks` contains no gateway. Without a routing daemon, each NIC with a link therefore uses DHCP,
+//! in particular to obtain a default route. The first NIC also gets the addresses of the machine.
 
 use super::cidr::{parse_cidr, parse_ip};
 use super::fields::{JsonField, NetworkReader};

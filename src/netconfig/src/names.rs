@@ -24,7 +24,8 @@ pub(super) fn parse_interface_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Validates an id that is not also the name of an interface.
+/// Checks the length and the characters of an id. For an id that is also the name of an interface,
+/// [`parse_interface_name`] is used instead.
 pub(super) fn parse_id(text: &str) -> Result<String, String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -55,8 +56,8 @@ impl NetworkConfig {
         network
     }
 
-    /// Returns the interface name that the device has in the installed system. Returns `None` if the document does not specify a name; the
-    /// kernel or udev then chooses it.
+    /// Returns the interface name that the device has in the installed system. Returns `None` if the document does not
+    /// specify a name; the kernel or udev then chooses the name.
     pub(super) fn interface_name<'a>(&'a self, id: &'a str) -> Option<&'a str> {
         let Some(ethernet) = self.ethernets.get(id) else { return Some(id) };
         match (&ethernet.set_name, &ethernet.card) {
@@ -65,8 +66,8 @@ impl NetworkConfig {
         }
     }
 
-    /// Returns an interface name for a network manager that requires one: the configured name, or else the id. If the kernel may give this
-    /// name to another NIC, returns the name that systemd derives from the MAC address.
+    /// Returns an interface name for a network manager that requires one: the configured name, or else the id. If the
+    /// kernel may assign this name to another NIC, returns the name that systemd derives from the MAC address.
     pub(super) fn assigned_name(&self, id: &str, nics: &[Nic]) -> String {
         if let Some(name) = self.interface_name(id) {
             return name.to_owned();

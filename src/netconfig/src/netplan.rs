@@ -103,7 +103,7 @@ fn replace_arp_monitoring(bond: &mut BondConfig) {
     }
 }
 
-/// Writes the criterion that selects a NIC, and the name that it gets: the configured name, or else `given`.
+/// Writes the criterion that selects a NIC, and the name that the NIC gets: the configured name, or else `given`.
 fn write_nic(yaml: &mut YamlWriter, id: &str, ethernet: &EthernetConfig, given: Option<String>) {
     let mut name = ethernet.set_name.clone();
     match &ethernet.card {

@@ -13,9 +13,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Range of MTUs. IPv6 requires at least 1280 (RFC 8200): networkd raises smaller ones, and with other network managers they disable IPv6.
+/// Range of MTUs. IPv6 requires an MTU of at least 1280 (RFC 8200): networkd raises a smaller MTU to 1280, and with
+/// other network managers a smaller MTU disables IPv6.
 const MTU: (u32, u32) = (1280, 65_535);
-/// Maximum metric. netplan 0.106 writes larger ones as negative numbers.
+/// Maximum metric of a route. netplan 0.106 writes larger metrics as negative numbers.
 const LARGEST_METRIC: u32 = i32::MAX as u32;
 
 /// Values of the document, each with its path.
@@ -85,7 +86,8 @@ impl NetworkParser {
         }
     }
 
-    /// Reads the fields of a device. `own` lists the fields of its type; the fields of [`SETTINGS`] exist in every type.
+    /// Reads the fields of a device. `own` lists the fields that only this type of device has; every type also has the
+    /// fields of [`SETTINGS`].
     fn read_device_fields<'a>(&mut self, device: &JsonField<'a>, own: &[&str]) -> Option<JsonFields<'a>> {
         self.reader.read_fields(device, &[own, &SETTINGS].concat(), UNREAD)
     }
@@ -274,7 +276,7 @@ impl NetworkParser {
             {
                 let family = family_name(is_v4);
                 let message = format!(
-                    "{server} cannot be reached from this device, which has no {family} address: add it to another device"
+                    "{server} cannot be reached from this device, which has no {family} address: add the name server to another device"
                 );
                 self.reader.report(&child_path(&field.place, "addresses"), message);
             }
@@ -336,8 +338,8 @@ pub(super) fn family_name(is_v4: bool) -> &'static str {
     if is_v4 { "IPv4" } else { "IPv6" }
 }
 
-/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router advertisements, any gateway
-/// is accepted, because these networks are not known here.
+/// Checks that the gateway of a route is directly reachable. If the device obtains networks from DHCP or router
+/// advertisements, any gateway is accepted, because these networks are not known when the document is parsed.
 fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<(), String> {
     let via = route.via;
     if settings.addresses.iter().any(|own| own.address == via) {

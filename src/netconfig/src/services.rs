@@ -1,11 +1,12 @@
-//! Configuration of an image that takes effect next to that of the selected network manager: services that configure NICs at boot, and
-//! `.link` files.
+//! Contents of an image that configure NICs in addition to the selected network manager: services that configure NICs
+//! at boot, and `.link` files.
 
 use super::{NetworkBackend, NetworkConfig};
 use model::inventory::Nic;
 
-/// Network managers, and the beginnings of the names of their services: units of systemd, and init scripts of OpenRC. initscripts are
-/// absent, because their service configures only the NICs in `ifcfg-*` files.
+/// Network managers, each with the prefixes of the names of its services, which are systemd units or OpenRC init
+/// scripts. The network manager `initscripts` is absent, because its service configures only the NICs in `ifcfg-*`
+/// files.
 const SERVICES: [(&str, &[&str]); 7] = [
     ("systemd-networkd", &["systemd-networkd"]),
     ("NetworkManager", &["NetworkManager", "networkmanager"]),
@@ -26,9 +27,9 @@ pub fn find_service_manager(service: &str) -> Option<&'static str> {
 }
 
 impl NetworkBackend {
-    /// Returns the network manager whose services configure the NICs. netplan has none of its own: it writes the files of its renderer,
-    /// which is networkd unless a file in `vendor_files` names NetworkManager. `vendor_files` are the contents of netplan's files outside
-    /// of `/etc`, in the order of their names.
+    /// Returns the network manager whose services configure the NICs. netplan has no service of its own: it writes the
+    /// files of its renderer, which is networkd unless a file in `vendor_files` names NetworkManager. `vendor_files`
+    /// are the contents of netplan's files outside of `/etc`, in the order of their names.
     pub fn running_manager(self, vendor_files: &[String]) -> NetworkBackend {
         let lines = vendor_files.iter().flat_map(|text| text.lines());
         let last = lines.filter_map(|line| line.trim().strip_prefix("renderer:")).next_back();
@@ -39,8 +40,8 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns whether udev applies a `.link` file of the image to a NIC instead of a `.link` file of this network manager: udev applies
-    /// the first file that matches, in the order of their names.
+    /// Returns whether udev applies a `.link` file of the image to a NIC instead of a `.link` file of this network
+    /// manager: of all matching files, udev applies only the one whose name sorts first.
     pub fn yields_to_link_file(self, name: &str) -> bool {
         let own = if self == NetworkBackend::Netplan { "10-netplan-" } else { "10-drophammer-" };
         name.ends_with(".link") && (name < own || name.starts_with(own))

@@ -84,8 +84,9 @@ impl NetworkParser {
             if ethernet.settings.mtu.is_some()
                 && of_bond.is_some_and(|of_bond| of_bond != effective_mtu(&ethernet.settings))
             {
-                let message =
-                    format!("a member of a bond has the MTU of the bond: set this MTU on {bond} and remove it here");
+                let message = format!(
+                    "a member of a bond cannot have an MTU of its own: set this MTU on {bond}, and remove it here"
+                );
                 found.push(Diagnostic::new(child_path(&self.device_path("ethernets", member), "mtu"), message));
             }
         }

@@ -8,8 +8,8 @@ use std::io;
 /// Writes or removes each file. Symlinks are resolved within the target.
 ///
 /// # Errors
-/// Returns an error if a file cannot be written, or its owner does not exist in the target. Later files are not written
-/// then.
+/// Returns an error if a file cannot be written, or its owner does not exist in the target. In these cases, the
+/// remaining files are not written.
 pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
     for file in files {
         let Some(content) = &file.content else {

@@ -18,7 +18,7 @@ const SECRET: u32 = 0o600;
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
 /// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` if an OS definition is used. `password` is the
-/// console password for `install.yaml`, or empty if no installer reads it from there.
+/// console password for `install.yaml`, or empty if no installer reads the password from this file.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
@@ -74,8 +74,8 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
     entries.map(|(key, value)| format!("{key}: {value}\n")).concat()
 }
 
-/// Describes a NIC with its neighbours, by which images find the NICs that are connected to leaves. Like metal-stack's
-/// own agent, writes a neighbour's port ID as both its MAC and its identifier.
+/// Describes a NIC and its neighbours. Images use the neighbours to find the NICs that are connected to leaf switches.
+/// As in metal-stack's own agent, the port ID of a neighbour is both the MAC and the identifier of the neighbour.
 pub(crate) fn describe_nic(nic: &Nic) -> Value {
     let neighbours = nic.neighbours.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.display_name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})

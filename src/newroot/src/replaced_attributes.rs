@@ -21,7 +21,7 @@ pub(crate) struct ReplacedAttributes {
 }
 
 impl ReplacedAttributes {
-    /// Reads the attributes of the file with this name, or of the directory if there is none.
+    /// Reads the attributes of the file with this name, or of the directory if no such file exists.
     ///
     /// # Errors
     /// Returns an error if an attribute cannot be read.

@@ -93,7 +93,7 @@ impl NewRoot {
     /// Renames a file within its directory.
     ///
     /// # Errors
-    /// Returns an error if the new name already exists, or the file does not.
+    /// Returns an error if a file with the new name already exists, or the file to rename does not exist.
     pub(crate) fn rename_new_file(&self, path: &str, name: &str) -> io::Result<()> {
         let (parent, now) = split_path(path)?;
         let parent = self.open_or_create_directory(parent)?;
@@ -168,7 +168,7 @@ impl NewRoot {
     pub(crate) fn open_file(&self, path: &str) -> io::Result<File> {
         // A FIFO would block without O_NONBLOCK, which regular files ignore.
         let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("the file is not a regular file")) }
     }
 
     /// Reads the SELinux label of a directory; `None` if it has none.
@@ -186,7 +186,11 @@ impl NewRoot {
     pub(crate) fn read_text(&self, path: &str) -> io::Result<String> {
         let mut text = String::new();
         self.open_file(path)?.take(READ_LIMIT_BYTES + 1).read_to_string(&mut text)?;
-        if text.len() as u64 > READ_LIMIT_BYTES { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(text) }
+        if text.len() as u64 > READ_LIMIT_BYTES {
+            Err(io::Error::other("the file is larger than 1 MiB"))
+        } else {
+            Ok(text)
+        }
     }
 
     /// Returns the sorted names in a directory without `.` and `..`.
@@ -265,7 +269,7 @@ impl NewRoot {
 /// Splits a path into directory and name.
 fn split_path(path: &str) -> io::Result<(&str, &str)> {
     match path.rsplit_once('/') {
-        None | Some((_, "")) => Err(io::Error::other("not an absolute path of a file")),
+        None | Some((_, "")) => Err(io::Error::other("the path is not an absolute path of a file")),
         Some(("", name)) => Ok(("/", name)),
         Some(split) => Ok(split),
     }

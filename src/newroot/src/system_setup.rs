@@ -68,7 +68,8 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the requested component. If none is requested, selects one according to the contents of the image.
+    /// Selects the component that finishes the image: the requested one, or else one that suits the contents of the
+    /// image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain one.
@@ -114,7 +115,7 @@ pub enum BootRecord {
 /// Finishes an image that was unpacked as files. `root_uuid` is the UUID of the root filesystem.
 ///
 /// # Errors
-/// Returns an error if a step fails; the error includes the last lines of output of its program.
+/// Returns an error if a step fails. If a program has failed, the error includes the last lines of its output.
 pub fn finish_tree(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -246,8 +247,8 @@ struct TargetProperties<'a> {
     root_uuid: &'a str,
 }
 
-/// Applies the settings of the machine and its owner. If `boots` is given, makes the system bootable and returns its
-/// boot setup.
+/// Applies the settings of the machine and its owner. If `boots` is not `None`, makes the system bootable and returns
+/// its boot setup.
 fn apply_settings(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -299,7 +300,8 @@ fn apply_settings(
     ran.and_then(|booting| left.map(|()| booting))
 }
 
-/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. At most the script of the image needs the keys.
+/// Runs a function while the SSH host keys are generated, which takes seconds of CPU time. The keys are complete before
+/// the custom script of the image runs, because this script may need them.
 fn run_while_generating_keys<T>(root: &NewRoot, chroot: &Chroot, run: impl FnOnce() -> Result<T>) -> Result<T> {
     thread::scope(|scope| {
         let keys = scope.spawn(|| host_identity::generate_host_keys(root, chroot));

@@ -90,14 +90,15 @@ impl PlannedOperation for StopArray {
     }
 }
 
-/// Creates the array from devices in memory, so that mdadm or the kernel refuses it before anything is destroyed.
+/// Creates the array from devices in memory before anything is destroyed, to detect whether mdadm or the kernel refuses
+/// the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
     /// The array to create. Its name and UUID differ from those of the real array, so that the two cannot be confused.
     pub make: CreateArray,
     /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
-    /// Alternative sizes for devices whose size is unknown before they are created. They are tried in order if
+    /// Alternative sizes for devices whose size is unknown before they are created. The sizes are tried in order if
     /// `member_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_member_bytes: Vec<Vec<u64>>,

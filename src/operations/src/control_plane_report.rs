@@ -41,7 +41,7 @@ impl PlannedOperation for TellPointOfNoReturn {
 }
 
 /// Sends the final report of a successful run to the control plane. The report contains the results of the stages, and
-/// these fields.
+/// the fields of this type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinalReport {
     /// Id of the allocation.
@@ -51,8 +51,8 @@ pub struct FinalReport {
     pub message: String,
     /// Marker of an installation that was already on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks whose start and end are wiped if the control plane denies the migration. The allocation then still belongs to the source
-    /// machine, which may run the same system.
+    /// Disks whose start and end are wiped if the control plane denies the migration. These disks must not boot,
+    /// because the allocation then still belongs to the source machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

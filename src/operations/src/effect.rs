@@ -52,12 +52,12 @@ impl<'a> Effect<'a> {
 /// system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
-    /// Unlocks everything that the session has locked.
+    /// Makes all disks that the session has locked writable again.
     Unlock,
     /// Wipes both ends of a disk whose wipe has not completed, so that the disk is not mistaken for an unchanged disk.
     Wiping(DevicePath),
-    /// Wipes the boot code of a disk that this session has wiped completely. If the disk has a partition table, this
-    /// session has written it.
+    /// Wipes the boot code of a disk that this session has wiped completely. A partition table on the disk, if any, was
+    /// written by this session.
     Wiped(DevicePath),
     /// Wipes both ends of a device to which this session has written a filesystem or a raw image.
     Made(DevicePath),

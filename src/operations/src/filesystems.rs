@@ -38,14 +38,15 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
     format!("{}: {}{label}", strip_dev(&make.device), make.format)
 }
 
-/// Creates a filesystem in memory and mounts it, so that mkfs or the kernel refuses it before anything is destroyed.
+/// Creates a filesystem in memory and mounts it before anything is destroyed, to detect whether mkfs or the kernel
+/// refuses the filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
     /// The filesystem to create. Its UUID differs from the UUID of the real filesystem, because the kernel confuses two
     /// filesystems with the same UUID, or refuses to mount both of them.
     pub make: MakeFilesystem,
     pub size_bytes: u64,
-    /// Alternative sizes for a filesystem whose size is unknown before it is created. They are tried in order if
+    /// Alternative sizes for a filesystem whose size is unknown before it is created. The sizes are tried in order if
     /// `size_bytes` is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub or_size_bytes: Vec<u64>,

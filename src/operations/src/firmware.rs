@@ -18,8 +18,7 @@ pub struct BootEntries {
     /// list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// Whether no entries are registered if the image has an installer, because the installer registers its own
-    /// entries.
+    /// True if entries are registered only for an image without an installer. An installer registers its own entries.
     pub unless_installer: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct MachineFiles {
     pub machine: String,
     pub assigned: PlanAssignment,
     pub nics: Vec<Nic>,
-    /// Whether the system uses arrays, whether created or preserved.
+    /// Whether the system uses created or preserved arrays.
     pub has_arrays: bool,
     /// Filesystems that this run formats.
     pub made: Vec<MakeFilesystem>,

@@ -19,7 +19,7 @@ use serde::Serialize;
 /// A single operation of the executor.
 #[allow(
     clippy::large_enum_variant,
-    reason = "a plan has only a few dozen operations, and only the one with the install marker is large"
+    reason = "a plan has at most a few dozen operations, so the size of the largest variant does not matter"
 )]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]

@@ -60,7 +60,7 @@ impl PlannedOperation for AssertFree {
     }
 }
 
-/// Stops every array and mapping on these devices, which were assembled only for inspection.
+/// Stops the arrays and mappings that were assembled on these devices only for inspection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TakeDown {
     pub devices: Vec<DevicePath>,

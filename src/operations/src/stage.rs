@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Defines the stages from one table, so that no stage is omitted, and each stage has exactly one name.
 macro_rules! stages {
     ($($stage:ident = $name:literal, $destructive:literal, $concurrent:literal, $leaves:ident;)*) => {
-        /// Name of a stage, such as `image.burn`: the subject, then the action. The stages are listed in the order of the run, except that a
-        /// raw image is written before `storage.mount`.
+        /// Name of a stage, such as `image.burn`: the subject, then the action. The stages are listed in the order of
+        /// the run, with one exception: a raw image is written before `storage.mount`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum StageName {
             $(#[serde(rename = $name)] $stage,)*

@@ -26,7 +26,8 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 ///
 /// # Errors
 /// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the
-/// variable as absent: the variable contains a record that protects data, and this data could be erased.
+/// variable as absent: the variable contains a record that protects data, and without this record the data could be
+/// erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
@@ -55,7 +56,8 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
 /// Writes a variable.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses the change. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses the change. If the creation of a variable fails, the variable
+/// does not exist afterwards.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }

@@ -21,7 +21,7 @@ pub struct LoadOption {
 pub struct PartitionLocation {
     pub number: u32,
     pub guid: Uuid,
-    /// First logical sector of the partition. `sectors` is its size in logical sectors.
+    /// First logical sector of the partition. `sectors` is the size of the partition in logical sectors.
     pub first_lba: u64,
     pub sectors: u64,
 }

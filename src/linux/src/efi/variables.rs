@@ -95,7 +95,8 @@ pub fn read_file(path: &Path) -> Option<Vec<u8>> {
 /// Writes a variable.
 ///
 /// # Errors
-/// Returns an error if the firmware or the kernel refuses the change. A new variable does not exist after a failure.
+/// Returns an error if the firmware or the kernel refuses the change. If the creation of a variable fails, the variable
+/// does not exist afterwards.
 pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     write_file(&variable_path(directory, name), value)
 }

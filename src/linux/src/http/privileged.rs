@@ -1,7 +1,8 @@
 //! Requests from a source port below 1024. Only a privileged process can bind such a port, so the port proves to the
 //! server that the request was not sent by an unprivileged process of this host.
 //!
-//! reqwest cannot bind a source port. Requests are few, so each one uses its own connection.
+//! reqwest cannot bind a source port, so this module sends the requests itself. Because such requests are rare, each
+//! request uses its own connection.
 
 use bytes::Bytes;
 use http::header::{HOST, USER_AGENT};

@@ -1,8 +1,8 @@
 //! Proxies of the environment: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in upper or lower case.
 //!
 //! These variables apply only to connections to the Internet, so connections between agents, install servers, control
-//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy. They do not use it
-//! for addresses of this host or of a private network.
+//! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy. Such a client does
+//! not use a proxy for addresses of this host or of a private network.
 
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::blocking::ClientBuilder;

@@ -1,4 +1,5 @@
-//! Character device of the kernel's OpenIPMI driver (`ipmi_devintf`); its interface is linux/ipmi.h.
+//! Character device of the kernel's OpenIPMI driver (`ipmi_devintf`); the interface of this driver is declared in
+//! linux/ipmi.h.
 
 use super::{Command, IpmiTransport};
 use nix::libc::{c_int, c_long, c_short, c_uchar, c_uint, c_ushort};

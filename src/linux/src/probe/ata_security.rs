@@ -42,7 +42,8 @@ const SECURITY_STATUS: usize = 128;
 pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
     // The kernel caches this data, which suffices for disks without ATA security. hdparm is not run for such disks:
     // QEMU's emulated disk fails its next queued command after hdparm.
-    let identity = read_cached_identity(device).map_err(|error| format!("cannot read its identify data: {error}"))?;
+    let identity =
+        read_cached_identity(device).map_err(|error| format!("cannot read the IDENTIFY data of the disk: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
         return Ok(AtaSecurity::default());
     }

@@ -23,7 +23,7 @@ const SAMPLES: u64 = 64;
 /// Returns whether a whole block device or file is blank.
 ///
 /// # Errors
-/// Returns an error if the device cannot be read: it is then unknown whether it is blank.
+/// Returns an error if the device cannot be read, because it is then unknown whether the device is blank.
 pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
@@ -33,7 +33,7 @@ pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
 /// data, this is the first sample that is read.
 ///
 /// # Errors
-/// Returns an error if a sample cannot be read: it is then unknown whether the area is blank.
+/// Returns an error if a sample cannot be read, because it is then unknown whether the area is blank.
 pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];

@@ -5,9 +5,9 @@ use super::ata_identity::AtaIdentity;
 use model::device::identifiers::is_placeholder_wwn;
 use model::inventory::InventoryDisk;
 
-/// Returns all names of a disk, as paths; empty if the disk has none, or its transport is not supported here. `ata` is
-/// the identity of an ATA disk, `None` for other disks. `namespace` is the number of an NVMe namespace, empty for other
-/// disks.
+/// Returns all names of a disk, as paths; empty if the disk has none, or this module does not support its transport.
+/// `ata` is the identity of an ATA disk, `None` for other disks. `namespace` is the number of an NVMe namespace, empty
+/// for other disks.
 pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, namespace: &str) -> Vec<String> {
     let names = match disk.transport.as_str() {
         "nvme" => nvme_names(disk, namespace),

@@ -22,8 +22,8 @@ const SAY: Duration = Duration::from_secs(30);
 /// Maximum number of neighbours that are stored for a NIC. The number is limited, because frames may be forged.
 const MOST: usize = 16;
 
-/// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaves are found
-/// or `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
+/// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaf switches
+/// are found or `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.
@@ -62,7 +62,7 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
     }
 }
 
-/// Describes which leaves were found and which are missing.
+/// Describes which leaf switches were found, and which NICs have received no LLDP frames.
 pub fn describe_search(leaves: &LeafSearch) -> String {
     match leaves {
         LeafSearch::Both(_) => "LLDP: both leaves found".to_owned(),

@@ -265,7 +265,7 @@ fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> 
 }
 
 /// Returns the running array that uses one of the members. Volumes in a container of a firmware RAID also use the
-/// members of the container. They are not returned, because the members' metadata describes the container.
+/// members of the container. Such volumes are not returned, because the members' metadata describes the container.
 fn find_running_array(roots: &ProbeRoots, inventory: &Inventory, array: &MdArray) -> Option<KernelName> {
     let members: Vec<KernelName> =
         array.members.iter().map(|member| inventory.resolve_kernel_name(&member.device)).collect();

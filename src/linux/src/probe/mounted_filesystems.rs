@@ -105,9 +105,10 @@ fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
         file => File::from(file?),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("the install marker is not a regular file"));
     }
-    let text = read_whole(file, MARKER_BYTES as u64)?.ok_or_else(|| io::Error::other("it is larger than 2 MiB"))?;
+    let text = read_whole(file, MARKER_BYTES as u64)?
+        .ok_or_else(|| io::Error::other("the install marker is larger than 2 MiB"))?;
     Ok(Some(serde_json::from_slice(&text)?))
 }
 

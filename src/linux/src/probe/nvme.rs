@@ -1,5 +1,6 @@
-//! Queries of NVMe controllers: which erase methods are supported, and whether they affect other namespaces. Numbers
-//! come from the NVM Express Base Specification 2.0c; the kernel interface is linux/nvme_ioctl.h.
+//! Queries of NVMe controllers: which erase methods are supported, and whether they affect other namespaces. Opcodes
+//! and offsets are those of the NVM Express Base Specification 2.0c. The kernel interface is declared in
+//! linux/nvme_ioctl.h.
 
 use model::inventory::EraseMethod;
 use nix::libc::c_int;
@@ -11,8 +12,8 @@ use std::time::Duration;
 /// Length of Identify data.
 const IDENTIFY_BYTES: usize = 4096;
 
-/// Timeout of the command Identify, which normally takes milliseconds. The timeout prevents a removed controller from
-/// blocking the inventory.
+/// Timeout of the command Identify. This command normally takes milliseconds. The timeout prevents a removed controller
+/// from blocking the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
 // Controller or Namespace Structure (CNS): selector of Identify.
@@ -192,7 +193,8 @@ fn read_u32(data: &[u8], offset: usize) -> u32 {
     u32::from(read_u16(data, offset)) | u32::from(read_u16(data, offset + 2)) << 16
 }
 
-/// Describes status code type and code; the higher bits contain retry hints.
+/// Describes the status of a command: its status code type and its status code. The higher bits contain retry hints and
+/// are ignored.
 fn describe_status(status: c_int) -> String {
     let meaning = match status & 0x7ff {
         0x001 => ", invalid opcode",

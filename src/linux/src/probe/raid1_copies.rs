@@ -37,8 +37,8 @@ pub(super) struct DmRaidSuperblock {
 }
 
 impl DmRaidSuperblock {
-    /// Parses a little-endian superblock: magic, features, number of copies, slot of this copy, and then the fields
-    /// above.
+    /// Parses a little-endian superblock: magic, features, number of copies, slot of this copy, and then the fields of
+    /// this type.
     fn parse(bytes: &[u8; 64]) -> Option<DmRaidSuperblock> {
         let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.starts_with(b"DmRd")).then_some(())?;

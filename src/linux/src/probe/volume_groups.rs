@@ -26,7 +26,7 @@ pub(crate) const MEMBER: &str = "LVM2_member";
 pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
 
-/// Prefix of the device-mapper UUIDs of read-only mappings of volumes.
+/// Prefix of the device-mapper UUIDs that drophammer assigns to read-only mappings of volumes.
 pub(crate) const COPY: &str = "drophammer-";
 
 /// Time limit for lvm, because failing disks respond slowly.
@@ -326,8 +326,8 @@ fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     }
 }
 
-/// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for other
-/// types, the report of lvm does.
+/// Returns the health of a volume. For a raid1 volume, the superblocks of its copies determine the health; for volumes
+/// of other types, the report of lvm determines the health.
 fn determine_health(
     row: &LvmReportRow,
     volume: &LvmReportVolume,

@@ -1,5 +1,5 @@
-//! Processes confined to another root directory, with their own mount namespace. They can use only the device nodes
-//! that are provided for them.
+//! Processes confined to another root directory, with their own mount namespace. Such processes can use only the device
+//! nodes that are provided for them.
 //!
 //! These processes still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program
 //! can therefore mount a devtmpfs. The confinement protects other disks from mistakes of confined programs. It does not

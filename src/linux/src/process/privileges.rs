@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Access rights of linux/landlock.h that each ABI version can restrict: the version, and bit masks for filesystem,
-/// network and scopes.
+/// Access rights of linux/landlock.h that each ABI version can restrict. Each entry contains the version, and bit masks
+/// for filesystem, network and scopes.
 const LANDLOCK: [(i64, [u64; 3]); 6] = [
     (1, [(1 << 13) - 1, 0, 0]),
     (2, [(1 << 14) - 1, 0, 0]),

@@ -160,8 +160,8 @@ impl ReadOnlyAssembly {
         self.assemble_all()
     }
 
-    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays come first: a group may span an array
-    /// and a disk.
+    /// Starts arrays and volumes repeatedly until nothing new is found. Arrays are started first, because a group may
+    /// span an array and a disk.
     ///
     /// # Errors
     /// Returns an error if the inventory cannot be read.
@@ -242,7 +242,7 @@ fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &Fail
 
 fn start_array(array: &MdArray) -> Result<(), String> {
     if array.level == "container" {
-        return Err(format!("it is a firmware RAID ({}), which is not started", array.metadata));
+        return Err(format!("the array is a firmware RAID ({}), and firmware RAIDs are not started", array.metadata));
     }
     // Members that were used without each other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
@@ -280,9 +280,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used, because it stops when it finds a member
-/// of a running array whose event count is outdated. mdadm then does not start any further arrays (Assemble.c, "Found
-/// some drive for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used. This command starts no further arrays
+/// after it has found a member that belongs to a running array and has an outdated event count (Assemble.c, "Found some
+/// drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);

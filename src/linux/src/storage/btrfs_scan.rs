@@ -1,6 +1,6 @@
 //! The kernel's list of btrfs devices. The kernel remembers every btrfs device that it has scanned. If several devices
-//! belong to the same filesystem, it uses the one with the latest generation. Overlays of a rehearsal must therefore
-//! not stay on the list, or the kernel would treat the disk itself as an outdated copy.
+//! belong to the same filesystem, the kernel uses the device with the latest generation. Overlays of a rehearsal must
+//! therefore not stay on the list, or the kernel would treat the disk itself as an outdated copy.
 
 use super::block_device;
 use model::device::DevicePath;

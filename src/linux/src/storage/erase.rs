@@ -26,7 +26,7 @@ use verification::ContentSamples;
 ///
 /// # Errors
 /// Returns an error if the disk is in use (the error lists the users), an area cannot be zeroed or does not stay zero,
-/// or the plan is strict and no method succeeded (the error lists each reason).
+/// or no method succeeded although the plan requires this (the error lists the failure of each method).
 pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     let began = Instant::now();
     let deadline = EraseDeadline::after_budget(Duration::from_secs(disk.budget_seconds));

@@ -1,5 +1,5 @@
-//! Inspection of unmounted filesystems. They are mounted read-only in a private directory, without a replay of their
-//! journals, to read their used space and install markers.
+//! Inspection of unmounted filesystems. The filesystems are mounted read-only in a private directory, without a replay
+//! of their journals, to read their used space and install markers.
 
 use super::mount;
 use crate::probe;

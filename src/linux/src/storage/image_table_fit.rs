@@ -31,8 +31,9 @@ const EXTENDED_BYTES: u64 = 1024;
 /// number of a partition that is enlarged as far as possible. `added` is a new partition at the end of the disk.
 ///
 /// # Errors
-/// Returns an error if the disk is in use or cannot be written; the GPT is damaged or does not fit; the partition to grow does not exist, or
-/// is followed by another partition; there is no space for the added partition.
+/// Returns an error if the disk is in use or cannot be written, or if the GPT is damaged or does not fit. Also returns
+/// an error if the partition to grow does not exist or is followed by another partition, or if there is no space for
+/// the added partition.
 pub fn fit_image_table(
     device: &DevicePath,
     grow: Option<u32>,

@@ -40,7 +40,8 @@ pub fn prepare_volume(volume: &PreparePersistent) -> Result<()> {
     .context(Phase::Storage, what)
 }
 
-/// Checks again that the device is blank, because the plan may be an hour old and the device may have changed since.
+/// Checks again that the device is blank, because the plan may be an hour old and the device may have changed since
+/// then.
 fn require_blank(device: &DevicePath) -> Result<()> {
     let is_blank = probe::is_blank(device.as_ref()).context(Phase::Storage, || format!("read {device}"))?;
     match is_blank {

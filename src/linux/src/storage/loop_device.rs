@@ -1,4 +1,4 @@
-//! Loop devices over files, with a given sector size. The kernel detaches a loop device when it is no longer open.
+//! Loop devices over files, with a specified sector size. The kernel detaches a loop device when it is no longer open.
 
 use model::device::DevicePath;
 use nix::errno::Errno;
@@ -36,7 +36,7 @@ mod ioctl {
 /// Loop device that is detached when this value is dropped.
 pub(crate) struct LoopDevice {
     /// Open descriptor, which keeps the loop device attached.
-    #[allow(dead_code, reason = "held, not read, except by tests")]
+    #[allow(dead_code, reason = "the file is only kept open; no code except tests reads the field")]
     pub file: File,
     /// Path such as `/dev/loop0`.
     pub path: DevicePath,

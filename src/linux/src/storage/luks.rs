@@ -63,7 +63,8 @@ fn is_sealed(container: &LuksContainer) -> bool {
     container.source == KeySource::Tpm2
 }
 
-/// Creates the container and opens it with the key that will be used later. All data on the device is lost.
+/// Creates the container, and opens it in the same way as the installed system: with the TPM if the key is sealed to
+/// the TPM, and otherwise with the key itself. All data on the device is lost.
 ///
 /// # Errors
 /// Returns an error if cryptsetup fails.

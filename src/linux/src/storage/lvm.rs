@@ -1,7 +1,7 @@
 //! Creates LVM volume groups and logical volumes according to the plan.
 //!
 //! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
-//! invisible to it.
+//! invisible to the command.
 
 use super::{busy_device_users, teardown, wipe};
 use crate::process::ToolCommand;
@@ -68,8 +68,8 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 }
 
 /// Activates only these volumes of a preserved group, for writing. Activating a volume that the layout does not contain
-/// may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes may be missing if these
-/// volumes work without them.
+/// may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes of the group may be
+/// missing if the activated logical volumes do not need them.
 ///
 /// # Errors
 /// Returns an error if a volume is in use (the error lists the users), or LVM fails.

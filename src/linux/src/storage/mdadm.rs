@@ -27,7 +27,7 @@ pub(crate) const TOOLS: &[&str] = &["mdadm"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Creates an array, verifies it, and zeroes both its ends, because a new array exposes old contents of its members.
-/// Members may be missing if the level tolerates it.
+/// Members may be missing if the RAID level tolerates missing members.
 ///
 /// # Errors
 /// Returns an error if a member is in use (the error lists the users), mdadm fails, or the result differs from the
@@ -68,8 +68,8 @@ fn verify_planned(found: &ArrayDetail, array: &CreateArray) -> Result<()> {
     }
 }
 
-/// Assembles a preserved array from these members as `device`, for writing. Members may be missing if the level
-/// tolerates it. If mdadm refuses to start the array, the start is not forced.
+/// Assembles a preserved array from these members as `device`, for writing. Members may be missing if the RAID level
+/// tolerates missing members. If mdadm refuses to start the array, the start is not forced.
 ///
 /// # Errors
 /// Returns an error if mdadm fails, for example because a member is in use.

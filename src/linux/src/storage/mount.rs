@@ -52,8 +52,8 @@ impl MountStack {
         self.mount_with(filesystem, MountFlags::empty())
     }
 
-    /// Mounts like [`MountStack::mount_filesystem`], without device nodes, set-user-ID bits and executables, to verify that mounting
-    /// works.
+    /// Mounts a filesystem like [`MountStack::mount_filesystem`], but without device nodes, set-user-ID bits and
+    /// executables, to verify that mounting works.
     ///
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`].
@@ -61,8 +61,8 @@ impl MountStack {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts read-only, and otherwise like [`MountStack::mount_inert`]. A read-only mount does not prevent the replay
-    /// of a journal; for that, the filesystem needs an additional option, such as `noload`.
+    /// Mounts a filesystem read-only, and otherwise like [`MountStack::mount_inert`]. A read-only mount does not
+    /// prevent the replay of a journal; for that, the filesystem needs an additional option, such as `noload`.
     ///
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`]; in addition, returns an error if the mount point does
@@ -156,7 +156,7 @@ impl MountStack {
         Ok(())
     }
 
-    /// Unmounts as much as possible after a failure; returns the errors.
+    /// Unmounts as many mounts as possible after a failure, and returns the errors.
     pub fn unmount_best_effort(&mut self) -> Vec<Error> {
         self.mounted.drain(..).rev().filter_map(|point| unmount_strictly(&point).err()).collect()
     }

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// Timeout for device nodes. devtmpfs creates them before BLKPG returns, except on very slow machines.
+/// Timeout for device nodes. On all but very slow machines, devtmpfs creates the device nodes before BLKPG returns.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes and verifies the protective MBR, both headers and both arrays of entries. Then waits for the device nodes of

@@ -225,7 +225,7 @@ fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
     mounts.unmount_all()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
         true => {
-            Err(Error::new(Phase::Storage, "the kernel mounted it read-only, although its options do not request that"))
+            Err(Error::new(Phase::Storage, "the kernel mounted the filesystem read-only, but its options lack `ro`"))
         }
         false => Ok(()),
     }

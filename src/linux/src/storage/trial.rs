@@ -41,7 +41,7 @@ pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
 }
 
-/// Tries the sizes in order until one succeeds. If all fail, returns the error for the first size.
+/// Tries the sizes in order until one succeeds. If all sizes fail, returns the error for the first size.
 fn try_sizes<S>(
     mut sizes: impl Iterator<Item = S>,
     tried: impl Fn(S) -> Result<Option<String>>,
@@ -69,7 +69,10 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
     match mdadm::try_create_array(&CreateArray { device, devices, ..make.clone() }) {
         Err(_) if scratches.iter().any(ScratchDisk::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
-            Ok(Some(format!("{} was not tried: it takes more than {mib} MiB of memory for each device", make.device)))
+            Ok(Some(format!(
+                "{} was not tried: the trial takes more than {mib} MiB of memory for each device",
+                make.device
+            )))
         }
         tried => tried.context(Phase::Storage, what).map(|()| None),
     }
@@ -100,7 +103,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         return Ok(None);
     }
     let note = format!(
-        "{format} of {device} was not tried in full size: it takes more than {} MiB of memory",
+        "{format} of {device} was not tried in full size: the trial takes more than {} MiB of memory",
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);

@@ -8,17 +8,17 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Amount of dirty data, in bytes, from which on the kernel writes in the background (`vm.dirty_background_bytes`).
+/// Amount of dirty data, in bytes, above which the kernel writes in the background (`vm.dirty_background_bytes`).
 const BEGIN_BYTES: u64 = 64 << 20;
 
-/// Amount of dirty data, in bytes, from which on the kernel blocks writers (`vm.dirty_bytes`).
+/// Amount of dirty data, in bytes, above which the kernel blocks writers (`vm.dirty_bytes`).
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Minimum pause between two rounds of [`PeriodicWriteback`].
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Applies the limits to the whole machine. This is allowed only in the ramdisk, because no other system uses its
-/// kernel. A failure is logged and only makes the installation slower.
+/// Applies the limits to the whole machine. This is allowed only in the ramdisk, because the kernel of the ramdisk
+/// serves no other system. A failure is logged and only makes the installation slower.
 pub fn limit_dirty_memory(memory_bytes: u64) {
     let (begin, most) = compute_limits(memory_bytes);
     if let Err(error) = write_limits(Path::new("/proc/sys/vm"), begin, most) {
@@ -26,9 +26,9 @@ pub fn limit_dirty_memory(memory_bytes: u64) {
     }
 }
 
-/// Returns two amounts of dirty data, in bytes: the kernel writes in the background from the first amount on, and
-/// blocks writers from the second amount on. The second amount is at most a quarter of the memory, and the first is at
-/// most half of the second.
+/// Returns two amounts of dirty data, in bytes: the kernel writes in the background above the first amount, and blocks
+/// writers above the second amount. The second amount is at most a quarter of the memory, and the first is at most half
+/// of the second.
 fn compute_limits(memory_bytes: u64) -> (u64, u64) {
     let most = (memory_bytes / 4).min(MOST_BYTES);
     (BEGIN_BYTES.min(most / 2), most)

@@ -159,7 +159,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             json!({"ethernets": {"a": {"mtu": 9000}}, "bonds": {"b0": {"interfaces": ["a"]}}}),
             "ethernets.a.mtu",
-            "the MTU of the bond",
+            "cannot have an MTU of its own",
         ),
         (
             json!({"ethernets": {"a": {}}, "bonds": {"b0": {"interfaces": ["a"]}}, "vlans": {"v": {"id": 1, "link": "a"}}}),
@@ -183,7 +183,11 @@ fn what_is_wrong_is_told_with_its_place() {
             "bonds.bond0.parameters.primary",
             "not an interface of the bond",
         ),
-        (bond(json!({"mii-monitor-interval": "soon"})), "bonds.bond0.parameters.mii-monitor-interval", "is not a time"),
+        (
+            bond(json!({"mii-monitor-interval": "soon"})),
+            "bonds.bond0.parameters.mii-monitor-interval",
+            "is not a duration",
+        ),
         (bond(json!({"up-delay": 150})), "bonds.bond0.parameters.up-delay", "must be a multiple"),
         (bond(json!({"arp-interval": 100})), "bonds.bond0.parameters.arp-ip-targets", "must be set together"),
         (

@@ -23,10 +23,11 @@ const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\
 
 /// Consequence of missing boot entries if the firmware starts the kernel, which then gets its command line only from
 /// its boot entry.
-const NO_FALLBACK: &str = "this image lacks a boot loader and cannot boot from its disks without them";
+const NO_FALLBACK: &str =
+    "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
 
-/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are warnings, since the machine boots
-/// without entries if it has a boot loader.
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. A failure is only logged
+/// as a warning, because a machine with a boot loader boots even without boot entries.
 pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
@@ -68,7 +69,7 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
         };
         match LoadOption::for_file(&label, esp, loader, arguments) {
             Some(option) => options.push(option),
-            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: its path is empty, too long, or contains control characters", esp.device)),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: the path of the loader is empty, too long, or contains control characters", esp.device)),
         }
     }
     (options, refused)

@@ -14,7 +14,7 @@ pub(crate) fn filesystem_types<'a>(device: &DevicePath, inventory: &'a Inventory
 /// Returns the device that the first field of an fstab(5) line names.
 ///
 /// # Errors
-/// Fails if no device matches, or more than one.
+/// Fails if no device or more than one device matches.
 pub(crate) fn find_device(source: &str, inventory: &Inventory) -> Result<DevicePath, String> {
     let found = match source.split_once('=') {
         Some((tag, value)) => find_by_tag(tag, value.trim_matches('"'), inventory),

@@ -54,7 +54,7 @@ pub fn unload_kernel() {
 /// Boots the loaded kernel. Does not return on success.
 ///
 /// # Errors
-/// Fails if no kernel is loaded or the kernel refuses.
+/// Fails if no kernel is loaded, or if the running kernel refuses to boot the loaded kernel.
 pub fn boot_loaded_kernel() -> Result<Infallible> {
     nix::unistd::sync();
     network_down::take_interfaces_down();
@@ -93,12 +93,12 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
 fn explain_error(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
-        Errno::ENOEXEC => "not a kernel for the architecture of this machine, or damaged",
+        Errno::ENOEXEC => "the file is damaged, or is not a kernel for the architecture of this machine",
         Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",
         Errno::ENOMEM => "not enough memory for kernel and initrd",
         Errno::EKEYREJECTED | Errno::ENOKEY | Errno::ENODATA | Errno::ENOPKG => {
-            "its signature is missing or not trusted, but this kernel requires one"
+            "the running kernel requires a trusted signature, but the signature of the new kernel is missing or not trusted"
         }
         Errno::EINVAL => {
             "the running kernel refuses the new kernel, its initrd or its command line, which may be too long"

@@ -1,5 +1,5 @@
-//! Shutdown of network interfaces before kexec, as kexec(8) does it: an active NIC would write to memory that belongs
-//! to the new kernel, and drivers of active NICs have hung in the shutdown of the old kernel.
+//! Shutdown of network interfaces before kexec, as in kexec(8). An active NIC would write to memory that belongs to the
+//! new kernel. In addition, drivers of active NICs have hung in the shutdown of the old kernel.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -13,7 +13,7 @@ pub fn take_interfaces_down() {
     let names = names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "lo");
     for name in names {
         if let Err(error) = take_interface_down(&name) {
-            tracing::warn!("{name} stays up: {error}");
+            tracing::warn!("cannot take network interface {name} down: {error}");
         }
     }
 }

@@ -35,8 +35,8 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
     root.write_file(path, 0o644, replace_arrays(&own, &wants.arrays).as_bytes())
 }
 
-/// Removes LVM's devices file if the layout has volume groups, because LVM would ignore them. Logs settings of LVM that may
-/// have the same effect.
+/// Removes LVM's devices file if the layout has volume groups, because LVM ignores volume groups on devices that this
+/// file does not list. Logs settings of LVM that may have the same effect.
 ///
 /// # Errors
 /// Returns an error if the file cannot be removed.
@@ -92,7 +92,7 @@ fn is_array_line(line: &str) -> bool {
     word.len() >= 3 && "array".starts_with(&word)
 }
 
-/// Returns the UUIDs of the arrays in an mdadm.conf, as spelled there.
+/// Returns the UUIDs of the arrays in an mdadm.conf, in lower case.
 pub(crate) fn listed_uuids(conf: &str) -> Vec<String> {
     let lines = conf.lines().filter(|line| is_array_line(line));
     let words = lines.flat_map(str::split_whitespace);

@@ -4,14 +4,15 @@ use super::grub_variables::{strip_grub_device, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use std::collections::BTreeSet;
 
-/// Variables that need not be set for a boot: those of tuned, and `root`, the device of paths, which GRUB sets itself.
+/// Variables that are not required to boot: the variables of tuned, and `root`, the device on which GRUB looks up
+/// paths. GRUB sets `root` itself.
 const OPTIONAL_VARIABLES: [&str; 3] = ["tuned_params", "tuned_initrd", "root"];
 
 /// Boot entry. Its paths are relative to the filesystem that the boot loader reads.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlsEntry {
     pub kernel: String,
-    /// Last initrd of the entry; earlier ones contain microcode.
+    /// Last initrd of the entry. The initrds before it contain microcode.
     pub initrd: String,
     pub words: Vec<String>,
     /// Names of variables that are not set in the image, and may be required to boot.
@@ -35,7 +36,8 @@ impl BlsEntry {
         self.kernel = path.to_owned();
     }
 
-    /// Sets the initrd to the last argument of an `initrd` command. Files named by variables only supplement the initramfs.
+    /// Sets the initrd to the last argument of an `initrd` command. A file whose name comes from a variable is used
+    /// only if there is no other file, because such files normally supplement the initramfs.
     pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
         let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
         let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();

@@ -14,7 +14,7 @@ pub(crate) struct BootKernel {
     pub version: String,
     /// Path such as `/boot/vmlinuz-6.1.0-31-amd64`.
     pub image: String,
-    /// Path of the existing initramfs, or where it will be built.
+    /// Path of the existing initramfs, or the path at which an initramfs will be built.
     pub initrd: String,
     /// Options of the kernel's boot entry in the target; empty if there is no entry.
     pub words: Vec<String>,
@@ -73,12 +73,12 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     Err(Error::new(Phase::Target, what))
 }
 
-/// Returns the kernel to boot. If the target contains several, logs which one is chosen: kernels with modules are
-/// preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is copied
-/// there.
+/// Returns the kernel to boot. If the target contains several kernels, logs which one is chosen: kernels with modules
+/// are preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is
+/// copied there.
 ///
 /// # Errors
-/// Returns an error if the target does not contain a kernel, or it cannot be copied.
+/// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
     // Kernels with modules are preferred, since few machines boot without modules, and rescue kernels are avoided.
@@ -136,8 +136,8 @@ fn find_candidates(root: &NewRoot) -> Vec<KernelCandidate> {
     found
 }
 
-/// Returns the version of the kernel with this name, which is the name of its modules directory; the name itself if
-/// there are no modules.
+/// Returns the version of the kernel with this name. The version is the name of the modules directory of the kernel. If
+/// the kernel has no modules, returns the name of the kernel.
 fn find_version(root: &NewRoot, name: &str) -> String {
     let is_its = |(dir, version): &(&str, String)| {
         let package = root.read_text(&format!("{dir}/{version}/pkgbase")).unwrap_or_default();

@@ -47,8 +47,8 @@ struct EspInstallation {
 /// Selects the boot loader.
 ///
 /// # Errors
-/// Returns an error if the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or it boots in
-/// UEFI mode and the layout does not contain an ESP.
+/// Returns an error in two cases: the machine boots in BIOS mode and the target does not contain GRUB for BIOS, or the
+/// machine boots in UEFI mode and the layout does not contain an ESP.
 pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<BootLoader> {
     let uefi = [
         (BootLoader::Uki, uki::is_configured as fn(&NewRoot) -> bool),
@@ -99,7 +99,7 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
     Ok((0..start.wants.esps.len()).map(entry).collect())
 }
 
-/// Returns kernel and initramfs as files to write to each ESP, with their paths there. If the ESP is mounted at
+/// Returns kernel and initramfs as files to write to each ESP, with their paths on the ESP. If the ESP is mounted at
 /// `/boot`, their current paths are used, and nothing is copied.
 fn kernel_files(start: &LoaderContext, directory: &str) -> [(EspFile, String); 2] {
     let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));

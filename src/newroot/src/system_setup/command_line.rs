@@ -103,8 +103,8 @@ fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
     arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
 }
 
-/// Returns the argument that names a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel in it.
-/// Ubuntu's initramfs-tools reads another parameter than dracut.
+/// Returns the argument that names a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel in
+/// this filesystem. The name of the parameter differs between Ubuntu's initramfs-tools and dracut.
 fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> Option<String> {
     let words = || own.iter().chain(&wants.arguments);
     let fips = words().rfind(|word| parameter_name(word) == "fips").and_then(|word| parameter_value(word));

@@ -75,13 +75,13 @@ pub(crate) struct Distribution {
     /// `VERSION_ID`; empty if missing.
     pub version: String,
     pub family: &'static DistributionFamily,
-    /// Reason why the distribution is treated as unknown, if it is.
+    /// Reason why the distribution is treated as unknown, or why the configured name is ignored; `None` if there is no
+    /// such reason.
     pub doubt: Option<String>,
 }
 
 impl Distribution {
-    /// Returns the distribution with the given name, or the detected one if no name is given or the name is not
-    /// supported.
+    /// Returns the distribution called `name`. Returns the detected distribution if `name` is `None` or not supported.
     pub(crate) fn detect_or_named(root: &NewRoot, name: Option<&str>) -> Distribution {
         let found = Distribution::detect(root);
         let Some(name) = name.filter(|name| *name != found.id) else { return found };

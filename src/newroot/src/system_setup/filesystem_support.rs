@@ -21,7 +21,7 @@ const E2FSCK_BYTES: u64 = 8 << 20;
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
 /// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image, and
-/// against the image's e2fsck. What the image does not contain is not checked.
+/// against the image's e2fsck. If the image contains no kernel modules or no e2fsck, that check is omitted.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot

@@ -105,7 +105,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// Evaluates a word of an `if` command. Returns whether it is one.
+    /// Evaluates a word of an `if` command. Returns `false` if the word does not belong to an `if` command.
     fn enter_branch(&self, word: &str, condition: &[ShellWord], branches: &mut Vec<Branch>) -> bool {
         match (word, branches.last_mut()) {
             ("if", _) => {
@@ -184,7 +184,7 @@ pub(crate) fn to_kernel_words(words: &[ShellWord]) -> Vec<String> {
     split_words(&line.join(" ")).map(str::to_owned).collect()
 }
 
-/// Formats a kernel command line as text of a GRUB script: characters are escaped that GRUB would interpret.
+/// Formats a kernel command line as text of a GRUB script. Characters that GRUB would interpret are escaped.
 pub(crate) fn format_grub_line(line: &str) -> String {
     let (mut text, mut is_quoted) = (String::new(), false);
     for c in line.chars() {

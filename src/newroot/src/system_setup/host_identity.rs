@@ -34,7 +34,7 @@ const DOCKER: &str = "/.dockerenv";
 
 const KEYGEN_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Removes the identity of the machine on which the image was built, and sets the host name unless it is empty.
+/// Removes the identity of the machine on which the image was built, and sets the host name if `hostname` is not empty.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, written or removed.

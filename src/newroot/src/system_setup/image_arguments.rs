@@ -7,7 +7,7 @@ use super::shell_reader::{ShellReader, ShellSyntax, read_assignments};
 use crate::NewRoot;
 use model::kernel_command_line::{is_same_name, parameter_name, parameter_value, split_words};
 
-/// Files from which kernel-install(8) takes the command line; it reads only the first existing one.
+/// Files from which kernel-install(8) takes the command line. kernel-install reads only the first existing file.
 pub(crate) const KERNEL_INSTALL: [&str; 2] = ["/etc/kernel/cmdline", "/usr/lib/kernel/cmdline"];
 
 pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/grub.d/*.cfg"];
@@ -15,7 +15,7 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 /// Variables with kernel arguments, in the order in which grub-mkconfig concatenates them.
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
-/// Reason for omitting an `ip=`.
+/// Reason for omitting an `ip=` argument.
 pub(crate) const CONFIGURES_NIC: &str = "configures a NIC of another machine";
 
 /// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
@@ -179,7 +179,7 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
 }
 
-/// Methods of `ip=`, which suit any machine, as Linux (nfsroot.rst) and dracut.cmdline(7) define them.
+/// Methods of `ip=` that Linux (nfsroot.rst) and dracut.cmdline(7) define. Methods suit any machine.
 const IP_METHODS: [&str; 16] = [
     "",
     "on",

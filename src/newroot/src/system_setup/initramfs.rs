@@ -52,7 +52,7 @@ struct InitramfsSettings {
     groups: &'static str,
 }
 
-/// Supported tools; the first one in the target is used.
+/// Supported tools. The first one that the target contains is used.
 const MAKERS: [InitramfsTool; 4] = [
     InitramfsTool {
         name: "initramfs-tools",
@@ -99,7 +99,7 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size in bytes of a list of modules that is read; most have about half a megabyte.
+/// Maximum size, in bytes, of a list of modules that is read. Most lists take about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
 /// Part of an initramfs that is required to find the root filesystem.
@@ -132,8 +132,9 @@ impl InitramfsRequirement {
     }
 }
 
-/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds it if it cannot. Returns
-/// whether the initramfs was built by dracut. An initramfs that cannot be read is used as it is if it cannot be rebuilt.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds the initramfs if it
+/// cannot mount this filesystem. Returns whether the initramfs was built by dracut. If an initramfs can neither be read
+/// nor be rebuilt, the existing initramfs is used.
 ///
 /// # Errors
 /// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also

@@ -19,7 +19,7 @@ const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
 const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
 
 const FIREWALL: &str = "firewall";
-const NO_FIREWALL: &str = "WARNING: this machine is a firewall: its routing, rules and services are configured by os-installer, which the image does not contain";
+const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured: the image does not contain os-installer, which configures them";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
@@ -37,7 +37,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
 
-/// Performs the tasks of os-installer that are performed only for metal-stack's images.
+/// Performs those tasks of os-installer that drophammer performs only in metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written.
@@ -81,8 +81,8 @@ fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Configures the image's NTP client to use these servers: chrony, whose own servers are removed, or else
-/// systemd-timesyncd.
+/// Configures the image's NTP client to use these servers. The client is chrony, whose previous servers are removed, or
+/// else systemd-timesyncd.
 fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());

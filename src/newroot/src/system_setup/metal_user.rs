@@ -10,8 +10,8 @@ const GROUP: &str = "/etc/group";
 /// Groups whose members may become root, in distributions like Debian and Red Hat.
 const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 
-/// Creates the user with a home directory and without a valid password, unless it exists. Logs a warning if the user
-/// cannot be created.
+/// Creates the user with a home directory and without a valid password, if the user does not exist yet. Logs a warning
+/// if the user cannot be created.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.

@@ -23,11 +23,12 @@ use operations::FinishInputs;
 /// Boot configuration of a migrated system.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AdaptedBoot {
-    /// Boot information created here. `None` if the file written by the system's installer is still valid.
+    /// Boot information that was created for this machine. `None` if the file written by the system's installer is
+    /// still valid.
     pub info: Option<BootInfo>,
     /// Newest kernel of the system and its initramfs, if any.
     pub newest: Option<(String, String)>,
-    /// Boot entries that the firmware must receive for boot loaders installed here.
+    /// Boot entries that the firmware must receive for boot loaders that were installed for this machine.
     pub entries: Vec<BootEntryRequest>,
 }
 

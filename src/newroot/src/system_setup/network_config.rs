@@ -16,12 +16,13 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Routing daemon. metal-stack images that contain FRR configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must do so at its first boot";
+const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must configure these networks at its first boot";
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
-/// Library of systemd since version 231. The third directory is that of Debian since version 12, for each architecture.
+/// Paths of the shared library that systemd contains since version 231. Debian uses the third path since version 12;
+/// its first `*` matches the architecture.
 const SYSTEMD_LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd/libsystemd-shared-*",
     "/lib/systemd/libsystemd-shared-*",
@@ -37,8 +38,8 @@ const RC_UPDATE: [&str; 2] = ["/sbin/rc-update", "/usr/sbin/rc-update"];
 /// Command that enables the network at boot: a program of the target and its arguments.
 type EnableCommand = (&'static str, Vec<&'static str>);
 
-/// Writes the network configuration, and removes that of the image. Returns the command that enables the network at
-/// boot, if one is required.
+/// Writes the network configuration, and removes the image's own network configuration. Returns the command that
+/// enables the network at boot, if one is required.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written or removed.
@@ -83,8 +84,9 @@ pub(crate) fn write_network_config(
     })
 }
 
-/// Refuses a description of the network for an image without a supported network manager, and otherwise warns. `name`
-/// is the name of the image's network manager, if it is known.
+/// Refuses an allocation that describes the network if the image uses the unsupported network manager `name`. If the
+/// allocation does not describe the network, or if the image's network manager is unknown (`None`), only logs a
+/// warning.
 fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn Fn(&str)) -> Result<()> {
     let Some(name) = name else {
         say(&format!("WARNING: the image does not contain a supported network system: {SUPPORTED}"));
@@ -125,8 +127,9 @@ pub(crate) fn enable_network((program, arguments): &EnableCommand, run: &dyn Tar
     ran.map(drop).context(Phase::Target, || "enable the network at boot".to_owned())
 }
 
-/// Returns the network to configure, or `None` to preserve the image's configuration. If no network is requested, all
-/// NICs use DHCP unless the image contains a configuration, or enables an unsupported network manager.
+/// Returns the network to configure, or `None` to preserve the image's configuration. If no network is requested, the
+/// image's configuration is preserved if it exists, or if the image enables an unsupported network manager. Otherwise,
+/// all NICs use DHCP.
 fn choose_network(
     root: &NewRoot,
     system: NetworkBackend,

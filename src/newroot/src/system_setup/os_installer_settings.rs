@@ -1,6 +1,6 @@
 //! `/etc/metal/os-installer.yaml`: settings of a metal-stack image for its finishing. The file is read by
-//! `os-installer` in the image. If an image contains the file but not the program, drophammer finishes it according to
-//! the file.
+//! `os-installer` in the image. If an image contains the file but not `os-installer`, drophammer finishes the image
+//! according to the file.
 
 use super::os_installer::CustomScript;
 use crate::NewRoot;

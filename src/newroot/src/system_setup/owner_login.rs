@@ -29,8 +29,8 @@ pub(crate) struct LoginUsers {
 }
 
 impl LoginUsers {
-    /// Determines the users. `cloud_user` is the name of cloud-init's default user. It never receives the password,
-    /// because cloud-init locks the password of this user at the first boot.
+    /// Determines the users. `cloud_user` is the name of cloud-init's default user. This user never receives the
+    /// password, because cloud-init locks the password of this user at the first boot.
     pub(crate) fn find_users(root: &NewRoot, cloud_user: Option<&str>) -> LoginUsers {
         let passwd = root.read_text(PASSWD).unwrap_or_default();
         let users: Vec<PasswdEntry> = passwd.lines().filter_map(parse_passwd_line).collect();

@@ -1,5 +1,5 @@
-//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files. An enforcing system
-//! could not read them otherwise, and would not reach its own relabeling.
+//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files.
+//! An enforcing system could not read unlabeled files, and would fail before it labels its files itself.
 
 use super::file_search::find_program;
 use super::log_sink::LogSink;
@@ -160,7 +160,9 @@ pub(crate) fn has_setfiles(root: &NewRoot, policy: &str) -> bool {
 /// Returns an error if the file that requests the labeling cannot be written.
 pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Result<()> {
     root.write_file(RELABEL, 0o644, b"-F\n")?;
-    say(&format!("SELinux: {why}; all files are labeled at the first boot, which takes a while and reboots once"));
+    say(&format!(
+        "SELinux: {why}; the first boot labels all files, takes longer than usual, and then reboots the machine once"
+    ));
     Ok(())
 }
 

@@ -23,7 +23,8 @@ const MAX_DEPTH: u32 = 8;
 pub(crate) enum ShellSyntax {
     /// Assignments of sh(1), in which an unset variable is empty, and values are not split.
     Assignments,
-    /// GRUB's scripts. Values of variables are split into words. An unset variable is unknown, because GRUB sets some itself.
+    /// GRUB's scripts. Values of variables are split into words. An unset variable is unknown, because GRUB sets some
+    /// variables itself.
     Grub,
 }
 

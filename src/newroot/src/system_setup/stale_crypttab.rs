@@ -1,5 +1,5 @@
-//! Removes the encrypted devices of the machine on which the image was built from its crypttab(5). The installed system
-//! would wait for these devices at boot.
+//! Removes from the image's crypttab(5) the encrypted devices of the machine on which the image was built. The
+//! installed system would wait for these devices at boot.
 
 use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;

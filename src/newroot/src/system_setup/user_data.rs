@@ -16,7 +16,7 @@ const CLOUD_CONFIG: &str = "/etc/cloud/cloud.cfg";
 const DISABLED: &str = "/etc/cloud/cloud-init.disabled";
 
 /// Configuration file that restricts cloud-init to the data source NoCloud. Without it, cloud-init probes the data
-/// sources of all clouds, some of them over networks that are unavailable here.
+/// sources of all clouds, some of them over networks that are unavailable to this machine.
 const SOURCES: (&str, &str) = ("/etc/cloud/cloud.cfg.d/99_drophammer.cfg", "datasource_list: [NoCloud, None]\n");
 
 /// Paths of Ignition in distributions and metal-stack's images.
@@ -94,8 +94,8 @@ fn format_meta_data(files: &MachineFiles) -> String {
     entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
 
-/// Returns the path of Ignition if the user data is for it. Logs a warning if the image does not contain the program
-/// that the user data is for.
+/// Returns the path of Ignition if the user data is for Ignition. Logs a warning if the image does not contain the
+/// program that the user data is for.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
@@ -152,8 +152,8 @@ pub(crate) fn run_ignition(
     root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
 }
 
-/// Applies Ignition's presets now, since systemd applies presets only at the first boot of a system without a
-/// machine-id.
+/// Applies Ignition's presets now, because systemd would apply presets only at the first boot, and only in a system
+/// without a machine-id.
 fn apply_presets(root: &NewRoot, run: &dyn TargetRunner, say: &dyn Fn(&str)) {
     let presets = root.read_text(PRESETS).unwrap_or_default();
     let units = presets.lines().filter_map(|line| {

@@ -39,12 +39,13 @@ fn is_uri(node: &DevicePathNode) -> bool {
     (node.kind, node.subtype) == (3, 24)
 }
 
-/// Returns whether the node is a NIC, IPv4, IPv6, or a URI supplied by DHCP.
+/// Returns whether the type of the node is MAC address, IPv4, IPv6 or URI.
 fn is_network(node: &DevicePathNode) -> bool {
     node.kind == 3 && matches!(node.subtype, 11 | 12 | 13 | 24)
 }
 
-/// Returns whether the node is iSCSI, a DNS server, NVMe over Fabrics, or a fixed IP address.
+/// Returns whether the node specifies an iSCSI target, a DNS server, an NVMe over Fabrics namespace, or a fixed remote
+/// IP address.
 fn is_remote_address(node: &DevicePathNode) -> bool {
     let remote = match (node.kind, node.subtype) {
         (3, 19 | 31 | 34) => return true,

@@ -12,9 +12,9 @@ use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
 /// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Both types of volumes differ from other linear volumes in one letter
-/// of lv_attr (lvs(8)): the first letter of an origin is not `-`, and the third letter of a volume that is being moved
-/// is a capital letter.
+/// being moved, because the move would continue. Such volumes differ from other linear volumes in one letter of lv_attr
+/// (lvs(8)). The first letter of an origin is not `-`. The third letter of a volume that is being moved is a capital
+/// letter.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only
@@ -50,7 +50,7 @@ pub(super) fn is_failure_resolved(inventory: &Inventory, failed: &FailedAttempt)
     volumes.any(|volume| volume.running.is_some() && failed.tried == AttemptTarget::Volume(volume.uuid.clone()))
 }
 
-/// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not.
+/// Logs which volumes of a group are readable, and returns a note with the reason for each object that is not readable.
 pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -> Vec<String> {
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();

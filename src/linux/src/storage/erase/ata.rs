@@ -61,7 +61,7 @@ fn erase_disk(
 ) -> Result<String, EraseFailure> {
     let before = disk.read_security()?;
     if !before.available_methods().contains(&method) {
-        let why = before.find_obstacle().unwrap_or("the disk does not support it");
+        let why = before.find_obstacle().unwrap_or("the disk does not support this erase method");
         return Err(why.to_owned().into());
     }
     let enhanced = method == EraseMethod::AtaEnhancedErase;
@@ -185,7 +185,10 @@ mod tests {
         }
         let disk = FakeDisk::new(&[]);
         disk.security.borrow_mut().enhanced = false;
-        assert_eq!(disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(), "the disk does not support it");
+        assert_eq!(
+            disk.erase(EraseMethod::AtaEnhancedErase).unwrap_err(),
+            "the disk does not support this erase method"
+        );
     }
 
     #[test]

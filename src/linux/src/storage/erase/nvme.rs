@@ -32,8 +32,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Erases the namespace, and returns the result that the controller reports.
 ///
 /// # Errors
-/// Returns an error if the method is no longer supported for this namespace, the controller refuses, or the deadline is
-/// exceeded.
+/// Returns an error if the method is no longer supported for this namespace, the controller refuses the command, or the
+/// deadline is exceeded.
 pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDeadline) -> Result<String, String> {
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
     // Queried again: another namespace may have been created since the inventory.
@@ -117,8 +117,8 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
 }
 
 /// Evaluates the status page. The field SPROG counts up to 65535; the low three bits of the field SSTAT contain the
-/// status. The status "never sanitized" right after the start is caused by a firmware defect or a lost command, and is
-/// treated as a failure.
+/// status. The status "never sanitized" directly after the start of a sanitize is treated as a failure, because it is
+/// caused by a firmware defect or a lost command.
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
@@ -129,7 +129,8 @@ fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     }
 }
 
-/// Returns the controller's estimate of the duration of this action; `None` if it does not provide one.
+/// Returns the controller's estimate of the duration of this action; `None` if the controller does not provide an
+/// estimate.
 fn parse_estimate(page: &[u8; STATUS_BYTES], action: u32) -> Option<Duration> {
     let seconds = match action {
         BLOCK_ERASE => [page[12], page[13], page[14], page[15]],

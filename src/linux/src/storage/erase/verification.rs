@@ -41,7 +41,7 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
     })
 }
 
-/// Samples of the disk's old content, for methods that do not leave zeros.
+/// Samples of the disk's old content. They are used to verify erase methods that do not leave zeros.
 pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// parallel.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
-/// Size of a discard request, in bytes. On most disks, the duration of a request hardly depends on its size; on
-/// thin-provisioned disks with much allocated space, it does.
+/// Size of a discard request, in bytes. On most disks, the duration of a request hardly depends on its size. On
+/// thin-provisioned disks with much allocated space, larger requests take longer.
 const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 
 /// Size of a single request in which the disk zeroes a range, in bytes. A disk that actually writes the zeros takes

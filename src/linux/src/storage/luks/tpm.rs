@@ -24,7 +24,7 @@ const PLUGIN: &str = "/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-s
 /// Device of the kernel's TPM 2 resource manager. The device does not exist for TPM 1.2.
 const DEVICE: &str = "/dev/tpmrm0";
 
-/// Directory for key files. It is in memory, so its files are lost when the machine leaves the ramdisk.
+/// Directory for key files. The directory is in memory, so its files are lost when the machine leaves the ramdisk.
 const MEMORY: &str = "/run";
 
 /// Returns the missing requirements for opening containers with the TPM.

@@ -73,7 +73,7 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         }
     }
     for (version, options, words) in [
-        ("3.10.0-1160.el7.x86_64", "", Some("cannot mount /srv (xfs): it does not support reflink")),
+        ("3.10.0-1160.el7.x86_64", "", Some("cannot mount /srv (xfs): this kernel does not support reflink")),
         ("3.10.0-1160.el7.x86_64", "-m reflink=0,inobtcount=0,bigtime=0", None),
         ("6.1.0-31-amd64", "", None),
     ] {
@@ -155,7 +155,7 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
     let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
     assert!(
-        said.starts_with("xfs of /dev/sdx2 was not tried in full size: it takes more than 96 MiB of memory"),
+        said.starts_with("xfs of /dev/sdx2 was not tried in full size: the trial takes more than 96 MiB of memory"),
         "{said}"
     );
     // A wrong option is distinguished from a lack of memory.

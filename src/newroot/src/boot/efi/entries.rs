@@ -30,13 +30,13 @@ impl BootEntryChanges {
     }
 }
 
-/// Returns the label with our prefix, such as `drophammer: web-1`.
+/// Returns the label with drophammer's prefix, such as `drophammer: web-1`.
 pub(crate) fn add_label_prefix(label: &str) -> String {
     if label.starts_with(OWN) { label.to_owned() } else { format!("{OWN}{label}") }
 }
 
-/// Plans one entry for each distinct load option. An existing entry with the right value keeps its number. New entries
-/// first overwrite entries of former installations, then use free numbers.
+/// Plans one entry for each distinct load option. An existing entry of drophammer with the same load option keeps its
+/// number. New entries first overwrite entries of former installations, then use free numbers.
 pub(crate) fn decide_changes(variables: &BootVariables, wanted: &[LoadOption], order: BootOrder) -> BootEntryChanges {
     let mut former: BTreeMap<u16, &[u8]> = BTreeMap::new();
     former.extend(

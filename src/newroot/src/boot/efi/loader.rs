@@ -12,7 +12,7 @@ const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 /// UTF-16.
 const LIST: &str = "BOOTX64.CSV";
 
-/// Maximum size in bytes of the file that lists the boot loader in one line.
+/// Maximum number of bytes that are read from the file that lists the boot loader. The file normally has a single line.
 const LIST_BYTES: u64 = 4096;
 
 /// Well-known boot loaders. shim comes first, because it verifies signatures.

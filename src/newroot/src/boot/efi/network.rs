@@ -9,12 +9,12 @@ use std::path::Path;
 /// Boot entry that starts from the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkEntry {
-    /// Number, such as 3 of `Boot0003`.
+    /// Number of the boot entry, such as 3 for `Boot0003`.
     pub number: u16,
     pub description: String,
     /// MAC of the network interface, such as `52:54:00:12:34:56`.
     pub mac: String,
-    /// Whether the entry boots over HTTP, which is not possible with a server for PXE only.
+    /// Whether the entry boots over HTTP. A server that supports only PXE cannot serve such an entry.
     pub(super) http: bool,
     pub(super) ipv6: bool,
 }

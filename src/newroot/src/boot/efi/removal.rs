@@ -31,7 +31,7 @@ pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn F
         return Ok(());
     }
     let message = format!(
-        "EFI variables: cannot remove {}; remove them in the firmware's setup, or reset its boot entries there",
+        "EFI variables: cannot remove {}; remove them in the firmware's setup, or reset the boot entries there",
         failures.join("; ")
     );
     if removal.required {
@@ -63,7 +63,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
     variables::remove_file(&path).map_err(|error| error.to_string())?;
     match fs::symlink_metadata(&path) {
         Err(_) => Ok("removed"),
-        Ok(_) => Err("the firmware does not remove it".to_owned()),
+        Ok(_) => Err("the firmware does not remove the variable".to_owned()),
     }
 }
 
@@ -101,12 +101,12 @@ fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Resul
         return if variables::read_variable(directory, name).is_none() {
             Ok(())
         } else {
-            Err("the firmware does not remove them".to_owned())
+            Err("the firmware does not remove the numbers".to_owned())
         };
     }
     variables::write_variable(directory, name, order).map_err(|error| error.to_string())?;
     let is_written = variables::read_variable(directory, name).as_deref() == Some(order);
-    if is_written { Ok(()) } else { Err("the firmware does not remove them".to_owned()) }
+    if is_written { Ok(()) } else { Err("the firmware does not remove the numbers".to_owned()) }
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/
 
 /// Names of the tool that writes boot.img and core.img to a disk. The complete grub-install takes eight times as long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
-/// Path of this tool in systems that do not have it in PATH.
+/// Path of grub-bios-setup in systems that do not have this tool in PATH.
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
-/// Names of the complete installer.
+/// Names of the tool that installs GRUB completely.
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);

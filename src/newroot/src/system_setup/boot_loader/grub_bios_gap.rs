@@ -23,8 +23,8 @@ const CORE_SECTOR: usize = 0x5c;
 const DRIVE_CHECK: usize = 0x66;
 const NO_OPERATION: u8 = 0x90;
 
-/// Offset in core.img of the number of its second sector. The number is in the block list entry of twelve bytes at the
-/// end of the first sector.
+/// Offset in core.img at which the sector number of its second sector is stored. This number is in the block list entry
+/// of twelve bytes at the end of the first sector.
 const REST_SECTOR: usize = SECTOR - 12;
 
 /// Maximum size of an image in bytes. A larger image does not fit before the first partition of any layout.
@@ -74,7 +74,7 @@ struct GrubImages {
 }
 
 /// Writes the sector numbers of the location into the images: boot.img contains the number of the first sector of
-/// core.img, and this sector contains the number of the next one.
+/// core.img, and this sector contains the number of the next sector.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
         return Err(io::Error::other("boot.img of the image is invalid"));

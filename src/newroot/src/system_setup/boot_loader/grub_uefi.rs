@@ -73,7 +73,7 @@ const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Maximum size of an image in bytes; most have about four megabytes.
+/// Maximum size of an image in bytes. Most images take about four megabytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_available(root: &NewRoot) -> bool {
@@ -136,7 +136,7 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
 }
 
 /// Returns the directory on the ESP in which an image of GRUB searches for its configuration. The path of the directory
-/// is built into the image; `None` if the image does not contain such a path.
+/// is built into the image. Returns `None` if the image does not contain such a path.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
     let what = || format!("read {image} of the image");
     let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
@@ -157,7 +157,8 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
     names.into_iter().next().map(|name| format!("/EFI/{name}"))
 }
 
-/// Builds an image from the target's modules, next to the menu, and returns its path. The caller copies it to the ESPs.
+/// Builds an image from the target's modules, next to the menu, and returns the path of the image. The caller copies
+/// the image to the ESPs.
 fn build_image(start: &LoaderContext, home: &GrubDirectory) -> Result<String> {
     let root = start.root;
     let (Some(program), Some(modules)) =

@@ -31,7 +31,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
         let Some(uuid) = find_uuid(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine with an unknown name here: the line is not changed"
+                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine whose name on this machine is unknown: the line is not changed"
             ));
             return line.to_owned();
         };
@@ -89,7 +89,8 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
     (by_path || by_serial || by_wwn).then(|| number.map_or(listed.clone(), |number| listed.partition_path(number)))
 }
 
-/// Removes disk names from mdadm.conf. They are not required, because the arrays have the same UUIDs on this machine.
+/// Removes disk names from mdadm.conf. The disk names are not required, because the arrays have the same UUIDs on this
+/// machine.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written.
@@ -110,7 +111,7 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
         let lacking: Vec<&str> = lacking.map(|array| array.device.as_str()).collect();
         if !named.is_empty() && !lacking.is_empty() {
             say(&format!(
-                "WARNING: {path} does not list {}, which the system may therefore not start",
+                "WARNING: {path} does not list {}: the system may fail to start these arrays",
                 lacking.join(", ")
             ));
         }
@@ -235,7 +236,7 @@ mod tests {
         let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
         assert_eq!(
             lines,
-            ["WARNING: /etc/mdadm.conf does not list /dev/md/root, which the system may therefore not start"]
+            ["WARNING: /etc/mdadm.conf does not list /dev/md/root: the system may fail to start these arrays"]
         );
     }
 }

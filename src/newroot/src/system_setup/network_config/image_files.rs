@@ -1,4 +1,4 @@
-//! Files and services of the image that would configure the network next to the selected network manager.
+//! Files and services of the image that would configure the network in addition to the selected network manager.
 
 use super::super::file_search::{find_matching, is_file};
 use crate::NewRoot;
@@ -76,8 +76,8 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
     Ok(())
 }
 
-/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. Images with cloud-init
-/// need them, because cloud-init only writes their files.
+/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is the
+/// selected network manager, no service is disabled, because cloud-init only writes files for these network managers.
 pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     if system == NetworkBackend::CloudInit {
         return Ok(());
@@ -106,8 +106,9 @@ pub(super) fn find_enabled_unsupported(root: &NewRoot) -> Option<&'static str> {
     list_enabling_links(root).into_iter().map(|(_, name)| name).find(|name| netconfig::is_unsupported(name))
 }
 
-/// Returns the links that start network managers at boot, each with the name of the network manager. A link belongs to
-/// it by its own name, or as an alias by the name of its target: `network.service -> wicked.service`.
+/// Returns the links that start network managers at boot, each with the name of the network manager. The network
+/// manager is determined by the name of the link or, for an alias such as `network.service -> wicked.service`, by the
+/// name of the target.
 fn list_enabling_links(root: &NewRoot) -> Vec<(String, &'static str)> {
     let subfolders = |folder: &str| {
         let names = root.list_names(folder).unwrap_or_default().into_iter();
