@@ -39,7 +39,7 @@ mod migration_receive;
 mod raw_image;
 mod undo;
 
-/// Time to deliver pending events before kexec.
+/// Maximum time to wait before kexec for the delivery of pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.
@@ -71,8 +71,8 @@ pub(crate) struct PlanExecutor {
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
-    /// Known boot parameters of a system that is booted through the firmware. Only the system's boot loader can
-    /// determine the unknown boot parameters.
+    /// Known boot parameters of a system that is booted through the firmware. Parameters that only the system's boot
+    /// loader can determine are missing.
     firmware_boot: Option<BootInfo>,
     facts: RunFacts,
     /// Operations to undo, oldest first.

@@ -114,7 +114,7 @@ pub(crate) fn run_ironic_agent(
 struct IronicAgent<'a> {
     conductor: &'a ConductorSettings,
     inventory: &'a Inventory,
-    /// Directory of the state of this boot.
+    /// Directory with the state of this boot.
     directory: &'a Path,
     gap: Duration,
 }

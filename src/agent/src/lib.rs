@@ -55,7 +55,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// If the machine has waited for an allocation for at least this time, a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// Returned if the machine reboots immediately after a failure.
+/// Signals to the caller that the machine reboots immediately after a failure.
 #[derive(Debug)]
 pub(crate) struct RebootRequested;
 
@@ -267,7 +267,8 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Completes the allocation with the markers on the disks, if the control plane does not record installations.
+    /// Completes the allocation from the install markers on the disks, if the control plane does not record
+    /// installations.
     fn complete_allocation_from_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
         let is_ordered_by_file = allocation.reinstall && self.control.install_memory() == RecordSource::DisksOnly;
         if !is_ordered_by_file {

@@ -8,7 +8,7 @@
 //! | `booting`: the receiver has received everything | waits |
 //! | `done` | waits: the sender has no allocation, and reboots when it is allocated again |
 //! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |
-//! | the migration continues, but the response has no instructions for the sender | waits: the server may be unable to read the file of the machine |
+//! | the migration continues, but the response has no instructions for the sender | waits: the server may be unable to read the machine file |
 //! | no information about the migration | waits, at most as long as [`ControlSilence`] allows, then reboots and asks again; this does not end the migration |
 
 use super::InstallAgent;
@@ -137,7 +137,7 @@ impl InstallAgent {
         }
     }
 
-    /// Fetches the machine. Returns `None` if the control plane is unreachable.
+    /// Fetches the machine's assignment from the control plane. Returns `None` if the control plane is unreachable.
     ///
     /// # Errors
     /// Fails if the control plane refuses the request.

@@ -30,8 +30,8 @@ enum ApprovalStatus {
 }
 
 impl InstallAgent {
-    /// Waits until both certificates are approved or verified by a secret, and the sender is known. Nothing is written
-    /// before.
+    /// Waits until both certificates are approved or verified by a secret, and the sender is known. Until then, nothing
+    /// is written to the disks.
     ///
     /// # Errors
     /// Fails if the migration has ended or the token of this boot has expired.

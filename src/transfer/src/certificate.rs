@@ -86,7 +86,7 @@ impl PeerCertificate {
         }
     }
 
-    /// Checks the validity period at a time in seconds since 1970.
+    /// Checks whether the certificate is valid at the time `now`, in seconds since 1970.
     ///
     /// # Errors
     /// Fails if the certificate has expired or is not yet valid.

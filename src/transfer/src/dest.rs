@@ -41,7 +41,7 @@ impl TransferDest {
         let refuse =
             |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
-        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
+        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("the path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
         let users = if is_disk { busy_device_users::list_device_holders(&device) } else { loop_devices_on(&real) };

@@ -16,7 +16,7 @@ pub(crate) struct Destination<'d> {
     pub address: &'d str,
     /// Names of the disks. The name of an unnamed disk is its index, as in Ganeti.
     pub disks: &'d [String],
-    /// Magic that identifies the disk; empty if there is none.
+    /// Magic that identifies the disk; empty if there is no magic.
     pub magic: &'d str,
 }
 

@@ -87,7 +87,7 @@ impl PlanExecutor {
     /// Returns the image that an earlier stage has opened.
     pub(super) fn take_image(&mut self, name: &str) -> Result<image::IncomingImage> {
         let not_reached =
-            || Error::new(Phase::Image, format!("the plan writes {name} without an earlier stage that opens it"));
+            || Error::new(Phase::Image, format!("the plan writes {name}, but no stage has opened this image"));
         self.image.take().ok_or_else(not_reached)
     }
 
@@ -196,7 +196,9 @@ impl PlanExecutor {
     /// Finds the boot parameters of a system with its own boot loader.
     pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
         if let Some(reason) = self.describe_boot(root, true)? {
-            self.print_line(&format!("WARNING: {reason}: the machine reboots through its firmware instead of kexec"));
+            self.print_line(&format!(
+                "WARNING: {reason}: the machine reboots through its firmware instead of by kexec"
+            ));
         }
         Ok(())
     }

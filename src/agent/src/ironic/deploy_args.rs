@@ -251,7 +251,7 @@ fn read_public_keys(keys: &Value) -> Vec<String> {
     all.into_iter().filter_map(text).collect()
 }
 
-/// Encodes user data in base64. Data that is not a string is JSON.
+/// Encodes user data in base64. User data that is not a string is first serialized as JSON.
 fn encode_user_data(data: &Value) -> String {
     match data {
         Value::Null => String::new(),

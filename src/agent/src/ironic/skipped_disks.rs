@@ -9,8 +9,9 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disks that no step may touch. They are selected by `skip_block_devices` of the node's properties, a list
-/// of hints. Each hint selects all matching disks, and `volume_name` selects all disks of the array with that name.
+/// Returns the disks that no step may write. The node's property `skip_block_devices` is a list of hints that select
+/// these disks. Each entry of the list selects all matching disks. The hint `volume_name` selects all disks of the
+/// array with that name.
 ///
 /// # Errors
 /// Fails if the list is malformed.

@@ -1,5 +1,5 @@
-//! Installations of machines whose control plane does not record them. The install marker on the disks identifies the
-//! installation. Orders in a machine file are handled by `reinstall_order`.
+//! Handling of machines whose control plane does not record installations. The install marker on the disks identifies
+//! the installation. Reinstall orders in a machine file are handled by `reinstall_order`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|

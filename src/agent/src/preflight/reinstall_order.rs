@@ -59,8 +59,8 @@ pub(crate) fn compare_order(
     Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records it")))
 }
 
-/// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains this
-/// marker.
+/// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains the
+/// marker with this number.
 fn find_latest_order<'a>(claim: &InstallClaim, inventory: &'a Inventory) -> Option<(&'a DevicePath, OrderNumber)> {
     let numbers = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(|marker| claim.is_ours(marker))?;

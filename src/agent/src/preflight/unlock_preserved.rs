@@ -94,7 +94,10 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
         containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
     let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
     let Some(why) = locked.map(|failed| {
-        format!("another container of the volume group cannot be unlocked, so all of them stay locked: {}", failed.why)
+        format!(
+            "another container of the volume group cannot be unlocked, so the whole group stays locked: {}",
+            failed.why
+        )
     }) else {
         return told;
     };

@@ -19,7 +19,7 @@ const ALIVE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
-/// Delay after a part that could not be sent.
+/// Delay after a part of the log could not be sent.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Maximum size of a part of the log, in bytes.

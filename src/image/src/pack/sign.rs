@@ -56,7 +56,7 @@ impl ImageSigner {
     }
 
     /// Signs the text of a file and returns the content of its `.minisig`. The trusted comment contains the image id,
-    /// if given.
+    /// if `id` is specified.
     ///
     /// # Errors
     /// Returns an error if signing fails.

@@ -51,8 +51,8 @@ struct PoolShared {
 
 struct FreeBuffers {
     buffers: Vec<BufferMemory>,
-    /// Number of buffers that are not allocated yet. A buffer is allocated when it is first needed, since a small image
-    /// needs only a few.
+    /// Number of buffers that are not allocated yet. A buffer is allocated when it is first needed, because a small
+    /// image needs only a few buffers.
     unmade: usize,
 }
 

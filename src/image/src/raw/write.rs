@@ -257,7 +257,7 @@ struct FilledBuffer {
     bytes: usize,
     /// Ranges with data to write; no two are adjacent.
     parts: Vec<Range<usize>>,
-    /// Ranges of zeros. The buffer may contain old data there.
+    /// Ranges of zeros. In these ranges, the buffer may contain old data.
     zeros: Vec<Range<usize>>,
 }
 

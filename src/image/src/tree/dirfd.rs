@@ -174,9 +174,9 @@ impl RootEntry<'_> {
         match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR) => match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
                 Err(Errno::ENOTEMPTY) => {
-                    return Err(io::Error::other("a directory with content exists there"));
+                    return Err(io::Error::other("a non-empty directory exists at this path"));
                 }
-                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists there")),
+                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists at this path")),
                 other => other?,
             },
             other => other?,

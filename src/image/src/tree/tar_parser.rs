@@ -49,7 +49,8 @@ pub(crate) struct TarParser<'a> {
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,
-    /// Warning about the first ACL that is not restored, until it is sent.
+    /// Warning about the first ACL that is not restored; `None` before this ACL was found, and after the warning was
+    /// sent.
     pub lost_acl: Option<String>,
 }
 

@@ -119,7 +119,7 @@ impl Lz4Frame {
         Ok(ContentTrailer { checksum, bytes: self.content_bytes })
     }
 
-    /// Returns the counter of length and checksum for the frame's content.
+    /// Returns a counter that computes length and checksum of the frame's content.
     pub(crate) fn start_sum(&self) -> ContentSum {
         ContentSum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }
@@ -180,7 +180,10 @@ impl ContentSum {
     /// Returns an error if the length or the checksum differs.
     pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
-            return Err(DecodeError::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));
+            return Err(DecodeError::Damaged(format!(
+                "a frame declares {bytes} bytes of content, but contains {} bytes",
+                self.bytes
+            )));
         }
         let found = self.hasher.as_ref().map(|hasher| hasher.finish() as u32);
         if found != promise.checksum {

@@ -177,7 +177,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     rooms: BufferPool,
     turns: BufferPool,
     /// Task being assembled: its parts, the size of their output (`parts_bytes`), and the number of buffers that had
-    /// been fetched when it began (`began`).
+    /// been fetched when the task was started (`began`).
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,
