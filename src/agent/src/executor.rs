@@ -139,8 +139,8 @@ impl PlanExecutor {
     /// Runs the stages in order until the first error. A plan that ends with `boot.kexec` does not return on success.
     ///
     /// # Errors
-    /// Fails at the first operation that fails. Before it returns the error, the session unmounts and unlocks everything as far as
-    /// possible, and makes an incomplete installation unbootable.
+    /// Fails at the first operation that fails. Before the error is returned, the session unmounts and unlocks
+    /// everything as far as possible, and makes an incomplete installation unbootable.
     pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();

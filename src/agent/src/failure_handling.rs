@@ -69,7 +69,7 @@ pub(crate) enum NextAction {
     Retry,
     /// Reboot over PXE, for a new token. No allocation has arrived yet.
     Renew,
-    /// Reboot into the complete new system, from its disk.
+    /// Reboot into the complete new system, from the disk.
     BootNew,
     /// Wait at the console until an operator intervenes or the hold time ends (`drophammer.hold=`).
     Hold,

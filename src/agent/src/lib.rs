@@ -142,8 +142,8 @@ struct PreparedInstall {
 }
 
 impl InstallAgent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. Writes to disks only to erase the disks of
-    /// an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
+    /// Registers, waits for the allocation, fetches the allocation, and makes the plan. Writes to disks only to erase
+    /// the disks of an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
     fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());

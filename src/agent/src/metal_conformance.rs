@@ -74,7 +74,8 @@ impl Rack {
         (control.clone(), ProgressReporter::new(control))
     }
 
-    /// Returns the names of all calls and events, without their messages. Asserts that none of them violated the rules.
+    /// Returns the names of all calls and events, without their messages. Asserts that no call or event violated the
+    /// rules.
     fn calls(&self) -> Vec<String> {
         let log = self.log();
         assert_eq!(log["wrong"], json!([]), "{log:#}");

@@ -1,5 +1,5 @@
-//! Wait for the operator's approval on the receiving machine of a migration, between its plan and its point of no
-//! return.
+//! Wait for the operator's approval on the receiving machine of a migration, after the plan is made and before the
+//! disks are erased.
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;

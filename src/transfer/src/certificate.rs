@@ -1,5 +1,6 @@
-//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that a certificate was
-//! created with knowledge of the secret that both clusters share, and not by an attacker between sender and receiver.
+//! Certificates of sender and receiver, and signatures of these certificates in Ganeti's format. A signature proves
+//! that the creator of the certificate knows the secret that both clusters share, and is not an attacker between sender
+//! and receiver.
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};

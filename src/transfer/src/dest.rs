@@ -128,7 +128,7 @@ impl TransferDest {
         if rest.is_empty() { Ok(()) } else { self.with_target(|target| target.zero_range(rest)) }
     }
 
-    /// Writes the first MiB and closes the disk. If a GPT is adapted, also moves its backup to the end of the disk.
+    /// Writes the first MiB and closes the disk. If a GPT is adapted, also moves the backup GPT to the end of the disk.
     ///
     /// # Errors
     /// Fails if the disk cannot be written, or the GPT does not fit the disk.

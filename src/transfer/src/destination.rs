@@ -9,7 +9,7 @@ use common::error::Result;
 /// With a salt of another length, the same signature would be valid for another index.
 const SALT_LENGTH: usize = 16;
 
-/// Address of the receiver, and the disks for which it is valid.
+/// Address of the receiver, and the disks for which this address is valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'d> {
     /// `HOST:PORT`; an IPv6 address is in brackets.

@@ -72,7 +72,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs `verify` in the ramdisk, because the server may have been unable to run it.
+    /// Runs `verify` in the ramdisk, because the server may have been unable to run `verify`.
     pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
@@ -177,8 +177,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the
-    /// reason. The machine is then booted through its firmware.
+    /// Finds the boot parameters of the installed system. If only the system's boot loader can determine these
+    /// parameters, returns the reason, and the machine is booted through its firmware.
     fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
         match boot_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),

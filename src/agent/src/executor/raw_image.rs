@@ -1,4 +1,4 @@
-//! Installation of a raw image: writes the image to its disk, then adapts the system.
+//! Installation of a raw image: writes the image to a disk, then adapts the system.
 
 use super::PlanExecutor;
 use common::error::{Context, Error, Phase, Result};
@@ -79,7 +79,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Adapts an image that contains its boot loader and does not require an installer.
+    /// Adapts an image that contains a boot loader and does not require an installer.
     pub(super) fn adapt_image(&mut self, finishing: &FinishInputs) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.open_root()?;

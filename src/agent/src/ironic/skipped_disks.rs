@@ -1,4 +1,4 @@
-//! Disks that no step may write, regardless of its arguments.
+//! Disks that no step may write, regardless of the step's arguments.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;

@@ -196,7 +196,8 @@ fn judge_first_installations() {
     }
 }
 
-/// Tests that the client reports which certificate or key was rejected, and fetches new ones from pixie.
+/// Tests that the client reports which certificate or key was rejected, and then fetches the certificates and the key
+/// from pixie again.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_certificates() {

@@ -44,8 +44,8 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt has completed it
-/// and only the report was lost. Without this check, a control plane that does not count attempts would request the
+/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt was successful and
+/// only its report was lost. Without this check, a control plane that does not count attempts would request the
 /// reinstall at every boot.
 fn require_attempts_left(
     allocation: &Allocation,
@@ -66,7 +66,7 @@ fn require_attempts_left(
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Fails if an object of the machine was not read, since it may contain the marker.
+/// Fails if an object of the machine was not read, because this object may contain the install marker.
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.

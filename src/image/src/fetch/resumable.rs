@@ -217,8 +217,8 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected size, and records the size. All mirrors
-    /// must have the same size. Exception: if there is only one server, a size that differs from the expected one is
-    /// accepted at the beginning of the download, because the digest is verified at the end.
+    /// must have the same size. If there is only one server, another size is accepted at the beginning of the download,
+    /// because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {

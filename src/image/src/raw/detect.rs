@@ -206,8 +206,8 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
-/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, it contains code, which
-/// rarely has the values of boot flags.
+/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, such a boot sector
+/// contains code, which rarely has the values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -55,7 +55,7 @@ impl RootEntry<'_> {
     }
 
     /// Creates a regular file and opens it for writing, replacing an existing file. The umask and a default ACL of the
-    /// directory may clear bits of its mode.
+    /// directory may clear bits of the new file's mode.
     ///
     /// # Errors
     /// Like all `make_` functions, returns an error if space or permission is missing, or if a non-empty directory or

@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Maximum number of cached directories. When it is reached, the cache is cleared.
+/// Maximum number of cached directories. When this number is reached, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
 /// Root directory to which an image is unpacked.

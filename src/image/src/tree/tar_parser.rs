@@ -269,8 +269,8 @@ impl<'a> TarParser<'a> {
         Ok(content)
     }
 
-    /// Checks the end of the archive: the first block of zeros must be followed by a second one, and then only by
-    /// zeros, with which tars are padded to a whole record.
+    /// Checks the end of the archive. The first block of zeros must be followed by a second block of zeros. After that,
+    /// only zeros may follow, because tars are padded with zeros to a whole record.
     fn expect_only_zeros(&mut self) -> io::Result<()> {
         let mut zeros = BLOCK as u64;
         let mut buffer = [0; 8192];

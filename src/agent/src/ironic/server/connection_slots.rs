@@ -31,7 +31,7 @@ struct OpenSlot {
     gives_way: Notify,
 }
 
-/// Slot of one connection, freed on drop.
+/// Slot of one connection. The slot is freed when this value is dropped.
 pub(crate) struct ConnectionSlot {
     places: ConnectionSlots,
     place: Arc<OpenSlot>,

@@ -109,8 +109,8 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating system
-    /// or architecture are missing. The variant is empty if it is the default.
+    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating
+    /// system or architecture are missing. An empty variant means the default variant.
     fn names(&self) -> Option<[String; 3]> {
         let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_lowercase();
         let (os, architecture, variant) = (name(&self.os), name(&self.architecture), name(&self.variant));

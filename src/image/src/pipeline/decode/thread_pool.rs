@@ -33,7 +33,7 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 const MOST_PARTS: usize = 256;
 
 /// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
-/// limit is needed for frames without content, because they take no output buffers.
+/// limit is needed for frames without content, because such frames take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.
