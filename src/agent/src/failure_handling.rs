@@ -107,7 +107,7 @@ impl InstallFailure {
             true => error,
             false if has_earlier_attempt_begun(&allocation) => Error::new(
                 error.phase,
-                format!("{error} (this attempt has written nothing, but an earlier one had started to write)"),
+                format!("{error} (this attempt has written nothing, but an earlier attempt had started to write)"),
             ),
             false => {
                 Error::new(error.phase, format!("{error} (before the point of no return: every disk is unchanged)"))
@@ -282,8 +282,8 @@ mod tests {
         for (past, begun, answer, way, words) in [
             (false, false, &enough, NextAction::BootInstalled, "every disk is unchanged"),
             (false, false, &retry, NextAction::Retry, "every disk is unchanged"),
-            (false, true, &retry, NextAction::Retry, "an earlier one had started to write"),
-            (false, true, &enough, NextAction::Hold, "an earlier one had started to write"),
+            (false, true, &retry, NextAction::Retry, "an earlier attempt had started to write"),
+            (false, true, &enough, NextAction::Hold, "an earlier attempt had started to write"),
             (true, false, &retry, NextAction::Retry, "no answer"),
             (true, false, &enough, NextAction::Hold, "no answer"),
         ] {

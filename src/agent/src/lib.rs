@@ -49,10 +49,11 @@ use std::time::{Duration, Instant};
 use transfer::machine::IncomingMigration;
 use uuid::Uuid;
 
-/// Duration of a long poll for the allocation. Proxies close connections that are silent for longer.
+/// Duration of a long poll for the allocation. Proxies close connections on which nothing is sent for longer than this
+/// duration.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// If the machine has waited for an allocation for at least this time, a refusal may mean that the token has expired.
+/// Duration of the wait for an allocation, after which a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Signals to the caller that the machine reboots immediately after a failure.

@@ -11,8 +11,8 @@ use rustls::pki_types::pem::PemObject;
 /// Size limit of a certificate file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
 
-/// Name of the header with the signature, which precedes the certificate in PEM (ganeti's
-/// constants.X509_CERT_SIGNATURE_HEADER).
+/// Name of the header that contains the signature (ganeti's constants.X509_CERT_SIGNATURE_HEADER). The header precedes
+/// the certificate in PEM.
 const HEADER: &str = "X-Ganeti-Signature";
 
 /// Tolerated clock skew between two machines, in seconds (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is

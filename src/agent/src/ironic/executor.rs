@@ -43,7 +43,7 @@ pub(crate) trait StepExecutor: Send + Sync {
     /// Flushes all filesystems.
     fn sync_filesystems(&self);
 
-    /// Enables logins with the password of this hash.
+    /// Enables logins with the password that has this hash.
     ///
     /// # Errors
     /// Fails if logins cannot be enabled.

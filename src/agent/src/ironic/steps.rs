@@ -229,7 +229,7 @@ impl StepRunner {
             }
             Ok(_) => self.restore_started(
                 begun,
-                step_refusal("this image requires disk changes other than those that apply_layout carried out; set it as the node's image_source, and deploy again"),
+                step_refusal("this image requires disk changes other than those that apply_layout carried out; set the image as the node's image_source, and deploy again"),
             ),
             Err(error) => self.restore_started(begun, error),
         }

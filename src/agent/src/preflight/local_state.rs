@@ -19,8 +19,8 @@ use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
 use uuid::Uuid;
 
-/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since the
-/// control plane does not number reinstalls.
+/// Completes the allocation from the markers on the disks. A reinstall order without an id gets the next number,
+/// because the control plane does not number reinstalls.
 ///
 /// # Errors
 /// Fails if the order has no attempts left, or if an installation could erase a marker that was not readable.

@@ -56,7 +56,7 @@ pub(crate) fn compare_order(
         return Ok(None);
     }
     (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
-    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records it")))
+    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records this order")))
 }
 
 /// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains the

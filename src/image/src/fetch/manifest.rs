@@ -64,7 +64,7 @@ impl ImageManifest {
 
     fn check(&self) -> Result<(), String> {
         if self.digest.kind != DigestKind::Sha256 {
-            return Err(format!("its digest {} is not a sha256 digest", self.digest));
+            return Err(format!("the digest {} is not a sha256 digest", self.digest));
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();

@@ -306,8 +306,9 @@ impl ResumableDownload {
         before.is_some()
     }
 
-    /// Returns whether the connection is too slow: fewer than [`PROGRESS_BYTES`] in twice the stall timeout. A server
-    /// that sends a byte now and then never causes a timeout, although another mirror or a new connection may be fast.
+    /// Returns whether the connection is too slow, because it has delivered fewer than [`PROGRESS_BYTES`] in twice the
+    /// stall timeout. A server that sends a byte now and then never causes a timeout, although another mirror or a new
+    /// connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;

@@ -61,7 +61,8 @@ impl BufferPool {
         BufferPool::with_buffers(Vec::new(), buffers, buffer_bytes, None)
     }
 
-    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit are allocated in private memory.
+    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit into `arena` are allocated in private
+    /// memory.
     pub(crate) fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
         BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }

@@ -209,7 +209,7 @@ impl<'a> TarParser<'a> {
         Ok(TarMember { path, kind, attributes })
     }
 
-    /// Reads a header block. Returns `None` for a block of zeros, the first of the two that end the archive.
+    /// Reads a header block. Returns `None` for a block of zeros, with which the end of the archive begins.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         self.count_blocks(1)?;
         let mut header = Header::new_old();

@@ -55,7 +55,9 @@ impl Lz4Frame {
             return Err(DecodeError::Damaged("the header checksum does not match".to_owned()));
         }
         if dictionary {
-            return Err(DecodeError::Damaged("the frame requires a dictionary; compress without one".to_owned()));
+            return Err(DecodeError::Damaged(
+                "the frame requires a dictionary; compress without a dictionary".to_owned(),
+            ));
         }
         let block_bytes = match block >> 4 {
             size @ 4..=7 => 1 << (2 * size + 8),

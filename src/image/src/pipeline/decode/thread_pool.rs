@@ -39,7 +39,7 @@ const MOST_FRAMES: usize = 1024;
 /// Maximum number of fetched buffers that the task being assembled holds.
 const HELD: usize = 7;
 /// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. This
-/// leaves a free buffer for the download.
+/// limit leaves a free buffer for the download.
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.
 const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
