@@ -66,7 +66,7 @@ pub(crate) struct PlanExecutor {
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image for cloud-init's seed.
+    /// Partition of the raw image to which cloud-init's seed is written.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.

@@ -33,7 +33,7 @@ use operations::{FailureState, StageName};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Maximum time for the delivery of pending messages, before a machine waits at its console.
+/// Maximum time for the delivery of pending messages. Afterwards, the machine waits at its console.
 const NO_HURRY: Duration = Duration::from_secs(20);
 
 /// Failure of an installation.

@@ -95,7 +95,7 @@ impl PlanExecutor {
     }
 }
 
-/// Returns the partition of the image for cloud-init's seed.
+/// Returns the partition of the image to which cloud-init's seed is written.
 fn find_seed(disk: &DevicePath, table: &DiskTable) -> Option<SeedFilesystem> {
     let is_for_seed = |partition: &&DiskPartition| match partition.signatures.as_slice() {
         [one] => one.kind == FilesystemFormat::Vfat.name() && layout::is_seed_label(&one.label),
