@@ -110,8 +110,8 @@ fn burn_to_disk(reached: ResolvedImage, disk: &Path) -> Result<(BurnResult, Dura
     Ok((burned, streamed))
 }
 
-/// Replaces the remedy in an error, which refers to layouts, by a remedy that refers to `--overwrite`, since `image
-/// burn` does not use a layout.
+/// Replaces a remedy that refers to layouts by a remedy that refers to `--overwrite`, because `image burn` does not use
+/// a layout. Returns any other error unchanged.
 fn replace_layout_advice(error: Error) -> Error {
     match error.to_string().split_once(", but the layout has image: true for") {
         Some((what, _)) => Error::refusal(

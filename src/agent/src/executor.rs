@@ -39,7 +39,7 @@ mod migration_receive;
 mod raw_image;
 mod undo;
 
-/// Time to deliver pending events before kexec.
+/// Maximum time to wait before kexec for the delivery of pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.
@@ -66,13 +66,13 @@ pub(crate) struct PlanExecutor {
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image for cloud-init's seed.
+    /// Partition of the raw image to which cloud-init's seed is written.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.
     entries_wanted: Vec<BootEntryRequest>,
-    /// Known boot parameters of a system that is booted through the firmware. Only the system's boot loader can
-    /// determine the unknown boot parameters.
+    /// Known boot parameters of a system that is booted through the firmware. Parameters that only the system's boot
+    /// loader can determine are missing.
     firmware_boot: Option<BootInfo>,
     facts: RunFacts,
     /// Operations to undo, oldest first.
@@ -139,8 +139,8 @@ impl PlanExecutor {
     /// Runs the stages in order until the first error. A plan that ends with `boot.kexec` does not return on success.
     ///
     /// # Errors
-    /// Fails at the first operation that fails. Before it returns the error, the session unmounts and unlocks everything as far as
-    /// possible, and makes an incomplete installation unbootable.
+    /// Fails at the first operation that fails. Before the error is returned, the session unmounts and unlocks
+    /// everything as far as possible, and makes an incomplete installation unbootable.
     pub(crate) fn run_plan(&mut self, plan: &Plan) -> Result<RunFacts, StageFailure> {
         self.printed = plan.to_string();
         let reporter = self.reporter.clone();

@@ -33,7 +33,7 @@ use operations::{FailureState, StageName};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Time to deliver pending messages before a machine waits at its console.
+/// Maximum time for the delivery of pending messages. Afterwards, the machine waits at its console.
 const NO_HURRY: Duration = Duration::from_secs(20);
 
 /// Failure of an installation.
@@ -69,7 +69,7 @@ pub(crate) enum NextAction {
     Retry,
     /// Reboot over PXE, for a new token. No allocation has arrived yet.
     Renew,
-    /// Reboot into the complete new system, from its disk.
+    /// Reboot into the complete new system, from the disk.
     BootNew,
     /// Wait at the console until an operator intervenes or the hold time ends (`drophammer.hold=`).
     Hold,
@@ -107,7 +107,7 @@ impl InstallFailure {
             true => error,
             false if has_earlier_attempt_begun(&allocation) => Error::new(
                 error.phase,
-                format!("{error} (this attempt has written nothing, but an earlier one had started to write)"),
+                format!("{error} (this attempt has written nothing, but an earlier attempt had started to write)"),
             ),
             false => {
                 Error::new(error.phase, format!("{error} (before the point of no return: every disk is unchanged)"))
@@ -282,8 +282,8 @@ mod tests {
         for (past, begun, answer, way, words) in [
             (false, false, &enough, NextAction::BootInstalled, "every disk is unchanged"),
             (false, false, &retry, NextAction::Retry, "every disk is unchanged"),
-            (false, true, &retry, NextAction::Retry, "an earlier one had started to write"),
-            (false, true, &enough, NextAction::Hold, "an earlier one had started to write"),
+            (false, true, &retry, NextAction::Retry, "an earlier attempt had started to write"),
+            (false, true, &enough, NextAction::Hold, "an earlier attempt had started to write"),
             (true, false, &retry, NextAction::Retry, "no answer"),
             (true, false, &enough, NextAction::Hold, "no answer"),
         ] {

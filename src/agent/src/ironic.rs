@@ -1,7 +1,7 @@
-//! Agent for an Ironic conductor: it looks up its node, sends heartbeats, and executes commands received over HTTPS,
-//! one at a time. It uses the protocol of ironic-python-agent.
+//! Agent for an Ironic conductor: looks up the node of this machine, sends heartbeats, and executes commands received
+//! over HTTPS, one at a time. The protocol is that of ironic-python-agent.
 //!
-//! The steps are implemented in `steps`. They access the machine only through `executor`.
+//! The steps are implemented in `steps`. The steps access the machine only through `executor`.
 
 mod api;
 mod certificate;
@@ -62,7 +62,7 @@ pub(crate) enum IronicNextAction {
 /// Message from the server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
-    /// A command has finished. The conductor reads its result at the next heartbeat.
+    /// A command has finished. The conductor reads the result of the command at the next heartbeat.
     Beat,
     End(IronicEnding),
 }
@@ -114,7 +114,7 @@ pub(crate) fn run_ironic_agent(
 struct IronicAgent<'a> {
     conductor: &'a ConductorSettings,
     inventory: &'a Inventory,
-    /// Directory of the state of this boot.
+    /// Directory with the state of this boot.
     directory: &'a Path,
     gap: Duration,
 }
@@ -308,8 +308,8 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
     }
 }
 
-/// Returns the conductor's order to end the agent, if it arrives within this time. Discards requests for a heartbeat,
-/// because the caller sends a heartbeat afterwards anyway.
+/// Returns the conductor's order to end the agent, if the order arrives within `time`. Discards requests for a
+/// heartbeat, because the caller sends a heartbeat afterwards anyway.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

@@ -49,13 +49,14 @@ use std::time::{Duration, Instant};
 use transfer::machine::IncomingMigration;
 use uuid::Uuid;
 
-/// Duration of a long poll for the allocation. Proxies close connections that are silent for longer.
+/// Duration of a long poll for the allocation. Proxies close connections on which nothing is sent for longer than this
+/// duration.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// If the machine has waited for an allocation for at least this time, a refusal may mean that the token has expired.
+/// Duration of the wait for an allocation, after which a refusal may mean that the token has expired.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
-/// Returned if the machine reboots immediately after a failure.
+/// Signals to the caller that the machine reboots immediately after a failure.
 #[derive(Debug)]
 pub(crate) struct RebootRequested;
 
@@ -142,8 +143,8 @@ struct PreparedInstall {
 }
 
 impl InstallAgent {
-    /// Registers, waits for the allocation, fetches it and makes the plan. Writes to disks only to erase the disks of
-    /// an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
+    /// Registers, waits for the allocation, fetches the allocation, and makes the plan. Writes to disks only to erase
+    /// the disks of an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
     fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());
@@ -267,7 +268,8 @@ impl InstallAgent {
         Ok(())
     }
 
-    /// Completes the allocation with the markers on the disks, if the control plane does not record installations.
+    /// Completes the allocation from the install markers on the disks, if the control plane does not record
+    /// installations.
     fn complete_allocation_from_disks(&self, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
         let is_ordered_by_file = allocation.reinstall && self.control.install_memory() == RecordSource::DisksOnly;
         if !is_ordered_by_file {

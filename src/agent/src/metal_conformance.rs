@@ -74,7 +74,8 @@ impl Rack {
         (control.clone(), ProgressReporter::new(control))
     }
 
-    /// Returns the names of all calls and events, without their messages. Asserts that none of them violated the rules.
+    /// Returns the names of all calls and events, without their messages. Asserts that no call or event violated the
+    /// rules.
     fn calls(&self) -> Vec<String> {
         let log = self.log();
         assert_eq!(log["wrong"], json!([]), "{log:#}");
@@ -183,8 +184,8 @@ fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &A
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late: the server ends
-/// streams before, and the machine must open new ones.
+/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late. In the
+/// meantime, the server ends streams, and the machine must open new streams.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_installations() {
@@ -239,7 +240,8 @@ fn judge_installations() {
     }
 }
 
-/// Erases the disks of an unallocated machine only after checking that it is still unallocated, and then allocates it.
+/// Checks that an unallocated machine plans to erase its disks. Then allocates the machine, and checks that disks with
+/// the installed allocation are not erased.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_a_pool() {
@@ -249,7 +251,7 @@ fn judge_a_pool() {
     let pool = control.machine_pool().unwrap();
     let began = Instant::now();
     assert!(!pool.is_allocated(false).unwrap());
-    println!("nobody has it: {:.1} s", began.elapsed().as_secs_f64());
+    println!("the machine is unallocated: {:.1} s", began.elapsed().as_secs_f64());
     let plan = erasure(&machine(), None).unwrap();
     println!("{plan}");
     rack.steer("allocate", &allocation(ONE, "default"));
@@ -308,7 +310,7 @@ fn judge_a_bmc() {
     rack.steer("set", &json!({"reads_bmc": false}));
     control.register_machine(&machine()).unwrap();
     let log = rack.log();
-    println!("without the permission, erased: {}", log["erased"]);
+    println!("fields of the BMC record that a registration without the permission erases: {}", log["erased"]);
     assert_eq!((&log["bmc"]["password"], log["erased"].as_array().unwrap().len()), (&json!(""), 15));
     // A machine that is unknown to the control plane.
     rack.steer("set", &json!({"reads_bmc": true, "bmc": null, "erased": []}));

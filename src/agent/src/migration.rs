@@ -8,7 +8,7 @@
 //! | `booting`: the receiver has received everything | waits |
 //! | `done` | waits: the sender has no allocation, and reboots when it is allocated again |
 //! | `cancelled`, `refused`, or another migration | reboots: the disks of the sender are intact, and the control plane decides what the sender boots |
-//! | the migration continues, but the response has no instructions for the sender | waits: the server may be unable to read the file of the machine |
+//! | the migration continues, but the response has no instructions for the sender | waits: the server may be unable to read the machine file |
 //! | no information about the migration | waits, at most as long as [`ControlSilence`] allows, then reboots and asks again; this does not end the migration |
 
 use super::InstallAgent;
@@ -45,7 +45,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(15);
 
 impl InstallAgent {
-    /// Sends the disks as long as the control plane requests it, and then reboots the machine.
+    /// Sends the disks as long as the control plane requests the transfer, and then reboots the machine.
     pub(super) fn send_migration(
         &self,
         machine: &AssignedMachine,
@@ -137,7 +137,7 @@ impl InstallAgent {
         }
     }
 
-    /// Fetches the machine. Returns `None` if the control plane is unreachable.
+    /// Fetches the machine's assignment from the control plane. Returns `None` if the control plane is unreachable.
     ///
     /// # Errors
     /// Fails if the control plane refuses the request.
@@ -175,8 +175,8 @@ impl InstallAgent {
         false
     }
 
-    /// Opens the port on which this machine receives the migration, and reports it to the control plane. Returns `None` if no migration to
-    /// this machine is ordered.
+    /// Opens the port on which this machine receives the migration, and reports the port to the control plane. Returns
+    /// `None` if no migration to this machine is ordered.
     pub(super) fn announce_receiver(&self, allocation: &Allocation) -> Result<Option<IncomingMigration>> {
         let Some(moving) = allocation.moving.as_ref().filter(|moving| moving.part == MigrationSide::Receive) else {
             return Ok(None);
@@ -224,8 +224,8 @@ impl TransferMessages<'_> {
 }
 
 /// Returns the receiver if the data must be sent now. As long as the receiver has not erased its disks, only the
-/// certificate of the receiver is checked, and nothing is sent. Even if the control plane requests it, nothing is ever
-/// sent to a machine whose certificate is neither approved nor signed with the secret.
+/// certificate of the receiver is checked, and nothing is sent. Nothing is ever sent to a machine whose certificate is
+/// neither approved nor signed with the secret, even if the control plane requests the transfer.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

@@ -1,5 +1,5 @@
-//! Wait for the operator's approval on the receiving machine of a migration, between its plan and its point of no
-//! return.
+//! Wait for the operator's approval on the receiving machine of a migration, after the plan is made and before the
+//! disks are erased.
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
@@ -30,8 +30,8 @@ enum ApprovalStatus {
 }
 
 impl InstallAgent {
-    /// Waits until both certificates are approved or verified by a secret, and the sender is known. Nothing is written
-    /// before.
+    /// Waits until both certificates are approved or verified by a secret, and the sender is known. Until then, nothing
+    /// is written to the disks.
     ///
     /// # Errors
     /// Fails if the migration has ended or the token of this boot has expired.

@@ -22,7 +22,7 @@ const LISTEN: Duration = Duration::from_secs(180);
 
 impl InstallAgent {
     /// Returns the LLDP neighbours of the network interfaces. A machine that does not detect both leaf switches
-    /// registers anyway, and the control plane decides whether to accept it.
+    /// registers anyway, and the control plane decides whether to accept the machine.
     pub(super) fn detect_lldp_neighbours(&self, inventory: &Inventory) -> Result<Vec<NicNeighbours>> {
         let heard = ears::receive_neighbours(&inventory.nics, LISTEN, &print_line)?;
         let leaves = lldp::select_leaves(&heard);

@@ -1,5 +1,5 @@
 //! Preparation of a plan: checks that tools exist, waits until the disks have appeared, and assembles and reads
-//! everything on them.
+//! everything on the disks.
 
 pub(crate) mod keep_flag;
 pub(crate) mod local_state;
@@ -76,7 +76,8 @@ fn wait_for_disks(patience: DiskWaitLimits, began: Instant, are_there: &dyn Fn(&
     }
 }
 
-/// Assembles everything on the disks and reads the inventory. The contents of an array are visible only while it runs.
+/// Assembles everything on the disks and reads the inventory. The contents of an array are visible only while the array
+/// is running.
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled or read.

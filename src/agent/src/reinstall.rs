@@ -45,8 +45,8 @@ pub struct ReinstallOptions {
 /// or does not return.
 ///
 /// # Errors
-/// Fails if the server cannot be reached, or if the system cannot be stopped. The system is unchanged until it begins
-/// to stop.
+/// Fails if the server cannot be reached, or if the system cannot be stopped. The running system is unchanged until its
+/// shutdown begins.
 pub(crate) fn run_reinstall(options: &ReinstallOptions) -> Result<CommandOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::new(Phase::Settings, "drophammer reinstall: must run as root to stop this machine"));

@@ -73,7 +73,7 @@ impl ForeignFormat {
     }
 
     /// Returns the format of data that does not contain a partition table. The caller must have checked that there is
-    /// no partition table, because some formats cannot be distinguished from one.
+    /// no partition table, because the data of some formats cannot be distinguished from a partition table.
     pub(crate) fn detect(head: &[u8]) -> Option<ForeignFormat> {
         let compressed = || nested_compression(head).map(ForeignFormat::Compressed);
         ForeignFormat::detect_magic(head).or_else(compressed).or_else(|| detect_text(head).map(ForeignFormat::Other))
@@ -102,7 +102,7 @@ impl ForeignFormat {
     }
 }
 
-/// Returns the name of the format if the data, after decompression, is still compressed.
+/// Returns the name of the compression format if the already decompressed data is itself compressed.
 fn nested_compression(head: &[u8]) -> Option<&'static str> {
     match CompressionFormat::detect(head) {
         Some(CompressionFormat::Zstd) => Some("zstd twice"),

@@ -43,7 +43,7 @@ pub struct PackOptions {
     /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers it.
     #[arg(long, value_name = "OS-VERSION")]
     pub id: Option<String>,
-    /// Compression level of zstd, from fast to small.
+    /// Compression level of zstd, from 1 (fastest) to 22 (smallest image).
     #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
     /// Replace an existing image.

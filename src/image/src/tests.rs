@@ -112,8 +112,8 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
         (tar[1..].to_vec(), tar[1..].to_vec(), "unknown compression: the image begins with 74 63 2f"),
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
-        (disk.clone(), disk, "it is a raw disk image; use a layout with image: true"),
-        (bare.clone(), bare, "it is a raw disk image; use a layout with image: true"),
+        (disk.clone(), disk, "the image is a raw disk image; use a layout with image: true"),
+        (bare.clone(), bare, "the image is a raw disk image; use a layout with image: true"),
     ];
     for (served, promised, says) in cases {
         let server = Server::start(served, |_| Act::default());

@@ -1,6 +1,6 @@
 //! Access to the code blocks of the documentation, which tests run or parse.
 
-/// Returns the contents of the fenced code blocks in that language.
+/// Returns the contents of the fenced code blocks in the language `language`.
 pub fn blocks(text: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     text.split(&fence).skip(1).filter_map(|rest| rest.split("\n```").next()).map(str::to_owned).collect()

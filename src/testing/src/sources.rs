@@ -37,8 +37,8 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Removes comments and items that are compiled for tests only. The end of an item is found by its indentation, which
-/// is the same as that of the item's first line.
+/// Removes comments and items that are compiled for tests only. The last line of an item is recognized by its
+/// indentation, which equals the indentation of the item's first line.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));

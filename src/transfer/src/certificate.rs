@@ -1,5 +1,6 @@
-//! Certificates of sender and receiver, and Ganeti's signature over them. The signature proves that a certificate was
-//! created with knowledge of the secret that both clusters share, and not by an attacker between sender and receiver.
+//! Certificates of sender and receiver, and signatures of these certificates in Ganeti's format. A signature proves
+//! that the creator of the certificate knows the secret that both clusters share, and is not an attacker between sender
+//! and receiver.
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};
@@ -10,8 +11,8 @@ use rustls::pki_types::pem::PemObject;
 /// Size limit of a certificate file, in bytes.
 pub(crate) const FILE_BYTES: u64 = 64 << 10;
 
-/// Name of the header with the signature, which precedes the certificate in PEM (ganeti's
-/// constants.X509_CERT_SIGNATURE_HEADER).
+/// Name of the header that contains the signature (ganeti's constants.X509_CERT_SIGNATURE_HEADER). The header precedes
+/// the certificate in PEM.
 const HEADER: &str = "X-Ganeti-Signature";
 
 /// Tolerated clock skew between two machines, in seconds (ganeti's constants.NODE_MAX_CLOCK_SKEW). A certificate is
@@ -86,7 +87,7 @@ impl PeerCertificate {
         }
     }
 
-    /// Checks the validity period at a time in seconds since 1970.
+    /// Checks whether the certificate is valid at the time `now`, in seconds since 1970.
     ///
     /// # Errors
     /// Fails if the certificate has expired or is not yet valid.

@@ -41,7 +41,7 @@ impl TransferDest {
         let refuse =
             |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
-        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("its path is not UTF-8".to_owned()))?);
+        let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("the path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();
         let users = if is_disk { busy_device_users::list_device_holders(&device) } else { loop_devices_on(&real) };
@@ -128,7 +128,7 @@ impl TransferDest {
         if rest.is_empty() { Ok(()) } else { self.with_target(|target| target.zero_range(rest)) }
     }
 
-    /// Writes the first MiB and closes the disk. If a GPT is adapted, also moves its backup to the end of the disk.
+    /// Writes the first MiB and closes the disk. If a GPT is adapted, also moves the backup GPT to the end of the disk.
     ///
     /// # Errors
     /// Fails if the disk cannot be written, or the GPT does not fit the disk.

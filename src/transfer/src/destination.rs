@@ -9,14 +9,14 @@ use common::error::Result;
 /// With a salt of another length, the same signature would be valid for another index.
 const SALT_LENGTH: usize = 16;
 
-/// Address of the receiver, and the disks for which it is valid.
+/// Address of the receiver, and the disks for which this address is valid.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'d> {
     /// `HOST:PORT`; an IPv6 address is in brackets.
     pub address: &'d str,
     /// Names of the disks. The name of an unnamed disk is its index, as in Ganeti.
     pub disks: &'d [String],
-    /// Magic that identifies the disk; empty if there is none.
+    /// Magic that identifies the disk; empty if there is no magic.
     pub magic: &'d str,
 }
 

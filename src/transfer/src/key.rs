@@ -64,8 +64,8 @@ pub(crate) fn generate_pair(earlier: Duration, hours: u32, secret: Option<&Share
     Ok(KeyPairPem { key: pem::encode_pem("PRIVATE KEY", &key.serialize_der()), certificate })
 }
 
-/// Overwrites and removes the files of a key that [`write_files`] has created, and of its certificate. Other keys are
-/// preserved. A failure is only logged, because the transfer is already complete.
+/// Overwrites and removes a key file that [`write_files`] has created, and removes the file of its certificate. Other
+/// keys are preserved. A failure is only logged, because the transfer is already complete.
 pub(crate) fn destroy_files(key_file: &Path, certificate_file: &Path) {
     let destroy = || -> io::Result<()> {
         let text = fs::read_to_string(key_file)?;

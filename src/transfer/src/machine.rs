@@ -32,11 +32,11 @@ const HOURS: u32 = 24 * 7;
 /// Time by which a certificate is backdated, because the machines' clocks may be set to local time or be hours wrong.
 const EARLIER: time::Duration = time::Duration::days(1);
 
-/// Time for which the sender tries to reach the peer, before it requests the peer's current address from the control
-/// plane.
+/// Time for which the sender tries to reach the peer, before the sender requests the peer's current address from the
+/// control plane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time after which the transfer is considered ended if the control plane has no information about it.
+/// Time after which the transfer is considered ended if the control plane has no information about the transfer.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
 /// Start of the period in which the control plane has no information about the transfer; `None` outside of such a

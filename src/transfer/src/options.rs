@@ -64,7 +64,7 @@ pub struct SecretOptions {
 /// Options for signatures. Signatures are mandatory by default, and can be disabled.
 #[derive(Debug, Args)]
 pub struct SigningOptions {
-    /// File with the secret that sender and receiver share. It signs this machine's certificate and address, and verifies those of the peer
+    /// File with the secret that sender and receiver share. The secret signs this machine's certificate and address, and verifies those of the peer
     #[arg(long, value_name = "FILE", conflicts_with = "unsigned")]
     pub secret: Option<PathBuf>,
     /// Do not use signatures: trust the copied certificates and the copied address of the receiver

@@ -27,7 +27,7 @@ pub(crate) struct TransferSource {
 }
 
 impl TransferSource {
-    /// Opens a disk or file. Unless `whole` is set, also determines which blocks its filesystems use.
+    /// Opens a disk or file. Unless `whole` is set, also determines which blocks the filesystems on the disk use.
     ///
     /// # Errors
     /// Refuses a path that does not exist, is in use, is empty, or is neither a disk nor a file.

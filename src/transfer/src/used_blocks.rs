@@ -33,7 +33,8 @@ pub(crate) struct UsedBlocks {
     /// Used ranges, sorted and not adjacent. The ranges are aligned to [`GRANULE_BYTES`]; only the end of the disk may
     /// be unaligned.
     pub ranges: Vec<Range<u64>>,
-    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`.
+    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`. The suffix `(all of it)` means
+    /// that all blocks of the filesystem are treated as used.
     pub what: String,
     pub has_table: bool,
 }

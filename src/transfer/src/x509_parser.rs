@@ -1,5 +1,5 @@
-//! Minimal X.509 parser (RFC 5280, section 4.1). It parses only validity period and public key, since a pinned
-//! certificate requires no other fields.
+//! Minimal X.509 parser (RFC 5280, section 4.1). It parses only validity period and public key, because no other fields
+//! are needed to verify a pinned certificate.
 //!
 //! The verifier of rustls is not used, because it accepts only certificates of version 3, and Ganeti creates
 //! certificates of version 1.

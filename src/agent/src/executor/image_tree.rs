@@ -72,7 +72,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs `verify` in the ramdisk, because the server may have been unable to run it.
+    /// Runs `verify` in the ramdisk, because the server may have been unable to run `verify`.
     pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
@@ -87,7 +87,7 @@ impl PlanExecutor {
     /// Returns the image that an earlier stage has opened.
     pub(super) fn take_image(&mut self, name: &str) -> Result<image::IncomingImage> {
         let not_reached =
-            || Error::new(Phase::Image, format!("the plan writes {name} without an earlier stage that opens it"));
+            || Error::new(Phase::Image, format!("the plan writes {name}, but no stage has opened this image"));
         self.image.take().ok_or_else(not_reached)
     }
 
@@ -177,8 +177,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of the installed system. If only its boot loader can determine them, returns the
-    /// reason. The machine is then booted through its firmware.
+    /// Finds the boot parameters of the installed system. If only the system's boot loader can determine these
+    /// parameters, returns the reason, and the machine is booted through its firmware.
     fn describe_boot(&mut self, root: &NewRoot, has_loader: bool) -> Result<Option<String>> {
         match boot_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),
@@ -196,7 +196,9 @@ impl PlanExecutor {
     /// Finds the boot parameters of a system with its own boot loader.
     pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
         if let Some(reason) = self.describe_boot(root, true)? {
-            self.print_line(&format!("WARNING: {reason}: the machine reboots through its firmware instead of kexec"));
+            self.print_line(&format!(
+                "WARNING: {reason}: the machine reboots through its firmware instead of by kexec"
+            ));
         }
         Ok(())
     }

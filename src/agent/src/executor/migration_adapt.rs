@@ -59,7 +59,8 @@ impl PlanExecutor {
         }
     }
 
-    /// Removes the sender's marker first, since a partially adapted system is not an installation.
+    /// Adapts the received system to this machine. Removes the sender's install marker first, because a partially
+    /// adapted system must not be treated as installed.
     pub(super) fn adapt_migrated(&mut self, finishing: &FinishInputs) -> Result<()> {
         let root = self.open_root()?;
         newroot::marker_file::remove_marker(&root)?;

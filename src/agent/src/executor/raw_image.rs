@@ -1,4 +1,4 @@
-//! Installation of a raw image: writes the image to its disk, then adapts the system.
+//! Installation of a raw image: writes the image to a disk, then adapts the system.
 
 use super::PlanExecutor;
 use common::error::{Context, Error, Phase, Result};
@@ -79,7 +79,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Adapts an image that contains its boot loader and does not require an installer.
+    /// Adapts an image that contains a boot loader and does not require an installer.
     pub(super) fn adapt_image(&mut self, finishing: &FinishInputs) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.open_root()?;
@@ -95,7 +95,7 @@ impl PlanExecutor {
     }
 }
 
-/// Returns the partition of the image for cloud-init's seed.
+/// Returns the partition of the image to which cloud-init's seed is written.
 fn find_seed(disk: &DevicePath, table: &DiskTable) -> Option<SeedFilesystem> {
     let is_for_seed = |partition: &&DiskPartition| match partition.signatures.as_slice() {
         [one] => one.kind == FilesystemFormat::Vfat.name() && layout::is_seed_label(&one.label),

@@ -19,7 +19,7 @@ pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     }
 }
 
-/// Returns whether the operation has the same effect as the undo. If so, the undo need not be executed any more.
+/// Returns whether the executed `operation` has the same effect as `undo`, so that `undo` is no longer needed.
 pub(super) fn is_done_by(undo: &UndoOperation, operation: &DeviceOp) -> bool {
     match (undo, operation) {
         (UndoOperation::StopArray(undo), DeviceOp::StopArray(stop)) => undo == stop,

@@ -144,8 +144,8 @@ pub(crate) fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
 }
 
 impl<T> IronicResult<T> {
-    /// Converts the value of a response. If the conversion fails, returns [`IronicResult::Unavailable`], as for a
-    /// missing response.
+    /// Converts the value of a successful response with `convert`. If the conversion fails, returns
+    /// [`IronicResult::Unavailable`], as if there were no response.
     fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
             IronicResult::Success(value) => {

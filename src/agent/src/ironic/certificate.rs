@@ -1,5 +1,5 @@
-//! Self-signed certificate of the agent, generated at each boot. The conductor receives it with the heartbeat, and does
-//! not accept any other certificate.
+//! Self-signed certificate of the agent, generated at each boot. The conductor receives this certificate with the
+//! heartbeat, and does not accept any other certificate.
 
 use super::stored_credentials;
 use base64::Engine;

@@ -21,8 +21,8 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The list of steps came from another version of the agent. Despite its name, Ironic uses this status for deploy
-    /// and service steps too.
+    /// The conductor's list of steps came from another version of the agent. Despite the word "clean" in its name,
+    /// Ironic uses this status for deploy and service steps too.
     CleanVersionMismatch,
 }
 
@@ -36,7 +36,8 @@ pub(crate) struct CommandFault {
     pub details: String,
 }
 
-/// Exception names of Ironic's own agent. `TypeError` would signal another protocol version to a conductor.
+/// Exception names of Ironic's own agent. `TypeError` is not used, because a conductor would infer another protocol
+/// version from this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum FaultKind {
     CleaningError,

@@ -217,7 +217,7 @@ fn accepted_result(known: &KnownCommand, id: Uuid) -> CommandResult {
     }
 }
 
-/// Returns the result of an asynchronous command that has no return value, as Ironic's own agent encodes it.
+/// Returns the result of an asynchronous command that has no return value, in the encoding of Ironic's own agent.
 fn empty_result(name: &str) -> Value {
     serde_json::json!({ "result": format!("{name}: None") })
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 type Scenario = fn(&mut Ironic) -> String;
 
 const SCENARIOS: [(&str, Scenario); 19] = [
-    ("cleaning, and a deploy without a boot between", cleaning),
+    ("cleaning and a deploy, without a reboot in between", cleaning),
     ("manual cleaning, with a disk that is preserved", manual_cleaning),
     ("deploy by a template of two steps", deploy),
     ("deploy.install, everything in one step", everything_in_one_step),
@@ -23,12 +23,12 @@ const SCENARIOS: [(&str, Scenario); 19] = [
     ("a layout that does not fit", refused_layout),
     ("an unknown step", unknown_step),
     ("an argument that was not declared", undeclared_argument),
-    ("clients with wrong tokens, and one that speaks only TLS 1.2", wrong_token),
-    ("a deploy on arrays, raid.apply_configuration", deploy_on_arrays),
-    ("a deploy on arrays, in the words of the proposal", deploy_on_arrays_of_the_proposal),
+    ("clients with wrong tokens, and a client that supports only TLS 1.2", wrong_token),
+    ("a deploy on arrays of raid.apply_configuration", deploy_on_arrays),
+    ("a deploy on arrays of deploy.create_configuration, a proposed step", deploy_on_arrays_of_the_proposal),
     ("arrays created by manual cleaning", arrays_by_cleaning),
     ("direct, with a raw image and a config drive", direct),
-    ("direct, with the image of a partition", direct_partition),
+    ("direct, with a partition image", direct_partition),
     ("rescue, and back", rescue),
     ("service: a file for a machine that is in use", service),
     ("inspection", inspection),

@@ -1,4 +1,4 @@
-//! Conversion of the arguments of a deploy step, and of its node, to a layout and an allocation.
+//! Conversion of a node, and of the arguments of a deploy step, to a layout and an allocation.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -115,8 +115,8 @@ pub(crate) fn parse_flag(args: &Map<String, Value>, name: &str) -> Result<bool> 
     }
 }
 
-/// Creates the allocation from the node and the arguments. If neither of them specifies an image, the image of the
-/// allocation is empty.
+/// Creates the allocation from the node and the arguments. If neither the node nor the arguments specify an image, the
+/// image of the allocation is empty.
 ///
 /// # Errors
 /// Returns all problems in one error.
@@ -251,7 +251,7 @@ fn read_public_keys(keys: &Value) -> Vec<String> {
     all.into_iter().filter_map(text).collect()
 }
 
-/// Encodes user data in base64. Data that is not a string is JSON.
+/// Encodes user data in base64. User data that is not a string is first serialized as JSON.
 fn encode_user_data(data: &Value) -> String {
     match data {
         Value::Null => String::new(),

@@ -34,7 +34,7 @@ const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is 
     custom-agent with a layout";
 const SECRETS: &str = "drophammer does not send credentials with write_image";
 
-/// Accepted hash algorithms and their numbers of hexadecimal digits. md5 is rejected, because it is not
+/// Accepted hash algorithms, each with the number of hexadecimal digits of a hash. md5 is rejected, because it is not
 /// collision-resistant.
 const HASHES: [(&str, usize); 2] = [("sha256", 64), ("sha512", 128)];
 
@@ -85,7 +85,7 @@ pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedIma
     })
 }
 
-/// Detects the algorithm of a checksum by its number of digits.
+/// Detects the algorithm of a checksum by the number of digits in the checksum.
 fn parse_checksum(text: &str) -> Option<String> {
     let (name, _) = HASHES.iter().find(|(_, digits)| *digits == text.len())?;
     text.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| format!("{name}:{text}"))

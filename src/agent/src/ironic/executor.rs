@@ -1,4 +1,4 @@
-//! Actions of steps on the machine. Tests replace them with a simulation that does not access devices.
+//! Actions of steps on the machine. Tests replace these actions with a simulation that does not access devices.
 
 use super::{inject_files, logs, rescue};
 use crate::executor::{ImageTrust, PlanExecutor};
@@ -43,7 +43,7 @@ pub(crate) trait StepExecutor: Send + Sync {
     /// Flushes all filesystems.
     fn sync_filesystems(&self);
 
-    /// Enables logins with the password of this hash.
+    /// Enables logins with the password that has this hash.
     ///
     /// # Errors
     /// Fails if logins cannot be enabled.
@@ -127,7 +127,7 @@ impl StepExecutor for MachineExecutor {
     }
 }
 
-/// Control plane that ignores all events, because the conductor has ordered the step and reads its result.
+/// Control plane that ignores all events, because the conductor has ordered the step and reads the result of the step.
 struct NoControlPlane;
 
 impl ControlPlane for NoControlPlane {

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// First IPv4 and IPv6 address by network interface.
+/// First IPv4 address and first IPv6 address of each network interface, by interface name.
 pub(crate) type InterfaceAddresses = BTreeMap<String, (Option<Ipv4Addr>, Option<Ipv6Addr>)>;
 
-/// Returns the addresses at which this machine is reachable: all current addresses except loopback and IPv6 link-local
-/// addresses.
+/// Returns the addresses at which this machine is reachable. Ignores loopback addresses and IPv6 link-local addresses.
 pub(crate) fn read_addresses() -> InterfaceAddresses {
     let mut found = InterfaceAddresses::new();
     for one in getifaddrs().into_iter().flatten() {

@@ -47,7 +47,7 @@ impl StepLog {
     }
 }
 
-/// Packs files into a compressed tar in base64, the transfer format.
+/// Packs files into a compressed tar archive, and encodes the archive in base64 for the conductor.
 ///
 /// # Errors
 /// Fails if there is not enough memory.

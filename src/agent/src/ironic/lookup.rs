@@ -7,7 +7,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Delays before another attempt while the node is locked. Ironic locks a node for some seconds when its power is switched on.
+/// Delays before another attempt while the node is locked. Ironic locks a node for some seconds while it switches on
+/// the power of the node.
 const LOCKED: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Retry state of a lookup.

@@ -20,8 +20,8 @@ const LONGEST: usize = 255;
 /// Returns the password hash of `finalize_rescue`.
 ///
 /// # Errors
-/// Fails for any other text. A plaintext password is rejected, because it was sent over the network and would be
-/// logged.
+/// Fails if the parameters do not contain a supported password hash. A plaintext password is rejected, because it was
+/// sent over the network and would be logged.
 pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, CommandFault> {
     let refuse = |why: &str| Err(CommandFault::new_execution_fault(format!("{why}; logins stay disabled")));
     if params.get("hashed") != Some(&Value::Bool(true)) {
@@ -36,7 +36,7 @@ pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, C
     refuse("the rescue password must be a SHA-256 or SHA-512 hash of crypt(5)")
 }
 
-/// Enables logins of this user only, by locking root's password.
+/// Enables logins of the rescue user with this password hash, and locks root's password.
 ///
 /// The passwords of the ramdisk are in passwd and not in shadow(5), because the ramdisk's login uses root's line in
 /// passwd for all users with uid 0.

@@ -25,8 +25,8 @@ use tokio_rustls::TlsAcceptor;
 /// Limits of the HTTPS server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerLimits {
-    /// Maximum number of concurrent connections. If it is reached, a new connection replaces a connection that has not
-    /// presented the conductor's token.
+    /// Maximum number of concurrent connections. If the maximum is reached, a new connection replaces a connection that
+    /// has not presented the conductor's token.
     pub connections: usize,
     /// Maximum number of connections per address. The limit prevents one client from occupying all connections.
     pub of_an_address: usize,

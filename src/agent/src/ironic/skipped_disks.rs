@@ -1,4 +1,4 @@
-//! Disks that no step may write, regardless of its arguments.
+//! Disks that no step may write, regardless of the step's arguments.
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;
@@ -9,8 +9,9 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the disks that no step may touch. They are selected by `skip_block_devices` of the node's properties, a list
-/// of hints. Each hint selects all matching disks, and `volume_name` selects all disks of the array with that name.
+/// Returns the disks that no step may write. The node's property `skip_block_devices` is a list of hints that select
+/// these disks. Each entry of the list selects all matching disks. The hint `volume_name` selects all disks of the
+/// array with that name.
 ///
 /// # Errors
 /// Fails if the list is malformed.

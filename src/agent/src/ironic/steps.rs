@@ -58,7 +58,7 @@ struct WrittenImage {
     subject: PlanSubject,
 }
 
-/// Deploy with some completed steps.
+/// Deploy whose first steps are complete.
 struct StartedDeploy {
     deploy: DeployInput,
     plan: Plan,
@@ -157,7 +157,7 @@ impl StepRunner {
         self.drop_state();
     }
 
-    /// Plans a deploy and runs its core steps before `until`.
+    /// Plans a deploy, and runs its first `until` core steps.
     fn begin_deploy(&self, node: &IronicNode, args: &Map<String, Value>, until: usize) -> Result<Value> {
         self.drop_state();
         let layout = deploy_args::parse_layout(args)?;
@@ -229,7 +229,7 @@ impl StepRunner {
             }
             Ok(_) => self.restore_started(
                 begun,
-                step_refusal("this image requires disk changes other than those that apply_layout carried out; set it as the node's image_source, and deploy again"),
+                step_refusal("this image requires disk changes other than those that apply_layout carried out; set the image as the node's image_source, and deploy again"),
             ),
             Err(error) => self.restore_started(begun, error),
         }
@@ -240,7 +240,7 @@ impl StepRunner {
         self.run_part(begun, until)
     }
 
-    /// Runs all incomplete steps before `until` as one part of the plan.
+    /// Runs the core steps from the first incomplete step to step `until` (exclusive) as one part of the plan.
     fn run_part(&self, mut begun: StartedDeploy, until: usize) -> Result<Value> {
         let part = begun.plan.select_steps(&core_step_names(begun.done..until));
         self.log_text(&part.to_string());
@@ -332,7 +332,7 @@ fn step_refusal(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("{why}; nothing was written"))
 }
 
-/// Returns a range of core steps of the catalogue.
+/// Returns the names of the core steps in this range.
 fn core_step_names(range: std::ops::Range<usize>) -> Vec<&'static str> {
     deploy_steps::core_steps().skip(range.start).take(range.len()).collect()
 }

@@ -21,7 +21,7 @@ pub(crate) struct StoredToken {
     pub token: String,
 }
 
-/// Returns the token for this node, if an earlier agent of this boot stored it.
+/// Returns the token for this node, if an earlier process of the agent has stored the token in this boot.
 pub(crate) fn read_token(directory: &Path, node: &str) -> Option<String> {
     read_value::<StoredToken>(directory, TOKEN).filter(|kept| kept.node == node).map(|kept| kept.token)
 }

@@ -139,7 +139,8 @@ impl CommandExecutor for CommandWorker {
     }
 }
 
-/// Version of the agent. The conductor receives it with the list of steps, and sends it back with each step.
+/// Version of the agent. The conductor receives this version with the list of steps, and sends the version back with
+/// each step.
 pub(crate) fn agent_version() -> Value {
     json!({ "drophammer": env!("CARGO_PKG_VERSION") })
 }

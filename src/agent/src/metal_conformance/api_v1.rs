@@ -196,7 +196,8 @@ fn judge_first_installations() {
     }
 }
 
-/// Tests that the client reports which certificate or key was rejected, and fetches new ones from pixie.
+/// Tests that the client reports which certificate or key was rejected, and then fetches the certificates and the key
+/// from pixie again.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_certificates() {
@@ -258,7 +259,7 @@ fn judge_first_what_goes_wrong() {
     first.rack.steer("allocate", &allocation(ONE, "default"));
     assert!(control.wait_for_allocation(PATIENCE).unwrap());
     let calls = first.calls().split_off(before);
-    assert_eq!(calls, ["Wait", "Wait", "Wait", "Wait", "Wait", "GET machine"], "it did not register again");
+    assert_eq!(calls, ["Wait", "Wait", "Wait", "Wait", "Wait", "GET machine"], "the machine must not register again");
     let report = InstallResult { allocation: ONE.into(), ..ended() };
     first.rack.steer("refuse", &json!({"call": "Report", "code": "unknown", "message": "no database", "times": 2}));
     control.report_result(&report).unwrap();
@@ -294,9 +295,13 @@ fn judge_first_server_that_dies() {
     first.restart(Duration::from_secs(2));
     first.rack.steer("allocate", &allocation(ONE, "default"));
     let times = waiting.join().unwrap();
-    println!("waited anew {times} times while the server was away");
+    println!("the machine restarted its wait {times} times while the server was unreachable");
     assert!((1..1000).contains(&times));
-    assert_eq!(first.calls().iter().filter(|call| *call == "Register").count(), 0, "it did not register again");
+    assert_eq!(
+        first.calls().iter().filter(|call| *call == "Register").count(),
+        0,
+        "the machine must not register again"
+    );
     // The server stores the report, and is killed before it responds.
     first.rack.steer("refuse", &json!({"call": "Report", "code": "unknown", "message": "", "times": 1, "die": true}));
     let reports = thread::spawn(move || control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }));

@@ -1,5 +1,5 @@
-//! Installations of machines whose control plane does not record them. The install marker on the disks identifies the
-//! installation. Orders in a machine file are handled by `reinstall_order`.
+//! Handling of machines whose control plane does not record installations. The install marker on the disks identifies
+//! the installation. Reinstall orders in a machine file are handled by `reinstall_order`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
@@ -19,8 +19,8 @@ use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
 use uuid::Uuid;
 
-/// Completes the allocation from the markers on the disks. An order without an id gets the next number, since the
-/// control plane does not number reinstalls.
+/// Completes the allocation from the markers on the disks. A reinstall order without an id gets the next number,
+/// because the control plane does not number reinstalls.
 ///
 /// # Errors
 /// Fails if the order has no attempts left, or if an installation could erase a marker that was not readable.
@@ -44,8 +44,8 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt has completed it
-/// and only the report was lost. Without this check, a control plane that does not count attempts would request the
+/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt was successful and
+/// only its report was lost. Without this check, a control plane that does not count attempts would request the
 /// reinstall at every boot.
 fn require_attempts_left(
     allocation: &Allocation,
@@ -66,7 +66,7 @@ fn require_attempts_left(
     Err(Error::refusal(Phase::Plan, message))
 }
 
-/// Fails if an object of the machine was not read, since it may contain the marker.
+/// Fails if an object of the machine was not read, because this object may contain the install marker.
 ///
 /// # Errors
 /// Lists each such object with reason and remedy.

@@ -56,11 +56,11 @@ pub(crate) fn compare_order(
         return Ok(None);
     }
     (allocation.reinstall, allocation.order, allocation.succeeded) = (false, None, true);
-    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records it")))
+    Ok(Some(format!("order {ordered} is not carried out again: the marker on {device} records this order")))
 }
 
-/// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains this
-/// marker.
+/// Returns the largest valid order number in the markers of this allocation, and the filesystem that contains the
+/// marker with this number.
 fn find_latest_order<'a>(claim: &InstallClaim, inventory: &'a Inventory) -> Option<(&'a DevicePath, OrderNumber)> {
     let numbers = inventory.filesystems.iter().filter_map(|filesystem| {
         let marker = filesystem.marker.as_ref().filter(|marker| claim.is_ours(marker))?;

@@ -1,5 +1,5 @@
-//! Encrypted filesystems and volume groups that a reinstall preserves. Collects their keys, and unlocks their
-//! containers read-only, so that the plan can inspect them.
+//! Encrypted filesystems and volume groups that a reinstall preserves. Collects the keys, and unlocks the containers
+//! read-only, so that the plan can inspect the contents.
 
 use crate::preflight::passphrase::{self, AskPassphrase};
 use common::error::{Context, Phase, Result};
@@ -63,8 +63,8 @@ pub(crate) fn unlock_preserved(
     luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
 }
 
-/// Records each locked container without a recorded failure as untried, so that plans do not assume that it can be
-/// unlocked.
+/// Records each locked container without a recorded failure as untried, so that plans do not assume that the container
+/// can be unlocked.
 pub(crate) fn note_untried(inventory: &mut Inventory) {
     let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
     let is_open = |device: &DevicePath| {
@@ -94,7 +94,10 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
         containers.into_iter().filter_map(|container| unlock_container(container).err()).collect();
     let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
     let Some(why) = locked.map(|failed| {
-        format!("another container of the volume group cannot be unlocked, so all of them stay locked: {}", failed.why)
+        format!(
+            "another container of the volume group cannot be unlocked, so the whole group stays locked: {}",
+            failed.why
+        )
     }) else {
         return told;
     };

@@ -23,7 +23,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// Time to wait for an emergency remount, since the kernel does not report when the remount is complete.
 const EMERGENCY_PAUSE: Duration = Duration::from_secs(3);
 
-/// Types of kernel filesystems that have no data to write back. Some of them are needed until the system has stopped.
+/// Types of kernel filesystems that have no data to write back. Some of these filesystems are needed until the system
+/// has stopped.
 const VIRTUAL: [&str; 21] = [
     "autofs",
     "binfmt_misc",
@@ -143,7 +144,7 @@ fn stop_directly(next: NextKernel) -> Result<()> {
     }
 }
 
-/// Terminates all processes except init and this one. Kernel threads ignore signals.
+/// Terminates all processes except init and this process. Kernel threads ignore signals.
 fn terminate_processes() {
     for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
         // Linux excludes the caller and init from -1 (kill(2)).

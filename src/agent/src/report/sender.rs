@@ -19,12 +19,12 @@ const ALIVE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
-/// Delay after a part that could not be sent.
+/// Delay after a part of the log could not be sent.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Maximum size of a part of the log, in bytes.
 const LOG_PART: usize = 16 << 10;
-/// Number of parts that suffice for the whole log buffer.
+/// Number of parts into which the whole log buffer fits.
 const LOG_PARTS: usize = 32;
 
 /// Item of the event queue.
@@ -121,7 +121,7 @@ impl LogUpload {
         LogUpload { said, carried: 0, due: Instant::now() + LOG_PAUSE, is_over: false }
     }
 
-    /// Sends the next part if it is due.
+    /// Sends the next part of the log if the part is due.
     fn send_if_due(&mut self, control: &dyn ControlPlane) {
         if Instant::now() >= self.due {
             self.send_part(control);
@@ -136,7 +136,8 @@ impl LogUpload {
         }
     }
 
-    /// Sends the next part. Returns false if there was nothing left to send, or if the part was not delivered.
+    /// Sends the next part of the log. Returns false if there was nothing left to send, or if the part was not
+    /// delivered.
     fn send_part(&mut self, control: &dyn ControlPlane) -> bool {
         let (start, text) = self.said.read_since(self.carried, LOG_PART);
         if self.is_over || text.is_empty() {

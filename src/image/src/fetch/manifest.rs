@@ -41,7 +41,7 @@ pub struct ImageManifest {
     /// Boot-related contents, if the image is a tree of files. `None` for disk images and in older manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<BootContents>,
-    /// SHA-256 of each chunk, in order; hexadecimal in the document.
+    /// SHA-256 of each chunk, in order. The JSON document contains the digests in hexadecimal.
     #[serde(serialize_with = "write_chunks", deserialize_with = "read_chunks")]
     pub chunks: Vec<[u8; 32]>,
 }
@@ -64,7 +64,7 @@ impl ImageManifest {
 
     fn check(&self) -> Result<(), String> {
         if self.digest.kind != DigestKind::Sha256 {
-            return Err(format!("its digest {} is not a sha256 digest", self.digest));
+            return Err(format!("the digest {} is not a sha256 digest", self.digest));
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();

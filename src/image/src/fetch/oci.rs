@@ -23,8 +23,8 @@ use reqwest::Url;
 use reqwest::blocking::Client;
 use signature::verify_signature;
 
-/// Resolves a reference to its manifest and layers, and verifies the signature. A digest in the source must be the
-/// digest of the manifest, or of the index that lists the manifest.
+/// Resolves a reference to its manifest and layers, and verifies the signature. If the digest of the image is
+/// specified, it must be the digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
 /// Returns an error if the registry does not answer, requires credentials that are not configured, or does not have the

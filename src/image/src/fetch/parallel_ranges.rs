@@ -105,7 +105,7 @@ impl ParallelRanges {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
 
-    /// Waits for the next piece; returns an empty one at the end of the stream.
+    /// Waits for the next piece. Returns an empty piece at the end of the stream.
     fn receive_piece(&self) -> PieceResult {
         if self.work.piece_span(self.next).is_none() {
             return Ok(Vec::new());

@@ -95,8 +95,8 @@ impl ResumableDownload {
         &self.places.current().url
     }
 
-    /// Discards the wrong data from `position` on, and fetches this range again, from the next mirror if there are
-    /// several mirrors.
+    /// Discards the data from `position` on, because the data does not match its digest. Fetches this data again, from
+    /// the next mirror if there are several mirrors.
     pub(crate) fn rewind_to(&mut self, position: u64) {
         if let Some(DownloadStream::Lanes(_)) = self.stream {
             self.choice.settle_on_one();
@@ -216,9 +216,9 @@ impl ResumableDownload {
         Ok(())
     }
 
-    /// Compares the size of the image at the current mirror with the expected one, and records it. All mirrors must
-    /// have the same size. Exception: if there is only one server, a size that differs from the expected one is
-    /// accepted at the beginning of the download, because the digest is verified at the end.
+    /// Compares the size of the image at the current mirror with the expected size, and records the size. All mirrors
+    /// must have the same size. If there is only one server, another size is accepted at the beginning of the download,
+    /// because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -306,8 +306,9 @@ impl ResumableDownload {
         before.is_some()
     }
 
-    /// Returns whether the connection is too slow: fewer than [`PROGRESS_BYTES`] in twice the stall timeout. A server
-    /// that sends a byte now and then never causes a timeout, although another mirror or a new connection may be fast.
+    /// Returns whether the connection is too slow, because it has delivered fewer than [`PROGRESS_BYTES`] in twice the
+    /// stall timeout. A server that sends a byte now and then never causes a timeout, although another mirror or a new
+    /// connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
         let is_over = time >= 2 * self.pace.stall;

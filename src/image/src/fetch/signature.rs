@@ -217,9 +217,9 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "it contains {digest}, but the specified digest is {given}; specify the sha256, so that the digests can be compared"
+            "the document contains {digest}, but the specified digest is {given}; specify the sha256, so that the digests can be compared"
         )),
-        Some(given) if *given != digest => Err(format!("it contains {digest}, but the specified digest is {given}")),
+        Some(given) if *given != digest => Err(format!("digest {digest} differs from the specified digest {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
     }
 }

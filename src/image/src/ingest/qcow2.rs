@@ -32,7 +32,7 @@ impl IncomingImage {
         let part = self.single_part()?.clone();
         let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
         if is_packed {
-            let why = "it is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
+            let why = "the image is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
                        image with `drophammer image pack`";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
         }
@@ -190,6 +190,6 @@ mod tests {
         let reached = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
         let error =
             IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().require_tree().unwrap_err();
-        assert!(error.to_string().contains("it is a qcow2; use a layout with image: true"), "{error}");
+        assert!(error.to_string().contains("the image is a qcow2; use a layout with image: true"), "{error}");
     }
 }

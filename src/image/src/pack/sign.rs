@@ -14,7 +14,7 @@ const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 /// Length of a public key after base64 decoding, in bytes: algorithm, id and key.
 const PUBLIC_BYTES: usize = 42;
 
-/// Untrusted comment, the first line of a signature file, which the signature does not cover.
+/// Untrusted comment: the first line of a signature file. The signature does not cover this line.
 const UNTRUSTED: &str = "signature of drophammer image pack";
 
 /// Unlocked secret key.
@@ -56,7 +56,7 @@ impl ImageSigner {
     }
 
     /// Signs the text of a file and returns the content of its `.minisig`. The trusted comment contains the image id,
-    /// if given.
+    /// if `id` is specified.
     ///
     /// # Errors
     /// Returns an error if signing fails.

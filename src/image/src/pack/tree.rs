@@ -56,7 +56,7 @@ impl<W: Write> TreeWalk<'_, W> {
         listed.context(Phase::Image, || format!("list {}", directory.display()))
     }
 
-    /// Packs one entry, and returns whether it is a directory.
+    /// Packs one entry, and returns whether the entry is a directory.
     fn add_entry(&mut self, path: &Path) -> Result<bool> {
         let full = self.root.join(path);
         // The given root may be a symlink; symlinks below it are packed as such.

@@ -51,8 +51,8 @@ struct PoolShared {
 
 struct FreeBuffers {
     buffers: Vec<BufferMemory>,
-    /// Number of buffers that are not allocated yet. A buffer is allocated when it is first needed, since a small image
-    /// needs only a few.
+    /// Number of buffers that are not allocated yet. A buffer is allocated when it is first needed, because a small
+    /// image needs only a few buffers.
     unmade: usize,
 }
 
@@ -61,7 +61,8 @@ impl BufferPool {
         BufferPool::with_buffers(Vec::new(), buffers, buffer_bytes, None)
     }
 
-    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit are allocated in private memory.
+    /// Creates a pool whose buffers are in `arena`. Buffers that do not fit into `arena` are allocated in private
+    /// memory.
     pub(crate) fn in_arena(arena: SharedSpan, buffers: usize, buffer_bytes: usize) -> BufferPool {
         BufferPool::carve_arena(&Arc::new(Mutex::new(arena)), buffers, buffer_bytes)
     }

@@ -33,7 +33,8 @@ use std::thread;
 use thread_pool::{DecodePart, DecoderPool, DecoderState, MOST_BYTES, ROOMS_BESIDE, TASK_BYTES};
 use xz::XzDecoder;
 
-/// Maximum number of decoder threads. Usual links do not deliver enough data for more than four.
+/// Maximum number of decoder threads. Typical network links do not deliver enough data to occupy more than four
+/// threads.
 const MOST_THREADS: usize = 4;
 
 /// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.

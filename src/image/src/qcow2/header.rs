@@ -203,13 +203,13 @@ fn select_codec(compression: u8, is_marked: bool) -> io::Result<ClusterCodec> {
     match compression {
         0 if !is_marked => Ok(ClusterCodec::Deflate),
         1 if is_marked => Ok(ClusterCodec::Zstd),
-        0 | 1 => Err(invalid_image("the qcow2 is damaged: its compression contradicts its features")),
+        0 | 1 => Err(invalid_image("the qcow2 is damaged: its compression type contradicts its feature bits")),
         other => Err(invalid_image(format!("the qcow2 has an unsupported compression type: {other}"))),
     }
 }
 
 fn truncated_header() -> io::Error {
-    invalid_image("the qcow2 ends in its header")
+    invalid_image("the qcow2 is truncated: it ends within the header")
 }
 
 /// Parses a big-endian number of `length` bytes at offset `at`; returns `None` if there are too few bytes.

@@ -20,7 +20,7 @@ pub struct ImageRequirements {
     /// UUIDs on preserved disks, in lower case, with the device that each belongs to. The image must not contain any of
     /// these UUIDs.
     pub taken: BTreeMap<String, DevicePath>,
-    /// Partition that is added after those of the image.
+    /// Partition that is added after the partitions of the image.
     pub added: Option<AddedPartition>,
 }
 
@@ -42,11 +42,11 @@ pub fn require_tree(head: &[u8]) -> io::Result<()> {
 }
 
 /// Message for a qcow2 if a tree of files is expected.
-const QCOW2_FOR_TREE: &str = "it is a qcow2; use a layout with image: true on the target disk, or write it to a disk with `image burn --overwrite`";
+const QCOW2_FOR_TREE: &str = "the image is a qcow2; use a layout with image: true on the target disk, or write the image to a disk with `image burn --overwrite`";
 
 /// Message for a raw disk image if a tree of files is expected.
-const DISK_FOR_TREE: &str = "it is a raw disk image; use a layout with image: true on the target disk, or write it \
-                             to a disk with `image burn --overwrite`";
+const DISK_FOR_TREE: &str = "the image is a raw disk image; use a layout with image: true on the target disk, or write the \
+                             image to a disk with `image burn --overwrite`";
 
 fn tar_for_disk(name: &str) -> String {
     format!(
@@ -206,8 +206,8 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
-/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, it contains code, which
-/// rarely has the values of boot flags.
+/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, such a boot sector
+/// contains code, which rarely has the values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::{io, thread};
 
-/// Length of the beginning that is held back, in bytes. It contains everything that a disk needs to boot: boot sector,
-/// GPT with its entries, and GRUB's core image in the gap before the first partition.
+/// Length of the beginning that is held back, in bytes. The beginning contains everything that a disk needs to boot:
+/// boot sector, GPT with its entries, and GRUB's core image in the gap before the first partition.
 pub const HEAD_BYTES: usize = 1 << 20;
 
 /// Size of one write, in bytes: large enough to keep the disk busy, and small enough that a slow write does not delay
@@ -257,7 +257,7 @@ struct FilledBuffer {
     bytes: usize,
     /// Ranges with data to write; no two are adjacent.
     parts: Vec<Range<usize>>,
-    /// Ranges of zeros. The buffer may contain old data there.
+    /// Ranges of zeros. In these ranges, the buffer may contain old data.
     zeros: Vec<Range<usize>>,
 }
 

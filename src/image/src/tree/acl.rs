@@ -93,8 +93,8 @@ fn mode_with_acl(entries: &[AclEntry]) -> u32 {
 }
 
 /// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
-/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get when
-/// the ACL is missing.
+/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get if
+/// the ACL is not restored.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);

@@ -23,8 +23,8 @@ const MAXIMUM_OCTAL_SIZE: u64 = 0o777_7777_7777;
 /// field in a header.
 const PLACEHOLDER_SIZE: usize = 100;
 
-/// Keywords of PAX extended header records that change the name or extent of a member. Each may occur only once per
-/// member.
+/// Keywords of PAX extended header records that change the name or extent of a member. Each keyword may occur only once
+/// per member.
 const SINGLE: [&str; 11] = [
     "path",
     "linkpath",
@@ -276,9 +276,9 @@ pub(crate) fn ambiguous_number(header: &Header) -> Option<&'static str> {
     NUMERIC_FIELDS.into_iter().find(|(_, range)| is_ambiguous(&header.as_bytes()[range.clone()])).map(|(name, _)| name)
 }
 
-/// Returns whether all tar readers parse this numeric field of a header alike. It must consist of optional spaces,
-/// octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a field of NUL bytes,
-/// are accepted too.
+/// Returns whether all tar readers parse this numeric field of a header alike. The field must consist of optional
+/// spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a field of
+/// NUL bytes, are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         // GNU tar and Python accept only these two first bytes.

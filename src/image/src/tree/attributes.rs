@@ -91,7 +91,7 @@ fn ignore_on_fat<E: Into<io::Error>>(near: impl AsFd, what: &str, result: Result
     if cannot.contains(&error.raw_os_error()) && is_fat(near)? {
         return Ok(());
     }
-    Err(io::Error::new(error.kind(), format!("set its {what}: {error}")))
+    Err(io::Error::new(error.kind(), format!("cannot set the file's {what}: {error}")))
 }
 
 /// Returns whether an open file is on a FAT filesystem.

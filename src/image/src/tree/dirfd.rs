@@ -55,7 +55,7 @@ impl RootEntry<'_> {
     }
 
     /// Creates a regular file and opens it for writing, replacing an existing file. The umask and a default ACL of the
-    /// directory may clear bits of its mode.
+    /// directory may clear bits of the new file's mode.
     ///
     /// # Errors
     /// Like all `make_` functions, returns an error if space or permission is missing, or if a non-empty directory or
@@ -174,9 +174,9 @@ impl RootEntry<'_> {
         match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR) => match unlinkat(self.parent(), self.name.as_os_str(), UnlinkatFlags::RemoveDir) {
                 Err(Errno::ENOTEMPTY) => {
-                    return Err(io::Error::other("a directory with content exists there"));
+                    return Err(io::Error::other("a non-empty directory exists at this path"));
                 }
-                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists there")),
+                Err(Errno::EBUSY) => return Err(io::Error::other("a mount point exists at this path")),
                 other => other?,
             },
             other => other?,

@@ -121,8 +121,8 @@ impl PaxRecords {
     }
 }
 
-/// Returns the extended attribute that a record contains, after the rank of the record's form; `None` if the record does not
-/// contain one.
+/// Returns the rank of the record's form, and the name and value of the extended attribute in the record. Returns
+/// `None` if the record does not contain an extended attribute.
 fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Vec<u8>)>> {
     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
         // GNU tar encodes `=`, which would end the key, as `%3D`, and `%` as `%25`.
@@ -167,7 +167,7 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     Some((seconds, nanoseconds))
 }
 
-/// Decodes a name in which these bytes are percent-encoded. Other percent signs are preserved.
+/// Decodes a name in which the bytes selected by `is_encoded` are percent-encoded. Other percent signs are preserved.
 fn decode_percent(name: &[u8], is_encoded: fn(u8) -> bool) -> OsString {
     let mut plain = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Maximum number of cached directories. When it is reached, the cache is cleared.
+/// Maximum number of cached directories. When this number is reached, the cache is cleared.
 const MOST_KNOWN: usize = 64;
 
 /// Root directory to which an image is unpacked.
@@ -31,8 +31,8 @@ pub(crate) struct UnpackRoot {
     fd: OwnedFd,
     /// Mount points of preserved filesystems that the image is merged into.
     merged: Vec<PathBuf>,
-    /// Cache of open directories by path. The directory at a path does not change when files are created. It may change
-    /// when files are removed; the cache is then cleared.
+    /// Cache of open directories by path. The directory at a path does not change when files are created. The directory
+    /// may change when files are removed; the cache is then cleared.
     known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
     space: RefCell<TargetCapacity>,
     /// Cost of operations other than creating members, expressed as the number of header blocks with the same cost.
@@ -274,7 +274,7 @@ impl UnpackRoot {
             let device = fstat(&directory)?.st_dev;
             if kept.iter().any(|(kept, _)| *kept == device) {
                 return Err(named(io::Error::other(
-                    "the directory is not the mount point of a new filesystem: it is on a preserved one",
+                    "the directory is not the mount point of a new filesystem: it is on a preserved filesystem",
                 )));
             }
             fresh.push(DirectorySnapshot::record_directory(directory).map_err(named)?);

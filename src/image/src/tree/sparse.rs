@@ -48,7 +48,7 @@ impl SparseMap {
         // GNU tar reads each segment from its own block, other readers read all segments as one.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
-            return Err(invalid_map("a segment of the sparse map ends within a block, but is not the last one"));
+            return Err(invalid_map("a segment of the sparse map ends within a block, but is not the last segment"));
         }
         Ok(SparseMap { segments, file_size })
     }
@@ -115,7 +115,7 @@ pub(crate) fn add_segments(
     let (filled, rest) = pieces.split_at(count);
     let is_cut = (!is_last && !rest.is_empty()) || rest.iter().any(|piece| !piece.is_empty());
     if is_cut {
-        return Err(invalid_map("the sparse map continues after an empty segment, which ends it"));
+        return Err(invalid_map("the sparse map continues after an empty segment, which ends the map"));
     }
     // Python parses the numbers of empty segments too.
     if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {

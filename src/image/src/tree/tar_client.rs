@@ -82,8 +82,8 @@ impl MemberReceiver {
         self.reached.blocks
     }
 
-    /// Returns the next member; `None` after the last one. `most_blocks` returns the current limit on the total number
-    /// of header blocks.
+    /// Returns the next member; `None` after the last member. `most_blocks` returns the current limit on the total
+    /// number of header blocks.
     ///
     /// # Errors
     /// Returns an error if the tar is malformed, truncated or too long, or the worker is gone or sends invalid frames.

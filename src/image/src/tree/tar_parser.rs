@@ -49,7 +49,8 @@ pub(crate) struct TarParser<'a> {
     blocks: u64,
     most_blocks: u64,
     warned_of_acls: bool,
-    /// Warning about the first ACL that is not restored, until it is sent.
+    /// Warning about the first ACL that is not restored; `None` before this ACL was found, and after the warning was
+    /// sent.
     pub lost_acl: Option<String>,
 }
 
@@ -208,7 +209,7 @@ impl<'a> TarParser<'a> {
         Ok(TarMember { path, kind, attributes })
     }
 
-    /// Reads a header block. Returns `None` for a block of zeros, the first of the two that end the archive.
+    /// Reads a header block. Returns `None` for a block of zeros, with which the end of the archive begins.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         self.count_blocks(1)?;
         let mut header = Header::new_old();
@@ -268,8 +269,8 @@ impl<'a> TarParser<'a> {
         Ok(content)
     }
 
-    /// Checks the end of the archive: the first block of zeros must be followed by a second one, and then only by
-    /// zeros, with which tars are padded to a whole record.
+    /// Checks the end of the archive. The first block of zeros must be followed by a second block of zeros. After that,
+    /// only zeros may follow, because tars are padded with zeros to a whole record.
     fn expect_only_zeros(&mut self) -> io::Result<()> {
         let mut zeros = BLOCK as u64;
         let mut buffer = [0; 8192];

@@ -21,12 +21,12 @@ pub(crate) enum Whiteout {
     Name(OsString),
     /// Removal of all files of lower layers from the directory that contains the whiteout.
     Opaque,
-    /// Metadata of the tool that created the layer. It has no effect.
+    /// Metadata of the tool that created the layer; this whiteout has no effect.
     Metadata,
 }
 
 impl Whiteout {
-    /// Parses the name of a member; returns `None` if it is not a whiteout.
+    /// Parses the name of a member; returns `None` if the member is not a whiteout.
     ///
     /// # Errors
     /// Returns an error if the member is a whiteout of an invalid name.

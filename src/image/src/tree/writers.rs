@@ -282,8 +282,8 @@ fn write_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Returns the error for a writer that has ended. It is never reported, because the writer has recorded its own error
-/// before.
+/// Returns the error for a writer that has ended. This error is never reported, because the writer has recorded its own
+/// error before.
 fn stopped_error() -> io::Error {
     io::Error::other("a writer has stopped")
 }

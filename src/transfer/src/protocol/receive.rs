@@ -124,7 +124,7 @@ fn accept_hello(
             (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
         Some(before) if !before.is_same_disk(hello) => {
-            let why = format!("the disk offered as {} differs from that of the previous connection", disk.name);
+            let why = format!("the disk offered as {} differs from the disk of the previous connection", disk.name);
             frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
             return Err(ConnectionEnd::Failed(why));
         }

@@ -25,14 +25,14 @@ use zstd::zstd_safe::{CCtx, compress_bound};
 /// Number of chunk buffers, 16 MiB in total.
 const BUFFERS: usize = 16;
 
-/// Number of segments whose pieces are offered in one frame, if the receiver may already have them. This number is
-/// smaller than the number of buffers, so that the workers can continue while the receiver answers.
+/// Number of segments whose pieces are offered in one frame, if the receiver may already have the pieces. This number
+/// is smaller than the number of buffers, so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
 /// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.
 const MANY: usize = BUFFERS / 2;
 
-/// Compression level of zstd: the fastest one with a good compression ratio.
+/// Compression level of zstd: the fastest level with a good compression ratio.
 const LEVEL: i32 = 1;
 
 /// Result of a connection over which the disk was sent completely.

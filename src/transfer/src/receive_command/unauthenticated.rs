@@ -5,7 +5,7 @@ use common::sync::lock_mutex;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Mutex;
 
-/// Maximum number of unauthenticated connections per client address, in addition to one per disk.
+/// Maximum number of unauthenticated connections per client address, in addition to one connection per disk.
 const OF_ONE_ADDRESS: usize = 8;
 
 /// Maximum number of unauthenticated connections of all addresses. If the maximum is exceeded, the oldest connection is

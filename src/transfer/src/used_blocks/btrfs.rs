@@ -285,7 +285,8 @@ fn parse_chunk(start: u64, item: &[u8], device: u64) -> Option<(BtrfsChunk, usiz
     (length > 0 && stripes.len() <= MOST_COPIES).then_some((BtrfsChunk { start, length, kind, stripes }, end))
 }
 
-/// Maps a range of logical addresses to an offset on this device. Returns `None` if the range is not contiguous there.
+/// Maps a range of logical addresses to an offset on this device. Returns `None` if the range is not contiguous on this
+/// device.
 fn map_to_device(chunks: &[BtrfsChunk], logical: u64, length: u64) -> Option<u64> {
     let end = logical.checked_add(length)?;
     let holds = |chunk: &&BtrfsChunk| {

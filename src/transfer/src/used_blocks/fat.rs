@@ -9,9 +9,9 @@ const MOST_TABLE_BYTES: u64 = 1 << 30;
 /// Number of bytes per read, a multiple of the sizes of entries of 12, 16 and 32 bits.
 const STEP_BYTES: u64 = 3 << 16;
 
-/// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). FAT32 is not recognized by the number of clusters,
-/// since mkfs can create a FAT32 with few clusters. Like Linux, the reader recognizes it by a FAT16 table size of zero (`fat_fill_super` of
-/// fs/fat/inode.c).
+/// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). FAT32 is not recognized by the
+/// number of clusters, since mkfs can create a FAT32 with few clusters. Like Linux, the reader recognizes FAT32 by a
+/// FAT16 table size of zero (`fat_fill_super` of fs/fat/inode.c).
 const MOST_CLUSTERS_12: u64 = 4084;
 const MOST_CLUSTERS_16: u64 = 65524;
 

@@ -59,7 +59,8 @@ const FIRMWARE_RAID: &str = "firmware RAID";
 const INTEL: &[u8] = b"Intel Raid ISM Cfg Sig. ";
 const DDF: &[u8] = b"\xde\x11\xde\x11";
 
-/// Offset of the magic number in the last 4 KiB of a DRBD device, in bytes. Sizes, ids and flags precede it.
+/// Offset of the magic number in the last 4 KiB of a DRBD device, in bytes. Sizes, ids and flags precede the magic
+/// number.
 const DRBD_MAGIC: u64 = 60;
 
 /// The first ZFS label ends with a ring of uberblocks, each aligned to at least 1 KiB (module/zfs/vdev_label.c).
@@ -115,7 +116,8 @@ fn has_uberblock(view: &DiskView) -> bool {
     view.read_bytes(ZFS_RING, ZFS_RING_BYTES).is_some_and(|ring| ring.chunks(ZFS_SLOT).any(is_one))
 }
 
-/// Returns whether the disk has a protective MBR. Without one, the kernel ignores a GPT (block/partitions/efi.c).
+/// Returns whether the disk has a protective MBR. Without a protective MBR, the kernel ignores a GPT
+/// (block/partitions/efi.c).
 pub(crate) fn is_protected(view: &DiskView) -> bool {
     read_mbr_types(view).is_some_and(|entries| entries.contains(&PROTECTIVE))
 }

@@ -1,5 +1,5 @@
-//! Set of used ranges in bounded memory. If there are too many ranges, small gaps between them are treated as used. No block that the
-//! filesystem uses is ever missing.
+//! Set of used ranges in bounded memory. If there are too many ranges, small gaps between them are treated as used. The
+//! set always contains every block that the filesystem uses.
 
 use std::ops::Range;
 

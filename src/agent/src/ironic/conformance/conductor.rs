@@ -174,7 +174,8 @@ impl Drop for Ironic {
     }
 }
 
-/// Prepares a process in its own group, with low priority, that logs to a file.
+/// Prepares the command line of an Ironic program. The process will have low priority, belong to a separate process
+/// group, and log to a file.
 fn quiet(program: &Path, directory: &Path, log: &str) -> Process {
     let log = fs::OpenOptions::new().create(true).append(true).open(directory.join(log)).unwrap();
     let mut process = Process::new("nice");

@@ -127,7 +127,7 @@ pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Boots the agent on a deployed machine for a login, and returns it to service.
+/// Boots the agent on a deployed machine for a rescue login, and then returns the machine to service.
 pub(crate) fn rescue(ironic: &mut Ironic) -> String {
     let mac = ironic.with_template("rescued", &two_steps());
     let kernel = format!("file://{}/kernel", ironic.directory.display());

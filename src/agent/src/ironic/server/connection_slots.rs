@@ -1,6 +1,6 @@
-//! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection that has not
-//! presented a token is therefore closed. It is the oldest such connection from the address that has the most such
-//! connections.
+//! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection without a token
+//! is therefore closed. First the address with the most connections without a token is chosen, and then the oldest of
+//! these connections.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ struct OpenSlot {
     gives_way: Notify,
 }
 
-/// Slot of one connection, freed on drop.
+/// Slot of one connection. The slot is freed when this value is dropped.
 pub(crate) struct ConnectionSlot {
     places: ConnectionSlots,
     place: Arc<OpenSlot>,
@@ -104,7 +104,8 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes a connection without a token: the oldest one from the address that has the most such connections.
+    /// Closes a connection without a token. Chooses the address that has the most connections without a token, and
+    /// closes the oldest of these connections.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Tests that the record is unchanged after a registration, and that the commands for metal-bmc contain its
-/// credentials.
+/// Tests that the record is unchanged after a registration, and that the commands for metal-bmc contain the credentials
+/// of the BMC.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_bmc() {

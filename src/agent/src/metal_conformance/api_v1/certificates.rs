@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use std::path::Path;
 
-/// Creates a CA, the certificates of a server and of clients that it has signed (one of them expired), and a second CA.
+/// Creates two CAs. The first CA signs the certificates of the server and of two clients, one of them expired. The
+/// second CA signs the certificate of an unknown client.
 pub(super) fn certificates(folder: &Path) {
     let write =
         |name: &str, kind: &str, text: String| std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();

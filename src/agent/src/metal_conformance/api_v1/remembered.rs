@@ -5,8 +5,8 @@ use super::*;
 use model::install_marker::InstallMarker;
 use model::pool_disks::KnownDisk;
 
-/// Tests that an installation by metal-hammer and its record survive an accidental PXE boot, and a reinstall that is
-/// refused for lack of a marker.
+/// Tests an accidental PXE boot, and a reinstall that is refused for lack of a marker, after an installation by
+/// metal-hammer. Both preserve the installation and its record.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installed_by_another_agent() {

@@ -37,8 +37,8 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     std::env::consts::ARCH
 };
 
-/// Variant of this machine's architecture that every processor supports, as containerd names it. It is the default of an
-/// entry without a variant.
+/// Variant that every processor of this machine's architecture supports, under the name that containerd uses. An index
+/// entry without a variant has this variant.
 const VARIANT: &str = if cfg!(target_arch = "aarch64") { "v8" } else { "v1" };
 
 /// Returns the value of an `Accept` header with all supported document types.
@@ -80,7 +80,8 @@ struct RawDocument {
 pub(crate) struct OciDescriptor {
     #[serde(rename = "mediaType", default, deserialize_with = "null_as_default")]
     media_type: String,
-    /// Empty if the document does not contain it. Only entries that are used require a digest and a size.
+    /// Digest of the blob or document; empty if the descriptor does not contain a digest. Only descriptors that are
+    /// used require a digest and a size.
     #[serde(default, deserialize_with = "null_as_default")]
     pub digest: String,
     #[serde(default, deserialize_with = "null_as_default")]
@@ -94,12 +95,12 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(fro
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Reads a value that is not of the type as `None`: it is in an entry that is not for this machine.
+/// Reads a value of another type as `None`, because only entries that are not for this machine contain such values.
 fn invalid_as_none<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
 
-/// Platform of an index entry or image. It is empty in entries of attestations and other documents.
+/// Platform of an index entry or image. Index entries of attestations and other documents do not declare a platform.
 #[derive(Debug, Default, Deserialize)]
 struct OciPlatform {
     os: Option<String>,
@@ -108,8 +109,8 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating system
-    /// or architecture are missing. The variant is empty if it is the default.
+    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating
+    /// system or architecture are missing. An empty variant means the default variant.
     fn names(&self) -> Option<[String; 3]> {
         let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_lowercase();
         let (os, architecture, variant) = (name(&self.os), name(&self.architecture), name(&self.variant));

@@ -94,7 +94,7 @@ impl<'a> RegistryRepository<'a> {
 
     fn describe_rejection(&self, status: StatusCode) -> String {
         let hint = match (status, self.secret) {
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret is configured for it",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret matches the registry",
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => "; the pull secret is not accepted",
             _ => "",
         };

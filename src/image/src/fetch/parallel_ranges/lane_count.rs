@@ -13,14 +13,14 @@ const CHANCES: u32 = 3;
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneRules {
-    /// Duration of a measurement. A warm-up of half this duration precedes the first one.
+    /// Duration of a measurement. A warm-up of half this duration precedes the first measurement.
     pub window: Duration,
     /// Minimum number of remaining bytes. If fewer bytes are left, no more lanes are tried.
     pub least_bytes: u64,
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
     /// Share of the time spent reading from the network (0 to 1) above which the network is considered the bottleneck.
-    /// Below it, the bottleneck is the digest or a later stage.
+    /// Below this share, the bottleneck is the digest or a later stage.
     pub reading: f64,
     /// Factor by which the rate must increase when the number of lanes is doubled; otherwise the number is halved
     /// again.
@@ -136,7 +136,7 @@ struct LaneTrial {
     lanes: u64,
     /// Rate with half as many lanes, in bytes per second; `None` if no trial is running.
     fewer_brought: Option<f64>,
-    /// Number of measurements of this trial without a sufficient increase.
+    /// Number of measurements of this trial in which the rate did not increase sufficiently.
     misses: u32,
     /// Whether the number of lanes is final.
     settled: bool,

@@ -154,8 +154,8 @@ fn what_is_signed_must_be_about_this_image() {
     let (other, sha512) = (format!("sha256:{}", "0a".repeat(32)), format!("sha512:{}", "0a".repeat(64)));
     for (files, digest, size, says) in [
         (manifest, None, 11, "the document is for an image of 10 bytes, but the server's image has 11 bytes"),
-        (manifest, Some(other.as_str()), 10, "the specified digest is sha256:0a0a"),
-        (sha256, Some(&other), 10, "it contains sha256:01d448"),
+        (manifest, Some(other.as_str()), 10, "the specified digest sha256:0a0a"),
+        (sha256, Some(&other), 10, "digest sha256:01d448"),
         (sha256, Some(&sha512), 10, "specify the sha256, so that"),
     ] {
         let error = verified_with(files, &keys(&[ONE]), digest, size).unwrap_err().to_string();

@@ -112,7 +112,7 @@ impl CompressedInput {
         Ok((got == COUNT).then_some(bytes))
     }
 
-    /// Takes the next `count` bytes without a copy; fewer only at the end of the stream.
+    /// Takes the next `count` bytes without a copy. Takes fewer bytes only at the end of the stream.
     pub(crate) fn cut_off(&mut self, count: usize) -> io::Result<Vec<BufferChunk>> {
         let (mut left, mut pieces) = (count, Vec::new());
         while left > 0 {

@@ -55,7 +55,9 @@ impl Lz4Frame {
             return Err(DecodeError::Damaged("the header checksum does not match".to_owned()));
         }
         if dictionary {
-            return Err(DecodeError::Damaged("the frame requires a dictionary; compress without one".to_owned()));
+            return Err(DecodeError::Damaged(
+                "the frame requires a dictionary; compress without a dictionary".to_owned(),
+            ));
         }
         let block_bytes = match block >> 4 {
             size @ 4..=7 => 1 << (2 * size + 8),
@@ -119,7 +121,7 @@ impl Lz4Frame {
         Ok(ContentTrailer { checksum, bytes: self.content_bytes })
     }
 
-    /// Returns the counter of length and checksum for the frame's content.
+    /// Returns a counter that computes length and checksum of the frame's content.
     pub(crate) fn start_sum(&self) -> ContentSum {
         ContentSum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }
@@ -180,7 +182,10 @@ impl ContentSum {
     /// Returns an error if the length or the checksum differs.
     pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
-            return Err(DecodeError::Damaged(format!("a frame that declares {bytes} bytes has {} bytes", self.bytes)));
+            return Err(DecodeError::Damaged(format!(
+                "a frame declares {bytes} bytes of content, but contains {} bytes",
+                self.bytes
+            )));
         }
         let found = self.hasher.as_ref().map(|hasher| hasher.finish() as u32);
         if found != promise.checksum {

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 /// Item of the output. Items are numbered consecutively.
 pub(crate) enum DecodedItem {
     Content(BufferChunk),
-    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. Since it is released only when
-    /// this item is sent, it limits the number of pending frames.
+    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. The buffer is released only when
+    /// this item is sent, so the number of buffers limits the number of pending frames.
     FrameStart(ContentSum, WritableBuffer),
     /// End of an lz4 frame, with the content length and checksum that the frame declares, and the offset of this end in
     /// the compressed stream.
@@ -49,9 +49,9 @@ impl OrderedOutput {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Adds an item. If it is the next one in order, sends it and the items that waited for it. While items are sent,
-    /// other threads that add an item must wait. Their wait does not reduce the throughput, because sending takes long
-    /// only if the next stage is slower than the decoder.
+    /// Adds an item. If this item is the next one in stream order, sends this item and the items that waited for it.
+    /// While items are sent, other threads that add an item must wait. Their wait does not reduce the throughput,
+    /// because sending takes long only if the next stage is slower than the decoder.
     pub(crate) fn put_item(&self, number: u64, item: DecodedItem, clock: &StageClock) {
         let mut order = match self.order.try_lock() {
             Ok(order) => order,

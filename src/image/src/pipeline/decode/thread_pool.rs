@@ -33,13 +33,13 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 const MOST_PARTS: usize = 256;
 
 /// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
-/// limit is needed for frames without content, because they take no output buffers.
+/// limit is needed for frames without content, because such frames take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
 /// Maximum number of fetched buffers that the task being assembled holds.
 const HELD: usize = 7;
 /// Maximum number of fetched buffers that the task being assembled and the frame being scanned hold together. This
-/// leaves a free buffer for the download.
+/// limit leaves a free buffer for the download.
 const MOST_HELD: usize = 2 * HELD;
 // The limit is checked after a block's header was read, which may have fetched one more buffer.
 const _: () = assert!(MOST_HELD + 1 < crate::pipeline::BUFFERS);
@@ -177,7 +177,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     rooms: BufferPool,
     turns: BufferPool,
     /// Task being assembled: its parts, the size of their output (`parts_bytes`), and the number of buffers that had
-    /// been fetched when it began (`began`).
+    /// been fetched when the task was started (`began`).
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,

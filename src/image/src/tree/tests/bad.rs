@@ -128,7 +128,7 @@ fn what_a_writer_cannot_set_is_named() {
     let tar = Tar::new().pax(b'x', &[b"SCHILY.xattr.nonsense=1"]).file("etc/bad", b"x");
     let tar = (0..2000).fold(tar, |tar, number| tar.file(&format!("after{number}"), b"x"));
     let error = refused(&tar.end(), root.path());
-    assert!(error.starts_with("etc/bad: set its nonsense: "), "{error}");
+    assert!(error.starts_with("etc/bad: cannot set the file's nonsense: "), "{error}");
 }
 
 /// Unpacks to a tmpfs of 4 MiB, with another filesystem mounted at `srv`. Calls `look` with the root, and unmounts

@@ -170,7 +170,7 @@ fn among_somebodys_files_a_whiteout_removes_only_what_the_burn_has_brought() {
     fs::write(root.path().join("etc/d/mine"), "mine").unwrap();
     let below = UnpackRoot::open(root.path(), Vec::new()).unwrap().among_others();
     let error = layers_onto(below, vec![Tar::new().file("etc/d", b"1")]).unwrap_err().to_string();
-    assert!(error.contains("a directory with content exists there"), "{error}");
+    assert!(error.contains("a non-empty directory exists at this path"), "{error}");
     assert_eq!(listing(root.path()), "etc etc/d etc/d/mine=mine");
 }
 

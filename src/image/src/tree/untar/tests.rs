@@ -128,7 +128,7 @@ fn later_members_replace_earlier_ones_and_what_was_there() {
 fn a_directory_with_content_is_not_replaced() {
     let tar = Tar::new().file("a/b", b"x").file("a", b"y");
     let error = Bench::new().untar(tar).unwrap_err().to_string();
-    assert_eq!(error, "a: a directory with content exists there");
+    assert_eq!(error, "a: a non-empty directory exists at this path");
 }
 
 #[test]

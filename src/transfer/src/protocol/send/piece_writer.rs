@@ -56,7 +56,8 @@ impl PieceWriter<'_> {
         })
     }
 
-    /// Sends all pieces of the batch. If the receiver may have data, offers them first.
+    /// Sends all pieces of the batch. If the receiver may already have pieces from an earlier run, offers the pieces
+    /// first.
     fn flush_batch(&mut self) -> Result<(), ConnectionEnd> {
         if self.link.has_pending_data() {
             return self.read_verdict().and(Err(ConnectionEnd::Failed(

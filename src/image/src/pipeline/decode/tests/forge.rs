@@ -149,7 +149,7 @@ fn lz4_frames_that_lie_are_refused() {
         (frame(0x60, 0x41, b"", &abc), "the version of the frame is not supported"),
         (frame(0x60, 0x30, b"", &abc), "unknown block size 3"),
         (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "requires a dictionary"),
-        (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame that declares 4 bytes has 3 bytes"),
+        (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame declares 4 bytes of content, but contains 3 bytes"),
         (
             frame(0x60, 0x40, b"", &[1, 0, 1, 0, 0, 0]),
             "a block has 65537 bytes, but the frame allows 65536 bytes per block",

@@ -26,7 +26,7 @@ fn sda(sector_bytes: u32) -> TargetDisk {
 #[test]
 fn a_raw_image_is_no_tree_of_files_and_that_is_known_before_anything_is_written() {
     let tar = Tar::new().file("etc/hostname", b"server").file("x", &noise(MIB)).end();
-    let refused = Some("it is a raw disk image; use a layout with image: true");
+    let refused = Some("the image is a raw disk image; use a layout with image: true");
     for (bytes, says) in [
         (compress("zstd", &tar), None),
         (compress("gzip", b""), None),
