@@ -41,7 +41,7 @@ fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
     common::output::print_text(&problem_lines(file, problems))
 }
 
-/// Argument that names standard input in place of a file.
+/// Command line argument that stands for standard input instead of a file.
 const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {

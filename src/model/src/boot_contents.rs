@@ -25,7 +25,8 @@ pub struct BootContents {
     /// the manifest was written by a version that did not search for such programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
-    /// Name of the network manager of an image that contains only network managers which drophammer cannot configure, such as `wicked`.
+    /// Name of a network manager in the image, such as `wicked`, if drophammer cannot configure any of the network
+    /// managers in the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported_network: Option<String>,
 }

@@ -133,8 +133,8 @@ pub struct RecordedDisk {
     /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Objects on this preserved disk that the attempt was about to create when it was recorded. Empty in the marker of
-    /// a finished installation.
+    /// Objects on this preserved disk that the attempt was about to create when this record was written. Empty in the
+    /// marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }

@@ -131,7 +131,8 @@ pub struct MigrationReport {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Problem that delays but does not stop the migration; `None` once the problem is resolved.
+    /// Problem that delays but does not stop the migration; `None` if there is no problem, or if the problem is
+    /// resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
     /// Whether the ramdisk contains the secret that both machines share. The machine can then verify its peer without an approval of the

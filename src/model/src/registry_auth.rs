@@ -75,7 +75,8 @@ pub fn registry_of(url: &str) -> Option<String> {
     Some(canonical_host(rest.split('/').next().unwrap_or_default()))
 }
 
-/// Returns the canonical host of a registry, because Docker's own registry has several host names.
+/// Returns the canonical host of a registry. Only Docker's own registry has several host names, which are all converted
+/// to `docker.io`.
 fn canonical_host(host: &str) -> String {
     match host.to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),

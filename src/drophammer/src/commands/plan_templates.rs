@@ -64,7 +64,8 @@ impl NamedTemplates {
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
-                let message = format!("{} also generates the layout: only one step may generate it", other.entry.name);
+                let message =
+                    format!("{} also generates the layout: only one step may generate the layout", other.entry.name);
                 let template = other.from.first().copied().unwrap_or_default();
                 Err(self.format_problem(template, self.step_path(template, other), message))
             }
@@ -259,7 +260,7 @@ mod tests {
         let text = refused(&[MIRROR], &with_layout);
         assert!(text.contains("a template generates the layout: omit either --layout or that template"), "{text}");
         let text = refused(&[MIRROR, &MIRROR.replace("MIRROR", "AGAIN")], &[]);
-        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may generate it"), "{text}");
+        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may generate the layout"), "{text}");
         let text = refused(&[MIRROR], &[]);
         assert!(text.starts_with("0.yaml:1:") && text.contains("has 1 of the 2 devices"), "{text}");
         let text = refused(&[&MIRROR.replace("\"1\"", "1")], &[]);

@@ -109,7 +109,7 @@ fn the_exit_status_says_whether_it_is_good() {
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
     for (arguments, words) in [
-        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are given: specify one file, or add --write"),
+        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are specified: specify one file, or add --write"),
         (&["/nowhere/at-all.yaml"], "at-all.yaml"),
     ] {
         let error = run(arguments).unwrap_err().to_string();

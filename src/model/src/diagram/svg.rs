@@ -1,4 +1,5 @@
-//! Output of the diagram as SVG. Its columns lead from the disks on the left to the mount points on the right.
+//! Output of the diagram as SVG. The columns of the diagram lead from the disks on the left to the mount points on the
+//! right.
 //!
 //! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.

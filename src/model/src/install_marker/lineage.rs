@@ -42,8 +42,8 @@ pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     (0..markers.len()).find(replaced_others)
 }
 
-/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and of those that they
-/// had replaced.
+/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and
+/// of the installations that these had replaced earlier.
 pub fn collect_superseded<'a>(replaced: impl Iterator<Item = &'a InstallMarker>) -> Vec<String> {
     let replaced: Vec<&InstallMarker> = replaced.collect();
     let mut digests: Vec<String> = Vec::new();

@@ -32,7 +32,7 @@ pub struct FirmwareVariables {
 }
 
 impl FirmwareVariables {
-    /// Maximum number of load options that are listed, and also of other variables that are listed.
+    /// Maximum number of listed load options. The same maximum applies to the other listed variables.
     pub const MAXIMUM_LISTED: usize = 512;
 }
 

@@ -200,7 +200,7 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     Some(message)
 }
 
-/// Prefixes of those kernel names of disks in which letters follow the prefix.
+/// Prefixes of the kernel names of disks that consist of a prefix and letters, such as `sda`.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 

@@ -31,7 +31,7 @@ const LAYOUT: [FieldNames; 10] = [
     plain_field("constraints"),
     plain_field("cleanfirmware"),
 ];
-/// Field of a layout in metal-stack's v2 API that has no effect on disks: its creation time.
+/// Field of a layout in metal-stack's v2 API that has no effect on disks: the creation time of the layout.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
 /// Fields of a filesystem in metal-stack's v2 API that have no effect on disks.
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];

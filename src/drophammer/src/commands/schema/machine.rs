@@ -33,7 +33,7 @@ pub(crate) fn machine_schema() -> Value {
             "os": {
                 "type": ["string"],
                 "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
-                "description": "Instead of an image: an OS definition (a directory of os/) and its variant.",
+                "description": "OS definition (a directory of os/) and its variant, instead of an image.",
                 "examples": ["web+small"],
             },
             "os_parameters": {
@@ -46,8 +46,8 @@ pub(crate) fn machine_schema() -> Value {
                 "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
             ),
             "name": text("Display name."),
-            "project": text("Passed to the image unchanged."),
-            "role": text("Passed to the image unchanged."),
+            "project": text("Value that is passed unchanged to the image's installer."),
+            "role": text("Value that is passed unchanged to the image's installer."),
             "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
             "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
@@ -63,7 +63,7 @@ pub(crate) fn machine_schema() -> Value {
             "erase": {
                 "enum": ["quick", "secure", "none", null],
                 "default": "quick",
-                "description": "Method of erasing disks before they are recreated.",
+                "description": "Method of erasing disks before new contents are written to them.",
             },
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
@@ -83,11 +83,11 @@ pub(crate) fn machine_schema() -> Value {
                 "items": {"type": "object"},
                 "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
             },
-            "networks": any("Passed to the image unchanged."),
-            "dns_servers": any("IP addresses: objects with `ip`, or strings."),
-            "ntp_servers": any("IP addresses or host names: objects with `address`, or strings."),
-            "firewall_rules": any("Passed to the image unchanged."),
-            "vpn": any("Passed to the image unchanged."),
+            "networks": any("Value that is passed unchanged to the image's installer."),
+            "dns_servers": any("IP addresses of DNS servers, as objects with `ip` or as strings."),
+            "ntp_servers": any("IP addresses or host names of NTP servers, as objects with `address` or as strings."),
+            "firewall_rules": any("Value that is passed unchanged to the image's installer."),
+            "vpn": any("Value that is passed unchanged to the image's installer."),
         },
     });
     json!({
@@ -188,7 +188,7 @@ fn network_schema() -> Value {
             "vlans": fields["vlans"],
             "network": {
                 "type": ["object", "null"],
-                "description": "The same fields, nested below network as in netplan's files.",
+                "description": "Alternative to the fields version, ethernets, bonds and vlans: the same four fields, nested below network as in netplan's files.",
                 "additionalProperties": false,
                 "properties": fields,
             },

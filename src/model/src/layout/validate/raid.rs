@@ -87,8 +87,8 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
     });
 }
 
-/// Checks that no member is an array with its superblock at the end: the members of that array would also show the superblock of
-/// this array, and mdadm could not tell to which of the two arrays they belong.
+/// Checks that no member of this array is an inner array with a superblock at the end. The members of the inner array
+/// would also show the superblock of this array, so mdadm could not determine to which of the two arrays they belong.
 fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier: &[ArraySpec]) {
     for member in earlier.iter().filter(|member| raid.devices.contains(&member.arrayname)) {
         let metadata = member.requested_metadata().unwrap_or_default();
