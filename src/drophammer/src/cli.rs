@@ -70,7 +70,7 @@ pub enum CliCommand {
         drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator_client::VolumeOptions),
-    /// Print what an installation would do, disk by disk, with the point of no return. Read-only.
+    /// Print what an installation would do, disk by disk, and show where the point of no return is. Read-only.
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \

@@ -133,8 +133,8 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is not in this response. Responses to operators, and responses to boots after the
-    /// point of no return, omit the key.
+    /// True if a disk key exists but is not in this response. The key is omitted from responses to operators, and from
+    /// responses to machines that boot after the point of no return of their installation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Names of the secret fields that this response omits. The control plane sends these fields only on a separate

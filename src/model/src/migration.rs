@@ -24,7 +24,8 @@ pub struct MigrationOffer {
     /// then, the target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
-    /// The other machine of the migration, if that machine is running in its ramdisk. Its certificate changes at each boot.
+    /// The other machine of the migration, if that machine is running in its ramdisk. The certificate of that machine
+    /// changes at each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<MigrationPeer>,
     /// Description of the migrated data; only sent to the target machine.

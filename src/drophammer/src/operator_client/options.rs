@@ -230,7 +230,7 @@ pub struct AddOptions {
     /// Name of the machine, for machines/NAME.yaml in the server's directory.
     #[arg(long)]
     pub name: String,
-    /// Size of the machine [default: the size in sizes/ whose constraints match].
+    /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
     #[arg(long)]
     pub size: Option<String>,
 }

@@ -56,7 +56,7 @@ impl DeployTemplate {
         Ok(template)
     }
 
-    /// Converts a document that [`check_template`] has accepted.
+    /// Converts a document that [`check_template`] has accepted to a template.
     pub fn from_checked(document: &Value) -> DeployTemplate {
         let mut template = DeployTemplate::default();
         template.take_fields(document);

@@ -99,7 +99,8 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
     Some(neighbour)
 }
 
-/// Parses an ID, which consists of one octet of subtype and a value. The value is a MAC address if the subtype is `mac`.
+/// Parses an ID, which consists of an octet with the subtype, and a value. The value is a MAC address if the subtype is
+/// `mac`.
 fn parse_id(value: &[u8], mac: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     let id = match id {

@@ -106,7 +106,7 @@ fn is_portable(disk: &InventoryDisk) -> bool {
 }
 
 /// Returns whether this hint explicitly selects the disk. A condition that most disks satisfy, such as a size, is not an
-/// explicit selection. This function is only called for disks that are removable or attached by USB.
+/// explicit selection. The result is relevant only for disks that are removable or attached by USB.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,

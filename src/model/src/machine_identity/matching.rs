@@ -122,7 +122,7 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the message of [`describe_other_macs`] for a machine that is given by its id, name and listed MACs.
+/// Returns the same message as [`describe_other_macs`], but takes id, name and listed MACs of the machine.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \

@@ -11,8 +11,8 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so that it
-/// would receive the quotes as a part of the argument.
+/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so the
+/// command would receive the quotes as a part of the argument.
 const WORD: &str = r#"^[^\s"']+$"#;
 
 /// Pattern of GPT types: the names in metal-stack's first proposal, the names in metal-stack's v2 API

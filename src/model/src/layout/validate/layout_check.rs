@@ -23,7 +23,7 @@ pub(super) enum DeviceSource {
     Disk,
     PartitionedDisk,
     Partition,
-    /// Possible partition of a raw image. Whether the image contains it is not known.
+    /// Possible partition of a raw image. Whether the image contains this partition is not known.
     ImagePartition,
     Array,
     /// Logical volume.
