@@ -1,4 +1,5 @@
-//! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
+//! Install markers: records of finished installations, stored in `/etc/metal` of the installed system and by the
+//! control plane.
 //!
 //! A machine with a marker is treated as installed. A reinstall identifies the disks by the marker, even if their
 //! kernel names have changed.

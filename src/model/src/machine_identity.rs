@@ -1,5 +1,5 @@
-//! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine add`, management
-//! controllers, fleet files, metal-stack and Ironic. No I/O.
+//! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine
+//! add`, management controllers, fleet files, metal-stack and Ironic. This module does no I/O.
 //!
 //! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines, and management
 //! controllers of some models expose the same MAC on all machines. A placeholder is treated as missing. `matching` contains the decision

@@ -132,7 +132,7 @@ pub struct MigrationReport {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Problem that delays but does not stop the migration; `None` if there is no problem, or if the problem is
+    /// Problem that delays but does not stop the migration; `None` if there is no such problem, or if the problem is
     /// resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,

@@ -135,7 +135,8 @@ impl CheckReport {
         CheckReport::check_files_with_nics(paths, None)
     }
 
-    /// Checks all files, and the files in directories, as one set. If NICs are given, the networks of machine files must match them.
+    /// Checks all files, and the files in directories, as one set. If NICs are specified, the networks of machine files
+    /// must match these NICs.
     fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
         let (mut layouts, mut machines) = (Vec::new(), Vec::new());
         for file in read_files(paths)? {

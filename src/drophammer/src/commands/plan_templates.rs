@@ -73,7 +73,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Refuses steps that run through the management controller if they cannot run in the given order.
+    /// Refuses steps that run through the management controller if they cannot run in the specified order.
     fn check_out_of_band(&self, steps: &[PlannedStep]) -> std::result::Result<(), String> {
         let remote: Vec<&PlannedStep> = steps.iter().filter(|step| step.entry.out_of_band).collect();
         let parsed = remote.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());

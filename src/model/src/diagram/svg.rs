@@ -23,7 +23,7 @@ const LEAST_WIDTH: f64 = 620.0;
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
 const BADGE_HEIGHT: f64 = 18.0;
-/// Width of a character of the DejaVu fonts, in pixels. The other fonts are narrower.
+/// Width of a character of the DejaVu fonts, in pixels. The other fonts of the diagram are narrower.
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 

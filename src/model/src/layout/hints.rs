@@ -1,8 +1,8 @@
 //! Root device hints of Ironic, which select a disk of the machine by its attributes.
 //!
-//! Each hint is an attribute with an expression. The expression is a value, or an operator with its operands. Numbers of `size` are whole
-//! GiB. Some expressions that Ironic documents but does not support are supported here: ranges, `<or>` on sizes, `<all-in>`.
-//! `size: smallest` and `removable` are extensions.
+//! Each hint is an attribute with an expression. The expression is a value, or an operator with its operands. Numbers
+//! of `size` are whole GiB. This module also supports some expressions that Ironic documents but does not support:
+//! ranges, `<or>` on sizes, `<all-in>`. `size: smallest` and `removable` are extensions.
 //!
 //! USB sticks and virtual media of a management controller are disks too. Such a disk is selected only if a hint
 //! requests it explicitly.

@@ -23,7 +23,7 @@ pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
 }
 
 /// Returns the reason why the names of a group and a volume are too long; `None` if they are not too long. The reason
-/// is a text to be inserted after "has".
+/// is a text that completes a message after the word "has".
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());

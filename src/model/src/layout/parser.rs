@@ -241,8 +241,8 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     })
 }
 
-/// Reads create options. Since metal-hammer 0.11.7, each item must be one argument. For earlier versions, items with
-/// several arguments such as `-F 32` were common, so such items are split.
+/// Reads create options. metal-hammer 0.11.7 and later versions require one argument per item. For earlier versions,
+/// items with several arguments such as `-F 32` were common, so such items are split.
 fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<String> {
     let options = match reader.split_string(fields, "createoptions", split_at_blanks) {
         Some(options) => options,

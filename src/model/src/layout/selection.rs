@@ -71,7 +71,7 @@ pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
     /// Description of the closest candidates: all layouts for this size with the images that they accept. If no layout
-    /// is for this size, a list of the known sizes.
+    /// is for this size, the description lists the known sizes instead.
     pub nearest: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Types of a layout. Names are canonical and include units. A field with a default is not an `Option`: the parser inserts the default.
+//! Types of a layout. The names of the fields are canonical, and sizes are in MiB. A field with a default is not an
+//! `Option`: the parser inserts the default.
 //!
 //! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse
 //! this format and all other spellings that are in use.

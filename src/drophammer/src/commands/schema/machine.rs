@@ -168,12 +168,12 @@ pub(crate) fn machine_schema() -> Value {
 }
 
 /// Returns the schema of a network, which lists only the device types. The contents of the devices are checked by the
-/// parser of machine files, since its messages are better than those of a schema.
+/// parser of machine files, because the messages of that parser are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
         "version": {"enum": [2, "2", null], "description": "Only version 2 is supported."},
-        "ethernets": devices("NICs, selected by match.macaddress or named by their id."),
+        "ethernets": devices("NICs. Without match.macaddress, the id of a NIC is the name of the interface."),
         "bonds": devices("Bonds of several NICs."),
         "vlans": devices("Tagged networks on a NIC or a bond."),
     });
