@@ -183,8 +183,8 @@ pub struct Allocation {
     /// installation may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt at this first installation to pass the point of no return. Only the install marker of
-    /// this attempt proves that the installation was finished.
+    /// Record of the last attempt at this first installation that passed the point of no return. Only the install
+    /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
     /// True if the control plane may have lost the record of an installation on this machine. If this field is true, a

@@ -106,7 +106,7 @@ pub struct RecordedVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedDisk {
-    /// Device path as the layout spells it.
+    /// Device path, spelled as in the layout.
     pub device: String,
     /// Serial number; empty if the disk reports none. Likewise, `wwn` is empty if the disk reports no WWN.
     #[serde(default)]
@@ -119,7 +119,7 @@ pub struct RecordedDisk {
     pub sector_bytes: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// Slot in which the disk was, as `/dev/disk/by-path/…`.
+    /// Slot that contained the disk, as `/dev/disk/by-path/…`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
     /// Disk GUID in the GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new

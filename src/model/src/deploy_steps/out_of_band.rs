@@ -182,7 +182,7 @@ pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
     }
     off_since.map(|index| {
         let why =
-            "power.power_off leaves the machine off, so the machine cannot install: add power.power_on with a lower priority";
+            "power.power_off leaves the machine off, so the machine cannot be installed: add power.power_on with a lower priority";
         (index, why.to_owned())
     })
 }

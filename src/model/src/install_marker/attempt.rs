@@ -115,8 +115,8 @@ impl fmt::Display for MarkerMismatch {
 
 impl InstallMarker {
     /// Checks that the attempt has written this marker. `disks` are the disks that the attempt announced to the control
-    /// plane: the marker must contain the GUIDs of all partition tables that the attempt created on them. The disk of a
-    /// raw image is announced without a GUID, because the image contains its own partition table.
+    /// plane. The marker must contain the GUIDs of all partition tables that the attempt created on these disks. The
+    /// disk of a raw image is announced without a GUID, because the image contains its own partition table.
     ///
     /// # Errors
     /// Returns the first reason why the attempt has not written this marker.

@@ -9,14 +9,15 @@
 //! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
 //! | usable | none | several | | nothing is served: ambiguous |
 //! | usable | none | none | | unknown machine |
-//! | not usable | | one | `smbios_uuid` is given, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
+//! | not usable | | one | `smbios_uuid` is specified, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
 //! | not usable | | one | neither | this file |
 //! | not usable | | several | | nothing is served: ambiguous |
 //! | not usable | | none | | nothing is served: no identity |
 //!
 //! UUIDs are equal if they match in either byte order. If the ids of two files match the UUID, the file whose id has
-//! the identical spelling applies. When a machine registers, the file of its boot applies, and all its MACs are known:
-//! at least one of them must be in `macs` of the file, or in an earlier registration.
+//! the identical spelling applies. When a machine registers, the file that applied to its boot still applies. The
+//! registration contains all MACs of the machine, and at least one of these MACs must be in `macs` of the file or in an
+//! earlier registration.
 
 use super::is_same_uuid;
 use uuid::Uuid;
