@@ -11,7 +11,7 @@ pub(crate) fn machine_schema() -> Value {
     let any = |description: &str| json!({"description": description});
     let allocation = json!({
         "type": ["object", "null"],
-        "description": "Target state of the machine; without it, the machine registers and waits.",
+        "description": "Target state of the machine; without an allocation, the machine registers and waits.",
         "additionalProperties": false,
         "required": ["id", "hostname"],
         "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
@@ -21,13 +21,13 @@ pub(crate) fn machine_schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "Identifies this installation. A new id starts a new installation, which wipes every listed disk.",
+                "description": "Id of this installation. A new id starts a new installation, which wipes every listed disk.",
                 "examples": ["storage-7-2026-11"],
             },
             "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
             "image": {
                 "type": "string",
-                "description": "Id of an image in images/. A reinstall uses the image of its order.",
+                "description": "Id of an image in images/. A reinstall uses the image in the reinstall order.",
                 "examples": ["debian-12.0.20261101"],
             },
             "os": {
@@ -50,7 +50,7 @@ pub(crate) fn machine_schema() -> Value {
             "role": text("Value that is passed unchanged to the image's installer."),
             "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
-            "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
+            "user_data": text("User data for the image, in the format of cloud-init, Ignition or another program in the image."),
             "console_password": {
                 "type": ["string", "number", "null"],
                 "description": "Console password of the image's user.",
@@ -158,7 +158,7 @@ pub(crate) fn machine_schema() -> Value {
                         "examples": ["https://10.1.0.7"],
                     },
                     "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
-                    "password": {"type": ["string", "number"], "description": "Password of the user."},
+                    "password": {"type": ["string", "number"], "description": "Password of the user in the field username."},
                     "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
                 },
             },
