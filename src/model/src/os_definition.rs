@@ -107,7 +107,7 @@ impl SelectedDefinition {
         RecordedDefinition { os: self.selector().to_string(), os_version: self.os_version().map(str::to_owned) }
     }
 
-    /// Returns whether the definition has a `create` program. Otherwise it refers to an image.
+    /// Returns whether the definition has a `create` program. A definition without this program refers to an image.
     pub fn has_create(&self) -> bool {
         self.files.contains_key(directory::CREATE)
     }

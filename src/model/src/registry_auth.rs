@@ -46,7 +46,7 @@ pub struct PullSecret {
     pub username: String,
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub password: SecretText,
-    /// Identity token. `docker login` stores it instead of the password if the registry issues one.
+    /// Identity token. If the registry issues such a token, `docker login` stores the token instead of the password.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub identitytoken: SecretText,
     /// Host of the registry's token service, such as `gitlab.example.org`, with the port if it is not 443. If this

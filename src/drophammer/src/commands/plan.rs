@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The layout, YAML or JSON; - is standard input.
+    /// The layout, in YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
     pub layout: Option<PathBuf>,
     /// Machine of a server, by its id or name. The plan uses the allocation that the server would now send to the

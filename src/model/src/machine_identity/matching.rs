@@ -143,7 +143,8 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     )
 }
 
-/// Compares the UUID that the firmware of a machine reports with the identity of the known machine that it claims to be.
+/// Compares the UUID that the firmware of a machine reports with the identity of a known machine, and returns what the
+/// UUID proves.
 pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     let id = Uuid::try_parse(&machine.id).ok();
     let expected = machine.smbios_uuid.or(machine.registered.uuid);
