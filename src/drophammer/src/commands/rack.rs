@@ -133,7 +133,7 @@ pub(crate) struct RackSummary {
     pub lost_bytes: u64,
     /// Estimated duration of the slowest installation, if known.
     pub minutes: Option<u64>,
-    /// Number of machines that will be installed in an unknown time.
+    /// Number of planned installations without an estimated duration.
     pub of_unknown_length: usize,
 }
 
