@@ -70,7 +70,7 @@ pub enum CliCommand {
         drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator_client::VolumeOptions),
-    /// Print what an installation would do, disk by disk, with the point of no return. Read-only.
+    /// Print what an installation would do, disk by disk, and show where the point of no return is. Read-only.
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
@@ -106,7 +106,7 @@ pub enum CliCommand {
     Man { folder: std::path::PathBuf },
 }
 
-/// Shells with completion scripts.
+/// Shells for which a completion script can be generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CompletionShell {
     Bash,
@@ -144,7 +144,8 @@ pub enum ImageCommand {
         drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
     ))]
     Burn(agent::burn::BurnOptions),
-    /// Pack a directory or a disk image as an image, with its manifest and, if a key is given, its signatures. The output is reproducible.
+    /// Pack a directory or a disk image as an image, with its manifest and, if a key is specified, its signatures. The
+    /// output is reproducible.
     ///
     /// SOURCE_DATE_EPOCH, if set, is the latest timestamp in the image.
     #[command(after_help = format!(

@@ -99,7 +99,7 @@ fn the_extents_in_the_docs_are_such() {
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
 }
 
-/// Checks every expression in the table of hints.
+/// Checks every expression in the table of root device hints in `docs/layouts.md`.
 #[test]
 fn the_hints_in_the_docs_are_understood() {
     let text = include_str!("../../../docs/layouts.md");

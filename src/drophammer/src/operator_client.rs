@@ -141,7 +141,7 @@ pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Resul
         (Some(machine), _) => Ok(machine),
         (None, [machine]) => Ok(machine),
         (None, []) => {
-            Err(format!("the server does not know machine {wanted:?}; `drophammer machine list` lists its machines"))
+            Err(format!("the server has no machine {wanted:?}; `drophammer machine list` lists its machines"))
         }
         (None, several) => {
             let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();

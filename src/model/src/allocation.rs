@@ -1,5 +1,5 @@
 //! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module depends on
-//! their wire format.
+//! the wire format of allocations.
 //!
 //! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
 //! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
@@ -133,8 +133,8 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is not in this response. Responses to operators, and responses to boots after the
-    /// point of no return, omit the key.
+    /// True if a disk key exists but is not in this response. The key is omitted from responses to operators, and from
+    /// responses to machines that boot after the point of no return of their installation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Names of the secret fields that this response omits. The control plane sends these fields only on a separate
@@ -154,7 +154,7 @@ pub struct Allocation {
     /// field is never transmitted.
     #[serde(skip)]
     pub keeps: bool,
-    /// Order of the reinstall. Like `installed`, this is a drophammer extension.
+    /// Reinstall order. Like `installed`, this field is a drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<OrderedReinstall>,
     /// Fencing token of this reinstall, first installation or migration. The install marker will contain this token.
@@ -164,7 +164,7 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// Thoroughness of erasing disks before they are recreated. drophammer extension.
+    /// Thoroughness of erasing disks before new contents are written to them. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
     /// Complete list of the steps to run. If the list is empty, the default steps run, because no template changes
@@ -183,12 +183,13 @@ pub struct Allocation {
     /// installation may continue only on these disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub begun_on: Vec<RecordedDisk>,
-    /// Record of the last attempt at this first installation to pass the point of no return. Only the install marker of
-    /// this attempt proves that the installation was finished.
+    /// Record of the last attempt at this first installation that passed the point of no return. Only the install
+    /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
-    /// True if the control plane may have lost the record of an installation on this machine. A disk that the layout does not identify by
-    /// serial number or WWN is then erased only if it is blank or listed in `give_up`. drophammer extension.
+    /// True if the control plane may have lost the record of an installation on this machine. If this field is true, a
+    /// disk that the layout does not identify by serial number or WWN is erased only if the disk is blank or listed in
+    /// `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
     /// Ids that this machine had before it was renamed. An install marker that contains one of these ids belongs to
@@ -301,11 +302,11 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// The installed system is after the network, so that the machine can boot from the network for a reinstall without
-    /// any action at its console.
+    /// The entry of the installed system comes after the network entries, so that the machine can boot from the network
+    /// for a reinstall without any action at its console.
     #[default]
     Pxe,
-    /// The installed system is before all other entries.
+    /// The entry of the installed system comes before all other entries.
     Disk,
     /// The boot order is not changed.
     Keep,

@@ -25,7 +25,8 @@ pub struct BootContents {
     /// the manifest was written by a version that did not search for such programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
-    /// Name of the network manager of an image that contains only network managers which drophammer cannot configure, such as `wicked`.
+    /// Name of a network manager in the image, such as `wicked`, if drophammer cannot configure any of the network
+    /// managers in the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported_network: Option<String>,
 }
@@ -71,10 +72,10 @@ pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootCo
         serde_json::from_slice(text).map_err(|error| format!("not a manifest: {error}"))?;
     match manifest {
         ContentsManifest { version, .. } if version != 1 => {
-            Err(format!("version {version} is not supported; only version 1 is supported"))
+            Err(format!("manifest version {version} is not supported; only version 1 is supported"))
         }
         ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
-            Err(format!("it is for an image with the digest {other}, but this image has {digest}"))
+            Err(format!("the manifest is for an image with the digest {other}, but this image has the digest {digest}"))
         }
         ContentsManifest { contents, .. } => Ok(contents),
     }
@@ -94,7 +95,10 @@ mod tests {
         assert_eq!(read_manifest_contents(text, "sha512:0b"), Ok(Some(expected)));
         assert_eq!(read_manifest_contents(br#"{"version": 1, "digest": "sha256:0a"}"#, "sha256:0a"), Ok(None));
         for (text, says) in [
-            (&text[..], "it is for an image with the digest sha256:0a, but this image has sha256:0b"),
+            (
+                &text[..],
+                "the manifest is for an image with the digest sha256:0a, but this image has the digest sha256:0b",
+            ),
             (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
             (b"<html>", "not a manifest"),
         ] {

@@ -38,7 +38,7 @@ pub enum ControlPlaneSource {
         /// `drophammer.report=`: URL to which the report is sent with PUT.
         report: Option<String>,
     },
-    /// `PIXIE_API_URL=`: metal-stack. Its pixie provides all other settings.
+    /// `PIXIE_API_URL=`: metal-stack, whose service pixie provides all other settings.
     MetalStack { pixie: String },
     /// `ipa-api-url=` or `ipa-inspection-callback-url=`: an Ironic conductor.
     Conductor(Box<ConductorSettings>),

@@ -1,4 +1,5 @@
-//! Steps that operators and conductors name, such as `deploy.burn_image`. Each has a priority and arguments. No I/O.
+//! Steps that operators and conductors name, such as `deploy.burn_image`. Each step has a priority and arguments. This
+//! module does no I/O.
 //!
 //! A step consists of stages; `plan` assigns stages to steps.
 
@@ -16,7 +17,7 @@ pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_ste
 
 use serde::{Deserialize, Serialize};
 
-/// Thoroughness of erasing a disk before it is recreated.
+/// Thoroughness of erasing a disk before new contents are written to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -35,7 +36,7 @@ pub enum EraseMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepList {
     list: Vec<PlannedStep>,
-    /// Problems of a list that was received from a control plane. A list with problems cannot be run.
+    /// Problems of a list of steps that was received from a control plane. A list with problems cannot be run.
     wrong: Vec<String>,
 }
 
@@ -72,7 +73,7 @@ impl StepList {
         steps
     }
 
-    /// Returns all problems of a received list. A list with problems must not be run.
+    /// Returns all problems of a received list of steps. A list with problems must not be run.
     pub fn problems(&self) -> &[String] {
         &self.wrong
     }

@@ -125,8 +125,9 @@ impl KernelName {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
 
-    /// Returns whether this is a hardware area of an eMMC other than the user data: a boot area, the RPMB, or a general purpose area
-    /// (`mmcblk0boot0`, `mmcblk0rpmb`, `mmcblk0gp1`). The kernel shows them as whole block devices, but they are not disks.
+    /// Returns whether this is a hardware area of an eMMC other than the user data area: a boot area, the RPMB, or a
+    /// general purpose area (`mmcblk0boot0`, `mmcblk0rpmb`, `mmcblk0gp1`). The kernel shows such areas as whole block
+    /// devices, but they are not disks.
     pub fn is_emmc_area(&self) -> bool {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let Some(rest) = self.0.strip_prefix("mmcblk") else { return false };

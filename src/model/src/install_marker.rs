@@ -1,4 +1,5 @@
-//! Install markers: records of finished installations, stored in `/etc/metal` and by the control plane.
+//! Install markers: records of finished installations, stored in `/etc/metal` of the installed system and by the
+//! control plane.
 //!
 //! A machine with a marker is treated as installed. A reinstall identifies the disks by the marker, even if their
 //! kernel names have changed.
@@ -105,7 +106,7 @@ pub struct RecordedVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct RecordedDisk {
-    /// Device path as the layout spells it.
+    /// Device path, spelled as in the layout.
     pub device: String,
     /// Serial number; empty if the disk reports none. Likewise, `wwn` is empty if the disk reports no WWN.
     #[serde(default)]
@@ -118,7 +119,7 @@ pub struct RecordedDisk {
     pub sector_bytes: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// Slot in which the disk was, as `/dev/disk/by-path/…`.
+    /// Slot that contained the disk, as `/dev/disk/by-path/…`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by_path: String,
     /// Disk GUID in the GPT; empty if the disk has no GPT. Every partition table that an installation writes has a new
@@ -133,8 +134,8 @@ pub struct RecordedDisk {
     /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Objects on this preserved disk that the attempt was about to create when it was recorded. Empty in the marker of
-    /// a finished installation.
+    /// Objects on this preserved disk that the attempt was about to create when this record was written. Empty in the
+    /// marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }

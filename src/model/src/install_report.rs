@@ -13,7 +13,7 @@ pub struct InstallResult {
     pub outcome: InstallOutcome,
     /// Outcome in one sentence. For a failure, it includes the error message of the tool.
     pub message: String,
-    /// Id of the allocation; empty if the failure occurred before it was known.
+    /// Id of the allocation; empty if the failure occurred before the id was known.
     pub allocation: String,
     /// Id of the order that a reinstall carries out; `None` for a first installation.
     pub order: Option<String>,

@@ -126,7 +126,7 @@ pub struct InventoryDisk {
     /// Path `/dev/NAME`.
     pub device: DevicePath,
     pub size_bytes: u64,
-    /// Logical sector size in bytes, 512 or 4096. Logical block addresses are numbers of such sectors.
+    /// Logical sector size in bytes, 512 or 4096. Logical block addresses are counted in sectors of this size.
     pub sector_bytes: u32,
     #[serde(default)]
     pub model: String,

@@ -1,4 +1,5 @@
-//! Software arrays in Ironic's format (`logical_disks`), and conversion of such arrays to a layout for a machine. No I/O.
+//! Software arrays in Ironic's format (`logical_disks`), and conversion of such arrays to a layout for a machine. This
+//! module does no I/O.
 //!
 //! A list is processed in two steps. Parsing ([`RaidConfig::parse_config`]) does not depend on a machine. Building the
 //! layout ([`RaidConfig::build_layout`]) selects disks of a machine. A list with `controller: software` is a

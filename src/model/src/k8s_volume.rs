@@ -1,4 +1,5 @@
-//! Kubernetes volumes that are prepared on a machine. They are specified by MetalK8s' `Volume` resources and storage classes. No I/O.
+//! Kubernetes volumes that are prepared on a machine. They are specified by MetalK8s' `Volume` resources and storage
+//! classes. This module does no I/O.
 
 mod parser;
 mod persistent_volume;

@@ -38,7 +38,7 @@ pub fn unquote_word(word: &str) -> String {
     }
 }
 
-/// Formats a parameter, given as `NAME=VALUE` without quotes, as a word. A value with blanks is quoted.
+/// Formats `NAME=VALUE` without quotes as a word of a command line. A value with blanks is quoted.
 pub fn quote_word(text: &str) -> String {
     match text.split_once('=') {
         _ if text.contains('"') || !text.contains(is_blank) => text.to_owned(),

@@ -1,5 +1,5 @@
-//! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine add`, management
-//! controllers, fleet files, metal-stack and Ironic. No I/O.
+//! Identity of machines. UUIDs, MAC addresses and serial numbers identify a machine for boot, registration, `machine
+//! add`, management controllers, fleet files, metal-stack and Ironic. This module does no I/O.
 //!
 //! An identifier proves nothing by itself: firmware is shipped with default values, NICs are moved between machines, and management
 //! controllers of some models expose the same MAC on all machines. A placeholder is treated as missing. `matching` contains the decision
@@ -34,8 +34,8 @@ pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     (!is_default(uuid) && !is_default(swap_byte_order(uuid))).then_some(uuid)
 }
 
-/// Parses a UUID that firmware has reported, of 36 characters in upper or lower case. Returns `None` if it is invalid or not
-/// [usable](usable_uuid).
+/// Parses a UUID that firmware has reported. The text must have 36 characters, in upper or lower case. Returns `None`
+/// if the UUID is invalid or not [usable](usable_uuid).
 pub fn parse_usable_uuid(text: &str) -> Option<Uuid> {
     let text = text.trim();
     Uuid::try_parse(text).ok().filter(|_| text.len() == 36).and_then(usable_uuid)

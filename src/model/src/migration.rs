@@ -24,7 +24,8 @@ pub struct MigrationOffer {
     /// then, the target machine must not start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
-    /// The other machine of the migration, if that machine is running in its ramdisk. Its certificate changes at each boot.
+    /// The other machine of the migration, if that machine is running in its ramdisk. The certificate of that machine
+    /// changes at each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<MigrationPeer>,
     /// Description of the migrated data; only sent to the target machine.
@@ -131,7 +132,8 @@ pub struct MigrationReport {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<serde_json::Value>"))]
     pub carried: Option<MigratedMachine>,
-    /// Problem that delays but does not stop the migration; `None` once the problem is resolved.
+    /// Problem that delays but does not stop the migration; `None` if there is no such problem, or if the problem is
+    /// resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<String>,
     /// Whether the ramdisk contains the secret that both machines share. The machine can then verify its peer without an approval of the

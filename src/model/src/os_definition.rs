@@ -84,8 +84,8 @@ impl SelectedDefinition {
         OsSelector { name: self.name.clone(), variant: self.variant.clone() }
     }
 
-    /// Checks the selection. Returns a problem that is impossible if the control plane selected from a valid
-    /// definition; `None` if there is no such problem.
+    /// Checks the selection, and returns a problem; `None` if there is none. A control plane that selects from a valid
+    /// definition never causes a problem.
     pub fn find_problem(&self) -> Option<String> {
         let is_inside = |path: &String| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -107,7 +107,7 @@ impl SelectedDefinition {
         RecordedDefinition { os: self.selector().to_string(), os_version: self.os_version().map(str::to_owned) }
     }
 
-    /// Returns whether the definition has a `create` program. Otherwise it refers to an image.
+    /// Returns whether the definition has a `create` program. A definition without this program refers to an image.
     pub fn has_create(&self) -> bool {
         self.files.contains_key(directory::CREATE)
     }

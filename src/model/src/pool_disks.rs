@@ -100,7 +100,7 @@ impl From<&InventoryDisk> for ConnectedDisk {
 }
 
 /// Returns the inventory reduced to the disks that were connected after the disks in `erased` were erased; `None` if no
-/// disk was connected since then. Removable disks are ignored.
+/// disk was connected after that. Removable disks are ignored.
 pub fn find_newcomers(erased: &[ConnectedDisk], inventory: &Inventory) -> Option<Inventory> {
     let is_new = |disk: &&InventoryDisk| !disk.removable && !erased.contains(&ConnectedDisk::from(*disk));
     let disks: Vec<InventoryDisk> = inventory.disks.iter().filter(is_new).cloned().collect();

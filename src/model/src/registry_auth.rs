@@ -46,7 +46,7 @@ pub struct PullSecret {
     pub username: String,
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub password: SecretText,
-    /// Identity token. `docker login` stores it instead of the password if the registry issues one.
+    /// Identity token. If the registry issues such a token, `docker login` stores the token instead of the password.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub identitytoken: SecretText,
     /// Host of the registry's token service, such as `gitlab.example.org`, with the port if it is not 443. If this
@@ -75,7 +75,8 @@ pub fn registry_of(url: &str) -> Option<String> {
     Some(canonical_host(rest.split('/').next().unwrap_or_default()))
 }
 
-/// Returns the canonical host of a registry, because Docker's own registry has several host names.
+/// Returns the canonical host of a registry. Only Docker's own registry has several host names, which are all converted
+/// to `docker.io`.
 fn canonical_host(host: &str) -> String {
     match host.to_ascii_lowercase().as_str() {
         "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),

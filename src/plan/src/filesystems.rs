@@ -180,7 +180,7 @@ fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<Str
             ))
         }
         (_, Some((most, why))) if size_bytes > most => {
-            Some(format!("device:{name} has {size_bytes} bytes, but {format} has at most {most} bytes: {why}"))
+            Some(format!("device:{name} has {size_bytes} bytes, but {format} supports at most {most} bytes: {why}"))
         }
         _ => None,
     }

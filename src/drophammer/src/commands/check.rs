@@ -1,4 +1,4 @@
-//! `drophammer check`: checks each layout, and checks that no two layouts of the set match the same size and image.
+//! `drophammer check`: checks each layout, and checks that no two of the layouts match the same size and image.
 
 mod fix;
 
@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer check`.
 #[derive(Debug, Args)]
 pub struct CheckOptions {
-    /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read; - is standard
-    /// input. All layouts together form one set. Machine files are recognized by their fields.
+    /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
+    /// Standard input is named -. All layouts together form one set, in which no two layouts may match the same size and
+    /// image. Machine files are recognized by their fields.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -29,7 +30,7 @@ pub struct CheckOptions {
     /// Print id and file of the layout that is selected for this size and image.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
-    /// Output of `drophammer inventory`. The networks of machine files must match the NICs in it.
+    /// Output of `drophammer inventory`. The networks of machine files must match the NICs in this inventory.
     #[arg(long, value_name = "FILE", conflicts_with = "fix")]
     pub inventory: Option<PathBuf>,
     /// Treat notes as problems.
@@ -134,7 +135,8 @@ impl CheckReport {
         CheckReport::check_files_with_nics(paths, None)
     }
 
-    /// Checks all files, and the files in directories, as one set. If NICs are given, the networks of machine files must match them.
+    /// Checks all files, and the files in directories, as one set. If NICs are specified, the networks of machine files
+    /// must match these NICs.
     fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
         let (mut layouts, mut machines) = (Vec::new(), Vec::new());
         for file in read_files(paths)? {

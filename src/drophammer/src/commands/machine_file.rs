@@ -9,8 +9,8 @@ use site::operator_files;
 /// Returns whether the text describes a machine rather than a layout.
 pub use site::operator_files::is_machine_text;
 
-/// Returns the allocation in the text, or `None` if the text contains no allocation. If NICs are given, the network of
-/// the allocation must match them.
+/// Returns the allocation in the text, or `None` if the text contains no allocation. If NICs are specified, the network
+/// of the allocation must match these NICs.
 ///
 /// # Errors
 /// Returns all problems, with line and column if known.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The layout, YAML or JSON; - is standard input.
+    /// The layout, in YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
     pub layout: Option<PathBuf>,
     /// Machine of a server, by its id or name. The plan uses the allocation that the server would now send to the
@@ -31,15 +31,15 @@ pub struct PlanArgs {
     pub machine: Option<String>,
     #[command(flatten)]
     pub of: ServerOptions,
-    /// The machine's allocation: its file from a server's machines/, or the document that its agent receives. Network, `finish` and kernel
-    /// arguments are checked as the agent checks them.
+    /// The machine's allocation: the machine file from a server's machines/, or the document that the machine's agent
+    /// receives. Network, `finish` and kernel arguments are checked as the agent checks them.
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     pub allocation: Option<PathBuf>,
     /// Output of `drophammer inventory`; by default, the inventory of this machine.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// Method of erasing disks before they are recreated. With --machine, this option is ignored: the value comes from
-    /// the server.
+    /// Method of erasing disks before new contents are written to them. With --machine, this option is ignored: the
+    /// value comes from the server.
     #[arg(long, value_enum, default_value_t)]
     pub erase: EraseMode,
     /// A deploy template. The output lists the merged steps, each with the template that contains it. May be given
@@ -206,9 +206,9 @@ fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
-/// Returns the claim about the installation that would result from a reinstall order with `--without-marker`. If the
-/// inventory contains a marker, the claim contains the machine and the allocation of that marker, so that claim and
-/// marker do not contradict each other.
+/// Returns the state of the installation that a control plane would report after a reinstall order with
+/// `--without-marker`. If the inventory contains an install marker, the machine and the allocation are taken from that
+/// marker, so that the returned state does not contradict the marker.
 fn waived_claim(inventory: &Inventory) -> InstallClaim {
     let marker = inventory.filesystems.iter().find_map(|filesystem| filesystem.marker.as_ref());
     InstallClaim {

@@ -22,7 +22,8 @@ const FRESH: &str = "`drophammer inventory` on the machine prints its current in
 /// files that the options name.
 ///
 /// # Errors
-/// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or the options contradict the machine's state.
+/// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or if the options
+/// contradict the machine's state.
 pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {

@@ -64,7 +64,8 @@ impl NamedTemplates {
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
-                let message = format!("{} also generates the layout: only one step may generate it", other.entry.name);
+                let message =
+                    format!("{} also generates the layout: only one step may generate the layout", other.entry.name);
                 let template = other.from.first().copied().unwrap_or_default();
                 Err(self.format_problem(template, self.step_path(template, other), message))
             }
@@ -72,7 +73,7 @@ impl NamedTemplates {
         }
     }
 
-    /// Refuses steps that run through the management controller if they cannot run in the given order.
+    /// Refuses steps that run through the management controller if they cannot run in the specified order.
     fn check_out_of_band(&self, steps: &[PlannedStep]) -> std::result::Result<(), String> {
         let remote: Vec<&PlannedStep> = steps.iter().filter(|step| step.entry.out_of_band).collect();
         let parsed = remote.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
@@ -259,7 +260,7 @@ mod tests {
         let text = refused(&[MIRROR], &with_layout);
         assert!(text.contains("a template generates the layout: omit either --layout or that template"), "{text}");
         let text = refused(&[MIRROR, &MIRROR.replace("MIRROR", "AGAIN")], &[]);
-        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may generate it"), "{text}");
+        assert!(text.starts_with("1.yaml:1:") && text.contains("only one step may generate the layout"), "{text}");
         let text = refused(&[MIRROR], &[]);
         assert!(text.starts_with("0.yaml:1:") && text.contains("has 1 of the 2 devices"), "{text}");
         let text = refused(&[&MIRROR.replace("\"1\"", "1")], &[]);

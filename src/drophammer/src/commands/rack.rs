@@ -131,9 +131,9 @@ pub(crate) struct RackSummary {
     /// Number of disks that lose data.
     pub disks: usize,
     pub lost_bytes: u64,
-    /// Estimated duration of the slowest machine, if known.
+    /// Estimated duration of the slowest installation, if known.
     pub minutes: Option<u64>,
-    /// Number of machines that will be installed and whose duration is unknown.
+    /// Number of planned installations without an estimated duration.
     pub of_unknown_length: usize,
 }
 

@@ -28,7 +28,7 @@ pub struct SchemaOptions {
     pub of: SchemaDocument,
 }
 
-/// Documents with a schema.
+/// Documents for which a schema can be printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SchemaDocument {
     Layout,

@@ -109,7 +109,7 @@ fn the_exit_status_says_whether_it_is_good() {
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
     for (arguments, words) in [
-        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are given: specify one file, or add --write"),
+        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are specified: specify one file, or add --write"),
         (&["/nowhere/at-all.yaml"], "at-all.yaml"),
     ] {
         let error = run(arguments).unwrap_err().to_string();
@@ -295,7 +295,7 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
             "c.json:2:11: not valid JSON, although its name ends in .json: EOF while parsing a list",
             "d.yaml: the document is empty",
             "e.yaml: cannot read the file: No such file or directory (os error 2)",
-            "f.yaml: not UTF-8 text from byte 5 on",
+            "f.yaml: not UTF-8 text: invalid from byte 5 on",
             "6 layouts, 5 not valid and not compared with the others",
         ]
     );

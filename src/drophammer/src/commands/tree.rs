@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Options of `drophammer tree`.
 #[derive(Debug, Args)]
 pub struct TreeOptions {
-    /// The layout, YAML or JSON.
+    /// The layout, in YAML or JSON.
     #[arg(value_name = "LAYOUT")]
     pub layout: PathBuf,
     /// Draw an SVG image: to FILE, or to standard output.

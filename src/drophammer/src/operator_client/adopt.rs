@@ -45,7 +45,7 @@ fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
 /// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines, by their ids.
 fn format_waiting(waiting: &[&MachineSummary]) -> String {
     if waiting.is_empty() {
-        return "No machine waits for its install marker to be adopted. A machine reports such a marker when it boots over PXE.\n".to_owned();
+        return "No machine waits for its install marker to be adopted. A machine reports its install marker when it boots over PXE.\n".to_owned();
     }
     let mut rows = vec![["name", "id", "allocation", "marker: image", "marker: time"].map(str::to_owned)];
     rows.extend(waiting.iter().map(|machine| {

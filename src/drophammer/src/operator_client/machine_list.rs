@@ -68,8 +68,8 @@ pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a st
     named.map_or(id, |machine| machine.name.as_str())
 }
 
-/// Returns the image and the result of the last reinstall, and the first 60 characters of the message about it. The
-/// server's log contains the whole message.
+/// Returns the image and the result of the last reinstall, and the first 60 characters of the message about this
+/// result. The server's log contains the whole message.
 fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
     let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();

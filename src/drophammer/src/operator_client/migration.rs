@@ -47,7 +47,7 @@ pub(crate) fn run_move_command(
     Ok(CommandOutcome::Good)
 }
 
-/// Builds the request that the options ask for: order, cancel, finish, approve or show the migration.
+/// Builds the request that the options specify: order, cancel, finish, approve or show the migration.
 fn build_request(
     server: &OperatorClient,
     all: &[MachineSummary],

@@ -19,10 +19,12 @@ pub struct MachineOptions {
 /// Address of the server and credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerOptions {
-    /// URL of `drophammer serve`; otherwise DROPHAMMER_SERVER [default: http://127.0.0.1:8080].
+    /// URL of `drophammer serve`. If omitted, the environment variable DROPHAMMER_SERVER is used [default:
+    /// http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
-    /// File with the operator's token; otherwise DROPHAMMER_TOKEN_FILE [default: ./operator.token].
+    /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
+    /// [default: ./operator.token].
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
@@ -116,7 +118,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         manifests: bool,
     },
-    /// Add the volumes and storage classes of a file to a machine file.
+    /// Add the volumes and storage classes in a file to a machine file.
     Add {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -125,7 +127,8 @@ pub enum VolumeCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Remove a volume from a machine file. Its data is preserved, but no longer managed.
+    /// Remove a volume from a machine file. The data of the volume is preserved, but drophammer no longer manages the
+    /// volume.
     Rm {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
@@ -227,7 +230,7 @@ pub struct AddOptions {
     /// Name of the machine, for machines/NAME.yaml in the server's directory.
     #[arg(long)]
     pub name: String,
-    /// Size of the machine [default: the size in sizes/ whose constraints match].
+    /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
     #[arg(long)]
     pub size: Option<String>,
 }
@@ -252,7 +255,7 @@ pub struct ControllerOptions {
     /// User name at the management controller.
     #[arg(long, value_name = "NAME", requires = "bmc")]
     pub bmc_user: Option<String>,
-    /// File with the password; otherwise DROPHAMMER_BMC_PASSWORD.
+    /// File with the password. If omitted, the password is read from the environment variable DROPHAMMER_BMC_PASSWORD.
     #[arg(long, value_name = "FILE", requires = "bmc")]
     pub bmc_password_file: Option<PathBuf>,
     /// Accept any TLS certificate of the controller. An attacker on the network can then read the password.
@@ -285,33 +288,38 @@ pub struct MoveOptions {
     /// The source machine, by its id or name.
     #[arg(value_name = "A")]
     pub machine: String,
-    /// The target machine, by its id or name. If omitted, the newest migration of A is shown.
+    /// The target machine, by its id or name. If omitted, the newest migration of the source machine is shown.
     #[arg(value_name = "B", conflicts_with = "done")]
     pub to: Option<String>,
-    /// Assign a disk of B, by its serial number or name, to a disk of the layout. Use this option for every disk of the
-    /// layout or for none [default: disks with the same names, or else all disks in the order of their names].
+    /// Assign a disk of the target machine, by its serial number or name, to a disk of the layout. Use this option for
+    /// every disk of the layout or for none [default: disks with the same names, or else all disks in the order of
+    /// their names].
     #[arg(long = "disk", value_name = "NAME=DISK", requires = "to")]
     pub disks: Vec<String>,
     /// Start the migration now: set both machines to boot over PXE next and power-cycle them, through the controllers
     /// in `bmc:` of their machine files.
     #[arg(long, requires = "to")]
     pub now: bool,
-    /// Approve the certificate of A or B by its fingerprint, which the console of that machine shows. Nothing is copied
-    /// until both certificates are approved. If A or B boots again, both certificates must be approved again.
+    /// Approve the certificate of the source or target machine by its fingerprint, which the console of that machine
+    /// shows. Nothing is copied until both certificates are approved. If one of the machines boots again, both
+    /// certificates must be approved again.
     #[arg(long, value_name = "FINGERPRINT")]
     pub approve: Vec<String>,
-    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates B receives
-    /// the disks of A, and any machine that impersonates A overwrites the disks of B.
+    /// Copy without approval of the certificates, on trusted networks only: any machine that impersonates the target
+    /// machine receives the disks of the source machine, and any machine that impersonates the source machine
+    /// overwrites the disks of the target machine.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
-    /// Cancel the migration: A boots its disks. Refused without --off if B has received all data.
+    /// Cancel the migration: the source machine boots its disks. Refused without --off if the target machine has
+    /// received all data.
     #[arg(long)]
     pub cancel: bool,
-    /// With --cancel, if B has received all data and may run the system: confirm that B is switched off. The server
-    /// does not check this.
+    /// With --cancel, if the target machine has received all data and may run the system: confirm that the target
+    /// machine is switched off. The server does not check this.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
-    /// Confirm that the system runs on B. The migration then ends, and A no longer has an allocation.
+    /// Confirm that the system runs on the target machine. The migration then ends, and the source machine no longer
+    /// has an allocation.
     #[arg(long)]
     pub finish: bool,
 }
@@ -338,8 +346,7 @@ pub struct ReinstallOrderOptions {
     /// was replaced.
     #[arg(long, conflicts_with = "cancel")]
     pub without_marker: bool,
-    /// Use the layout of the machine file even if it wipes other disks than the installed layout: a disk that was
-    /// preserved so far may be wiped.
+    /// Use the layout of the machine file even if this layout wipes disks that the installed layout preserves.
     #[arg(long, conflicts_with = "cancel")]
     pub change_promise: bool,
     /// Erase the data of the disk with this serial number; may be given several times.

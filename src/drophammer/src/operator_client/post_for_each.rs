@@ -12,8 +12,8 @@ use server::operator::MachineSummary;
 type ChangeDescription = dyn Fn(&MachineSummary, &MachineSummary) -> String;
 
 /// Posts an action for each named machine, and prints the refusals. Returns the machines that accepted the action, in
-/// their new state, and the exit status. If `describe` is given, prints the text that it returns for each accepting
-/// machine.
+/// their new state, and the exit status. If `describe` is specified, prints the text that `describe` returns for each
+/// of these machines.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the text cannot be printed.

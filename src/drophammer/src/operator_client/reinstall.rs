@@ -99,7 +99,7 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
     }
     let layout = now.layout.as_deref().unwrap_or("LAYOUT");
     let command = command.map_or_else(
-        || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the one at which machines reach the server"),
+        || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the address at which machines reach the server"),
         str::to_owned,
     );
     format!(

@@ -1,21 +1,22 @@
-//! Numbers that identify orders from sources without order ids: machine files without a server, and metal-stack.
+//! Numbers that identify reinstall orders if the source of the orders has no order ids. Such sources are machine files
+//! that the agent reads without a server, and metal-stack.
 //!
 //! Order numbers are also read from install markers and firmware variables, which the root user of the installed system can write. The
 //! numbers are therefore bounded, and arithmetic on them is checked for overflow.
 
 use std::fmt;
 
-/// Number of an order, from 1 to [`OrderNumber::LARGEST`].
+/// Number of a reinstall order, from 1 to [`OrderNumber::LARGEST`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrderNumber(u64);
 
 impl OrderNumber {
     pub const FIRST: OrderNumber = OrderNumber(1);
 
-    /// Largest number: 2^53 - 1, which every reader of JSON represents exactly.
+    /// Largest number: 2^53 - 1. Every JSON parser represents numbers up to this one exactly.
     pub const LARGEST: OrderNumber = OrderNumber((1 << 53) - 1);
 
-    /// Parses the id of an order; `None` if it is not a decimal number from 1 to [`OrderNumber::LARGEST`].
+    /// Parses the id of an order. Returns `None` if the id is not a decimal number from 1 to [`OrderNumber::LARGEST`].
     pub fn parse(id: &str) -> Option<OrderNumber> {
         let is_decimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
         let number = id.parse().ok().filter(|_| is_decimal).map(OrderNumber)?;

@@ -65,7 +65,7 @@ fn parse_urls(name: &str, list: Option<String>) -> Result<Vec<String>> {
         list.split(',').map(|url| url.trim_end_matches('/').to_owned()).filter(|url| !url.is_empty()).collect();
     match urls.iter().find(|url| !is_url(url)) {
         Some(url) if url == "mdns" => {
-            Err(cmdline_error(format!("{name}=mdns is not supported: set it to the URL of Ironic")))
+            Err(cmdline_error(format!("{name}=mdns is not supported: specify the URL of Ironic instead")))
         }
         Some(url) => Err(cmdline_error(format!("{name}={url} must begin with http:// or https://"))),
         None => Ok(urls),
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         for (word, expected) in [
-            ("ipa-api-url=mdns", "set it to the URL of Ironic"),
+            ("ipa-api-url=mdns", "specify the URL of Ironic instead"),
             ("ipa-api-url=http://a,ftp://b", "ipa-api-url=ftp://b must begin with http:// or https://"),
             ("ipa-api-url=http://a ipa-advertise-host=here", "ipa-advertise-host=here is not an IP address"),
             (

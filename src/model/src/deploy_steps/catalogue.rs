@@ -43,13 +43,13 @@ const DEPLOY: &[StepKind] = &[StepKind::Deploy];
 
 const ERASE: StepArgument = StepArgument {
     name: "erase",
-    about: "how thoroughly disks are erased before they are recreated",
+    about: "how thoroughly disks are erased before new contents are written to them",
     values: &["quick", "secure", "none"],
 };
 
 const LOGICAL_DISKS: StepArgument = StepArgument {
     name: "logical_disks",
-    about: "the arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks",
+    about: "the arrays, each with size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks",
     values: &[],
 };
 
@@ -74,8 +74,9 @@ const fn argument(name: &'static str, about: &'static str) -> StepArgument {
 }
 
 const SETTINGS: StepArgument = argument("settings", "BIOS attributes: a list of objects with name and value");
-const DEVICE: StepArgument = argument("device", "pxe, disk, cdrom, bios or uefihttp");
-const PERSISTENT: StepArgument = argument("persistent", "true: at every boot; false: at the next boot only");
+const DEVICE: StepArgument = argument("device", "boot device: pxe, disk, cdrom, bios or uefihttp");
+const PERSISTENT: StepArgument =
+    argument("persistent", "whether the device applies to every boot (true) or only to the next boot (false)");
 
 const fn out_of_band_step(
     name: &'static str,
@@ -142,7 +143,7 @@ pub static CATALOGUE: [CatalogueStep; 14] = [
     },
     CatalogueStep {
         name: "raid.create_configuration",
-        about: "defines the layout by these arrays, in the format of Ironic's proposal for deploy templates",
+        about: "defines the layout by a list of arrays, in the format of Ironic's proposal for deploy templates",
         priority: 0,
         core: false,
         out_of_band: false,
@@ -151,7 +152,7 @@ pub static CATALOGUE: [CatalogueStep; 14] = [
     },
     CatalogueStep {
         name: "raid.apply_configuration",
-        about: "defines the layout by these arrays, in the format of current versions of Ironic",
+        about: "defines the layout by a list of arrays, in the format of current versions of Ironic",
         priority: 0,
         core: false,
         out_of_band: false,

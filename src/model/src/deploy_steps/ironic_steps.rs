@@ -43,8 +43,10 @@ const IMAGE: OfferedArgument = optional_argument(
     "image",
     "The image: a URL, or an object with url, digest, id, mirrors, finish. Defaults to the node's image_source.",
 );
-const ERASE: OfferedArgument =
-    optional_argument("erase", "Thoroughness of erasing disks before they are recreated: quick, secure or none.");
+const ERASE: OfferedArgument = optional_argument(
+    "erase",
+    "Thoroughness of erasing disks before new contents are written to them: quick, secure or none.",
+);
 const MODE: OfferedArgument =
     optional_argument("mode", "install, or reinstall, which preserves disks as the layout specifies.");
 const WITHOUT_MARKER: OfferedArgument = optional_argument(
@@ -53,7 +55,7 @@ const WITHOUT_MARKER: OfferedArgument = optional_argument(
 );
 const LOGICAL_DISKS: OfferedArgument = required_argument(
     "logical_disks",
-    "The arrays: size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
+    "The arrays, each with size_gb, raid_level, and optionally is_root_volume, volume_name, physical_disks.",
 );
 const DELETE_CONFIGURATION: OfferedArgument =
     optional_argument("delete_configuration", "Must be true, because the disks of the arrays are always recreated.");
@@ -65,7 +67,7 @@ const IMAGE_INFO: OfferedArgument =
 const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, as gzip in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
-    "A list of files: path, either content (base64 or a URL) or deleted, and optionally partition, mode, owner, group.",
+    "A list of files, each with path, either content (base64 or a URL) or deleted, and optionally partition, mode, owner, group.",
 );
 const ALONE: OfferedArgument = optional_argument(
     "alone",
@@ -104,7 +106,7 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     raid_step(
         "apply_configuration",
-        "Does the same as apply_layout, but with a layout that is defined by these arrays.",
+        "Does the same as apply_layout, but with a layout that is defined by a list of arrays.",
         &[StepKind::Deploy],
         &[RAID_CONFIG, DELETE_EXISTING],
     ),
@@ -115,7 +117,7 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     deploy_step(
         "burn_image",
-        "Streams the image to the filesystems of apply_layout, and makes it bootable.",
+        "Streams the image to the filesystems of apply_layout, and makes the image bootable.",
         &[IMAGE, ALONE],
     ),
     deploy_step(
@@ -134,7 +136,7 @@ pub static OFFERED: [OfferedStep; 15] = [
     OfferedStep {
         interface: "deploy",
         step: "inject_files",
-        about: "Writes files into an installed system, or deletes them.",
+        about: "Writes or deletes files of an installed system.",
         kinds: &[StepKind::Deploy, StepKind::Service],
         clean_priority: 0,
         abortable: false,

@@ -1,4 +1,5 @@
-//! Steps that the server runs through the management controller of a machine before the machine installs. The agent never receives them.
+//! Steps that the server runs through the management controller of a machine before the agent installs the machine. The
+//! agent never receives these steps.
 //!
 //! Names and arguments match Ironic's interfaces `bios`, `management` and `power`.
 
@@ -37,7 +38,7 @@ pub enum OutOfBandStep {
     Reboot,
 }
 
-/// Boot device, with Ironic's name.
+/// Boot device, named as in Ironic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BootDevice {
@@ -181,7 +182,7 @@ pub fn find_misplaced_step(steps: &[OutOfBandStep]) -> Option<(usize, String)> {
     }
     off_since.map(|index| {
         let why =
-            "power.power_off leaves the machine off, so the machine cannot install: add power.power_on with a lower priority";
+            "power.power_off leaves the machine off, so the machine cannot be installed: add power.power_on with a lower priority";
         (index, why.to_owned())
     })
 }

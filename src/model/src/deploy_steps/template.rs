@@ -32,7 +32,7 @@ pub struct DeployTemplate {
     pub created_at: Option<String>,
     /// Time of the last change over the API, in RFC 3339.
     pub updated_at: Option<String>,
-    /// Location of each element in the file, by its path.
+    /// Location of each element in the file, by the path of the element.
     pub places: BTreeMap<String, TextPosition>,
 }
 
@@ -56,7 +56,7 @@ impl DeployTemplate {
         Ok(template)
     }
 
-    /// Converts a document that [`check_template`] has accepted.
+    /// Converts a document to a template. [`check_template`] must have accepted the document.
     pub fn from_checked(document: &Value) -> DeployTemplate {
         let mut template = DeployTemplate::default();
         template.take_fields(document);

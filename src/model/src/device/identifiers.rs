@@ -74,8 +74,9 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
 }
 
 /// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
-/// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits, and if the
-/// names are of different NVMe types, because a namespace may have one of each type, of which the kernel reports one.
+/// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits. Also
+/// returns `None` if the names differ and have different NVMe types, because a namespace may have one name of each
+/// type, and the kernel reports only one of them.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let types = nvme_type(one).zip(nvme_type(other));
     let is_same_type = types.is_none_or(|(one, other)| one == other);
@@ -85,8 +86,9 @@ pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     (!is_cut && (is_same_type || one == other)).then_some(one == other)
 }
 
-/// Returns the type of an NVMe namespace's identifier: its prefix, and its length for an EUI-64 and an NGUID, which have the same
-/// prefix. Returns `None` for other world wide names.
+/// Returns the type of an NVMe namespace's identifier: the prefix of the identifier, and for the prefix `eui` also the
+/// length of the identifier, because an EUI-64 and an NGUID differ only in length. Returns `None` for other world wide
+/// names.
 fn nvme_type(text: &str) -> Option<(&str, usize)> {
     let text = text.trim();
     match text.strip_prefix("wwn-").unwrap_or(text).split_once('.')? {
@@ -96,7 +98,8 @@ fn nvme_type(text: &str) -> Option<(&str, usize)> {
     }
 }
 
-/// Converts to upper case, replaces each run of blanks and underscores by one underscore, and removes runs at the start and end.
+/// Converts a serial number to upper case, replaces each run of blanks and underscores by one underscore, and removes
+/// blanks and underscores at the start and end.
 fn normalize_serial(text: &str) -> String {
     let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '_';
     let words: Vec<&str> = text.split(is_blank).filter(|word| !word.is_empty()).collect();

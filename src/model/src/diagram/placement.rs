@@ -121,7 +121,8 @@ fn assign_columns(graph: &LayoutGraph) -> (Vec<usize>, usize) {
     (ranks.iter().map(column).collect(), used.len())
 }
 
-/// Connects the two ends of each line. A line that passes columns gets a new cell in each of them. Returns the cells along each line.
+/// Connects the two ends of each line. A line that passes columns gets a new cell in each of these columns. Returns the
+/// cells along each line.
 fn connect_cells(graph: &LayoutGraph, cells: &mut Vec<ColumnCell>) -> Vec<Vec<usize>> {
     let mut paths = Vec::new();
     for from in 0..graph.nodes.len() {
@@ -290,8 +291,8 @@ fn route_lines(
     lines
 }
 
-/// Makes the last segment of a line horizontal if its ends differ in height by only a few pixels, because such a small slope would look
-/// like a mistake.
+/// Makes the last segment of a line horizontal if the ends of the segment differ in height by only a few pixels,
+/// because such a small slope would look like a mistake.
 fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
     if (points[end].1 - points[next].1).abs() <= 3.0 {
         points[end].1 = points[next].1;

@@ -1,4 +1,5 @@
-//! Output of the diagram as SVG. Its columns lead from the disks on the left to the mount points on the right.
+//! Output of the diagram as SVG. The columns of the diagram lead from the disks on the left to the mount points on the
+//! right.
 //!
 //! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
@@ -22,7 +23,7 @@ const LEAST_WIDTH: f64 = 620.0;
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
 const BADGE_HEIGHT: f64 = 18.0;
-/// Width of a character of the DejaVu fonts, in pixels. The other fonts are narrower.
+/// Width of a character of the DejaVu fonts, in pixels. The other fonts of the diagram are narrower.
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 

@@ -114,9 +114,9 @@ impl fmt::Display for MarkerMismatch {
 }
 
 impl InstallMarker {
-    /// Checks that the attempt has written this marker. `disks` are the disks that the attempt announced: the marker must contain the GUIDs
-    /// of all partition tables that the attempt created on them. The disk of a raw image is announced without a GUID, because the image
-    /// contains its own partition table.
+    /// Checks that the attempt has written this marker. `disks` are the disks that the attempt announced to the control
+    /// plane. The marker must contain the GUIDs of all partition tables that the attempt created on these disks. The
+    /// disk of a raw image is announced without a GUID, because the image contains its own partition table.
     ///
     /// # Errors
     /// Returns the first reason why the attempt has not written this marker.
@@ -137,7 +137,7 @@ impl InstallMarker {
     }
 }
 
-/// Returns the announced disks on which the attempt creates a new partition table.
+/// Returns those of the announced disks on which the attempt creates a new partition table.
 pub fn disks_with_new_tables(disks: &[RecordedDisk]) -> impl Iterator<Item = &RecordedDisk> {
     disks.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }

@@ -14,8 +14,8 @@ const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
     /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest does not cover allocation and
-    /// project, because `drophammer.keep` changes them. It also does not cover the list of replaced installations,
-    /// because earlier versions of drophammer drop this list.
+    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. It also does not cover
+    /// the list of replaced installations, because earlier versions of drophammer drop this list.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
@@ -42,8 +42,8 @@ pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     (0..markers.len()).find(replaced_others)
 }
 
-/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and of those that they
-/// had replaced.
+/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and
+/// of the installations that these had replaced earlier.
 pub fn collect_superseded<'a>(replaced: impl Iterator<Item = &'a InstallMarker>) -> Vec<String> {
     let replaced: Vec<&InstallMarker> = replaced.collect();
     let mut digests: Vec<String> = Vec::new();

@@ -15,7 +15,7 @@ pub struct MdArray {
     pub level: String,
     /// Metadata version: `0.90`, `1.0`, `1.1` or `1.2`. For a firmware RAID, the metadata format: `imsm` or `ddf`.
     pub metadata: String,
-    /// Number of members without spares.
+    /// Number of members, without counting spares.
     pub raid_devices: u32,
     pub members: Vec<ArrayMember>,
     /// Whether the kernel writes more than a bitmap and superblocks when the array starts, even if the array starts

@@ -208,7 +208,8 @@ pub fn markers(count: usize) -> Inventory {
     inventory
 }
 
-/// Returns inventories of these shapes, each as large as a registration may be and with a description.
+/// Returns one inventory of each shape in this module. Each inventory has a description, and is as large as a
+/// registration may be.
 pub fn all() -> Vec<(&'static str, Inventory)> {
     vec![
         ("300 stacked devices", towers(300)),

@@ -20,7 +20,7 @@ pub enum AttemptTarget {
     Volume(String),
     /// Filesystem on this device. The path of the device is spelled as in [`super::FilesystemContents::device`].
     Filesystem(DevicePath),
-    /// LUKS container on this device that is not open, or that the given key does not open.
+    /// LUKS container on this device that is not open, or that the supplied key does not open.
     Container(DevicePath),
     /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks the
     /// container.

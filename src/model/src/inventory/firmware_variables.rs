@@ -9,7 +9,7 @@ pub const GLOBAL_VENDOR: Uuid = Uuid::from_u128(0x8be4df61_93ca_11d2_aa0d_00e098
 /// Boot variables of the firmware. At most [`FirmwareVariables::MAXIMUM_LISTED`] of each type are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirmwareVariables {
-    /// Reason why no variable can be read. If it is set, all other fields are empty.
+    /// Reason why no variable can be read. If this reason is present, all other fields are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// Number of the boot entry from which the current boot was started.
@@ -32,7 +32,7 @@ pub struct FirmwareVariables {
 }
 
 impl FirmwareVariables {
-    /// Maximum number of load options that are listed, and also of other variables that are listed.
+    /// Maximum number of listed load options. The same maximum applies to the other listed variables.
     pub const MAXIMUM_LISTED: usize = 512;
 }
 

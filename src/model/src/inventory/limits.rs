@@ -1,5 +1,5 @@
 //! Limits for an inventory that a server accepts and the planner processes. Within the limits, all computations are
-//! fast. The limits are higher than the values of large storage servers.
+//! fast. The limits are higher than the numbers that large storage servers reach.
 
 mod stacking_depth;
 
@@ -23,8 +23,9 @@ const LOGICAL_VOLUMES: usize = 16_384;
 const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
-/// Maximum number of filesystems, and likewise of components of filesystems that span devices, and of failed attempts.
-/// A machine usually has at most about one filesystem, one component and one failed attempt per device.
+/// Maximum number of filesystems. The same maximum applies to components of filesystems that span devices, and to
+/// failed attempts. A machine usually has at most about one filesystem, one component and one failed attempt per
+/// device.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;
 /// Maximum total number of disks, volumes and digests in all install markers.

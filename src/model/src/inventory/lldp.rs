@@ -99,7 +99,8 @@ pub fn parse_frame(frame: &[u8]) -> Option<LldpNeighbour> {
     Some(neighbour)
 }
 
-/// Parses an ID, which consists of one octet of subtype and a value. The value is a MAC address if the subtype is `mac`.
+/// Parses an ID, which consists of an octet with the subtype, and a value. The value is a MAC address if the subtype is
+/// `mac`.
 fn parse_id(value: &[u8], mac: u8) -> Option<String> {
     let (subtype, id) = value.split_first()?;
     let id = match id {
@@ -153,7 +154,7 @@ fn leaf_names(cards: &[NicNeighbours]) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Builds an LLDP frame as a switch sends it. Each TLV is given by its type and value.
+/// Builds an LLDP frame as a switch sends it. Each TLV is specified by its type and value.
 #[cfg(any(test, feature = "testing"))]
 pub fn build_frame(tlvs: &[(u8, &[u8])]) -> Vec<u8> {
     let mut frame = [&[1, 0x80, 0xc2, 0, 0, 0x0e][..], &[2, 0, 0, 0, 0, 1], &ETHERTYPE.to_be_bytes()].concat();

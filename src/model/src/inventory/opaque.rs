@@ -1,5 +1,6 @@
-//! Opaque objects: objects whose content was not inspected. An opaque object may contain an install marker, or a component of a preserved
-//! object. The planner, fleet mode and `drophammer inventory` all use this list.
+//! Opaque objects: objects whose content was not inspected. An opaque object may contain an install marker, or a
+//! component of a preserved object. The planner, fleet mode and `drophammer inventory` all use the list that this
+//! module returns.
 //!
 //! | object | opaque unless |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Detection of impossible inventories, for example because the file was edited by hand or truncated. Code that uses an inventory assumes
-//! that it has passed these checks.
+//! Detection of impossible inventories, which occur for example if a file was edited by hand or truncated. Code that
+//! uses an inventory assumes that the inventory has passed these checks.
 
 use super::{DiskTable, Inventory, InventoryDisk};
 use std::fmt::Display;

@@ -105,11 +105,17 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
         say(
             index,
             "controller",
-            format!("missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have it"),
+            format!(
+                "missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have this controller"
+            ),
         );
     }
     if listed[0]["raid_level"] != "1" {
-        say(0, "raid_level", format!("the first logical disk must have level 1 if any has controller: {SOFTWARE}"));
+        say(
+            0,
+            "raid_level",
+            format!("the first logical disk must have level 1 if any logical disk has controller: {SOFTWARE}"),
+        );
     }
     for index in MOST_OF_SOFTWARE..listed.len() {
         let message =

@@ -3,7 +3,7 @@
 /// Parses a quantity, and returns it in bytes.
 ///
 /// # Errors
-/// Fails if the text is not such a quantity, or if it exceeds 2⁶³ bytes.
+/// Fails if the text is not a supported quantity, or if the quantity exceeds 2⁶³ bytes.
 pub(crate) fn parse_quantity(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);

@@ -200,7 +200,7 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     Some(message)
 }
 
-/// Prefixes of those kernel names of disks in which letters follow the prefix.
+/// Prefixes of the kernel names of disks that consist of a prefix and letters, such as `sda`.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 
@@ -216,7 +216,7 @@ pub(super) fn is_kernel_disk(name: &str) -> bool {
         || nvme.is_some_and(|(controller, namespace)| digits(controller) && digits(namespace))
 }
 
-/// Returns the path that the author probably intended, given a path that cannot be that of a disk: `/dev/nvme0n1` for
+/// Returns the path that the author probably intended if a path cannot be the path of a disk: `/dev/nvme0n1` for
 /// `/dev/nvmne0n1`.
 pub(crate) fn suggest_disk(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").filter(|name| !is_kernel_disk(name) && name.len() <= 32)?;

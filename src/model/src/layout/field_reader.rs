@@ -116,8 +116,8 @@ impl LayoutReader {
         self.read_fields_with_ignored(node, place, known, &[])
     }
 
-    /// Returns the fields of a mapping, as [`LayoutReader::read_fields`] does. Fields in `unread` are ignored, with a note; these are
-    /// descriptive fields of metal-stack's v2 API.
+    /// Returns the fields of a mapping, as [`LayoutReader::read_fields`] does. Fields in `unread`, which are
+    /// descriptive fields of metal-stack's v2 API, are ignored and reported as notes.
     pub(crate) fn read_fields_with_ignored<'a>(
         &mut self,
         node: &'a DocumentNode,

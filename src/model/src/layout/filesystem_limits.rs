@@ -8,7 +8,8 @@ const MAX_COUNT: u64 = u32::MAX as u64;
 /// Block size of ext filesystems of more than 512 MiB (mke2fs.conf(5)), and page size of the processor, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Returns the maximum size of the filesystem in bytes, and the reason; `None` if no device exceeds the maximum.
+/// Returns the maximum size of the filesystem in bytes, and the reason for this maximum. Returns `None` if no device
+/// exceeds the maximum.
 pub fn max_filesystem_bytes(filesystem: &FilesystemSpec, sector_bytes: u32) -> Option<(u64, &'static str)> {
     let option = |short: char| filesystem.find_option_value(short);
     let number = |short: char| option(short).and_then(|text| text.parse::<u64>().ok());
@@ -24,9 +25,9 @@ pub fn max_filesystem_bytes(filesystem: &FilesystemSpec, sector_bytes: u32) -> O
         }
         FilesystemFormat::Vfat => {
             let sector = number('S').unwrap_or(u64::from(sector_bytes));
-            Some((MAX_COUNT.saturating_mul(sector), "mkfs.vfat leaves the space beyond it unused"))
+            Some((MAX_COUNT.saturating_mul(sector), "mkfs.vfat leaves the space beyond this maximum unused"))
         }
-        FilesystemFormat::Swap => Some((MAX_COUNT * BLOCK_BYTES, "mkswap leaves the space beyond it unused")),
+        FilesystemFormat::Swap => Some((MAX_COUNT * BLOCK_BYTES, "mkswap leaves the space beyond this maximum unused")),
         FilesystemFormat::Xfs | FilesystemFormat::Btrfs | FilesystemFormat::Tmpfs | FilesystemFormat::None => None,
     }
 }

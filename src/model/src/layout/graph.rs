@@ -26,8 +26,8 @@ pub enum LayoutItem<'a> {
     Missing,
 }
 
-/// Graph of a layout. Nodes are named by device paths, except groups, which are named by their names, and filesystems, which are named by
-/// their mount points or have an empty name.
+/// Graph of a layout. The name of a group node is the name of the group, and the name of a filesystem node is the mount
+/// point or empty. The names of all other nodes are device paths.
 ///
 /// The nodes are in this order: disks, partitions, arrays, groups, volumes, filesystems, missing devices. Within each type, they are in the
 /// order of the layout.

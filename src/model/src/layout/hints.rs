@@ -1,8 +1,8 @@
 //! Root device hints of Ironic, which select a disk of the machine by its attributes.
 //!
-//! Each hint is an attribute with an expression. The expression is a value, or an operator with its operands. Numbers of `size` are whole
-//! GiB. Some expressions that Ironic documents but does not support are supported here: ranges, `<or>` on sizes, `<all-in>`.
-//! `size: smallest` and `removable` are extensions.
+//! Each hint is an attribute with an expression. The expression is a value, or an operator with its operands. Numbers
+//! of `size` are whole GiB. This module also supports some expressions that Ironic documents but does not support:
+//! ranges, `<or>` on sizes, `<all-in>`. `size: smallest` and `removable` are extensions.
 //!
 //! USB sticks and virtual media of a management controller are disks too. Such a disk is selected only if a hint
 //! requests it explicitly.
@@ -105,8 +105,8 @@ fn is_portable(disk: &InventoryDisk) -> bool {
     disk.transport == USB || disk.removable
 }
 
-/// Returns whether this hint explicitly selects the disk, which is portable. A condition that most disks satisfy, such
-/// as a size, is not an explicit selection.
+/// Returns whether this hint explicitly selects the disk. A condition that most disks satisfy, such as a size, is not an
+/// explicit selection. The result is relevant only for disks that are removable or attached by USB.
 fn selects_portable(hint: &str, text: &str, disk: &InventoryDisk, identifiers: IdentifierSource) -> bool {
     match HintCondition::parse(hint, text) {
         Ok(HintCondition::Flag(FlagCondition(wanted))) => hint == REMOVABLE && wanted,

@@ -7,9 +7,9 @@ use super::LvmType;
 /// cannot be exceeded, because LVM's UUIDs have at most 85 bytes.
 const MAX_MAPPER_NAME_BYTES: usize = 127;
 
-/// Maximum length of group name and volume name together, in bytes: NAME_LEN without three separators and the closing
-/// NUL (vg_validate in lvm2's lib/metadata/metadata.c). A hyphen counts as one byte, although device mapper names
-/// contain it twice.
+/// Maximum length of group name and volume name together, in bytes: NAME_LEN minus three separators and the closing NUL
+/// (vg_validate in lvm2's lib/metadata/metadata.c). A hyphen counts as one byte, although device mapper names contain
+/// it twice.
 const MAX_NAMES_BYTES: usize = 124;
 
 /// Length of the longest suffix that LVM appends to the name of a mirror. If a mirror's name with this suffix is too
@@ -23,7 +23,7 @@ pub(crate) fn mapper_name(group: &str, volume: &str) -> String {
 }
 
 /// Returns the reason why the names of a group and a volume are too long; `None` if they are not too long. The reason
-/// is a text to be inserted after "has".
+/// is a text that completes a message after the word "has".
 pub fn explain_excessive_name(group: &str, volume: &str, kind: LvmType) -> Option<String> {
     let suffix = if kind == LvmType::Raid1 { MIRROR_SUFFIX_BYTES } else { 0 };
     let (mapper, names) = (mapper_name(group, volume).len() + suffix, group.len() + volume.len());

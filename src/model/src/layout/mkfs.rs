@@ -155,7 +155,7 @@ impl MkfsTool {
         Ok(MkfsArgument { word, name: format!("--{}", known.long), known, value })
     }
 
-    /// Returns the option with the given name. An unambiguous abbreviation of the name is accepted too.
+    /// Returns the option with this name. An unambiguous abbreviation of the name is accepted too.
     fn find_long_option(&self, name: &str) -> Option<&'static MkfsOption> {
         let long = || self.options.iter().filter(|option| !option.long.is_empty() && !name.is_empty());
         let mut abbreviated = long().filter(|option| option.long.starts_with(name));

@@ -31,7 +31,7 @@ const LAYOUT: [FieldNames; 10] = [
     plain_field("constraints"),
     plain_field("cleanfirmware"),
 ];
-/// Field of a layout in metal-stack's v2 API that has no effect on disks: its creation time.
+/// Field of a layout in metal-stack's v2 API that has no effect on disks: the creation time of the layout.
 pub const LAYOUT_OF_V2: [&str; 1] = ["meta"];
 /// Fields of a filesystem in metal-stack's v2 API that have no effect on disks.
 pub const FILESYSTEM_OF_V2: [&str; 2] = ["name", "description"];
@@ -241,8 +241,8 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     })
 }
 
-/// Reads create options. Since metal-hammer 0.11.7, each item must be one argument. For earlier versions, items with
-/// several arguments such as `-F 32` were common, so such items are split.
+/// Reads create options. metal-hammer 0.11.7 and later versions require one argument per item. For earlier versions,
+/// items with several arguments such as `-F 32` were common, so such items are split.
 fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<String> {
     let options = match reader.split_string(fields, "createoptions", split_at_blanks) {
         Some(options) => options,

@@ -71,7 +71,7 @@ pub struct SelectionError {
     /// Reason in one sentence.
     pub message: String,
     /// Description of the closest candidates: all layouts for this size with the images that they accept. If no layout
-    /// is for this size, a list of the known sizes.
+    /// is for this size, the description lists the known sizes instead.
     pub nearest: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ impl LayoutSet {
 
     /// Checks all combinations of these sizes and images. Returns at most a thousand errors, one for each combination
     /// that no layout or more than one layout matches. Returns no errors if no layout has constraints on both sizes and
-    /// images, because then only an allocation that names a layout selects it.
+    /// images, because a layout is then used only by an allocation that names this layout.
     pub fn find_undecided<'a>(
         &self,
         sizes: impl IntoIterator<Item = &'a str>,

@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Size in MiB that a document specifies. Documents write the remaining space as 0.
+/// Size in MiB that a document specifies. In a document, 0 means the remaining space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedSize {
     Mib(NonZeroU64),
@@ -45,7 +45,7 @@ impl From<u64> for RequestedSize {
     }
 }
 
-/// Displays the size as documents write it: a number of MiB, or 0 for the remaining space.
+/// Displays the size in the notation of documents: a number of MiB, or 0 for the remaining space.
 impl fmt::Display for RequestedSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.as_mib().unwrap_or(0))

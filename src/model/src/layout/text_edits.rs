@@ -21,8 +21,8 @@ pub(super) enum EditReplacement {
     Raw(String),
     /// Several items that replace one item of a list.
     Items(Vec<String>),
-    /// Removal of a field with its value. [`apply_edits`] does not support it, because the end of the value in the text is not known; the
-    /// whole document is rewritten instead.
+    /// Removal of a field with its value. [`apply_edits`] does not support removals, because the end of the value in
+    /// the text is not known. The whole document is then rewritten instead.
     Removal,
 }
 

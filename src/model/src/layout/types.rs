@@ -1,4 +1,5 @@
-//! Types of a layout. Names are canonical and include units. A field with a default is not an `Option`: the parser inserts the default.
+//! Types of a layout. The names of the fields are canonical, and sizes are in MiB. A field with a default is not an
+//! `Option`: the parser inserts the default.
 //!
 //! The types are serialized in metal-api's wire format (`v1.FilesystemLayoutResponse`). [`super::read_yaml`] and [`super::read_json`] parse
 //! this format and all other spellings that are in use.
@@ -94,7 +95,8 @@ impl FilesystemSpec {
         self.format == FilesystemFormat::Vfat && self.label.as_deref().is_some_and(is_seed_label)
     }
 
-    /// Returns whether the filesystem is mounted read-only, which the last of the options `ro` and `rw` determines.
+    /// Returns whether the filesystem is mounted read-only. If the mount options contain both `ro` and `rw`, the last
+    /// one applies.
     pub fn is_read_only(&self) -> bool {
         self.mount_options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
@@ -138,7 +140,7 @@ impl OnReinstall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields, rename = "Disk"))]
 pub struct DiskSpec {
-    /// Kernel name, or path in `/dev/disk/by-*`. If `hints` are given, it may be any name. The other parts of the
+    /// Kernel name, or path in `/dev/disk/by-*`. If `hints` are specified, any name is allowed. The other parts of the
     /// layout refer to the disk by this name.
     pub device: LayoutPath,
     /// Root device hints of Ironic, as pairs of hint and expression. They select the disk independently of its kernel

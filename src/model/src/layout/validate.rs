@@ -1,6 +1,6 @@
 //! Validation of layouts, independent of a machine.
 //!
-//! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts know these
+//! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts rely on these
 //! messages. metal-api accepts many layouts whose installation would fail halfway. Additional rules reject these
 //! layouts.
 

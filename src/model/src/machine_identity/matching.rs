@@ -9,14 +9,15 @@
 //! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
 //! | usable | none | several | | nothing is served: ambiguous |
 //! | usable | none | none | | unknown machine |
-//! | not usable | | one | `smbios_uuid` is given, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
+//! | not usable | | one | `smbios_uuid` is specified, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
 //! | not usable | | one | neither | this file |
 //! | not usable | | several | | nothing is served: ambiguous |
 //! | not usable | | none | | nothing is served: no identity |
 //!
 //! UUIDs are equal if they match in either byte order. If the ids of two files match the UUID, the file whose id has
-//! the identical spelling applies. When a machine registers, the file of its boot applies, and all its MACs are known:
-//! at least one of them must be in `macs` of the file, or in an earlier registration.
+//! the identical spelling applies. When a machine registers, the file that applied to its boot still applies. The
+//! registration contains all MACs of the machine, and at least one of these MACs must be in `macs` of the file or in an
+//! earlier registration.
 
 use super::is_same_uuid;
 use uuid::Uuid;
@@ -122,7 +123,7 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the message of [`describe_other_macs`] for a machine that is given by its id, name and listed MACs.
+/// Returns the same message as [`describe_other_macs`], but takes id, name and listed MACs of the machine.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \
@@ -142,7 +143,8 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     )
 }
 
-/// Compares the UUID that the firmware of a machine reports with the identity of the known machine that it claims to be.
+/// Compares the UUID that the firmware of a machine reports with the identity of a known machine, and returns what the
+/// UUID proves.
 pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     let id = Uuid::try_parse(&machine.id).ok();
     let expected = machine.smbios_uuid.or(machine.registered.uuid);

@@ -9,7 +9,7 @@ use std::fmt::Display;
 pub(crate) const VERIFY: &str = "verify";
 const API: &str = "ganeti_api_version";
 const OS_VERSION: &str = "os_version";
-/// Maximum length of a definition's version, in characters. The rest is ignored.
+/// Maximum length of a definition's version, in characters. Further characters are ignored.
 const OS_VERSION_CHARS: usize = 100;
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";

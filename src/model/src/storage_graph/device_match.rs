@@ -21,7 +21,7 @@ impl<'a> LayoutMatch<'a> {
         LayoutMatch::with_disks(layout, inventory, |listed| lookup::find_disk(listed, inventory).ok())
     }
 
-    /// Matches disks with the given function, which returns the disk of the machine for a disk of the layout.
+    /// Matches disks by a function that returns the disk of the machine for a disk of the layout.
     pub fn with_disks(
         layout: &'a Layout,
         inventory: &'a Inventory,

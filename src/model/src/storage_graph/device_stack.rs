@@ -153,7 +153,7 @@ impl<'a> DeviceStack<'a> {
         self.graph.find(name).map_or(StackUnit::Unknown, |node| self.graph.nodes[node].item)
     }
 
-    /// Returns the first disk, partition or stacked device with that path.
+    /// Returns the first disk, partition or stacked device with this path.
     pub fn unit_at(&self, device: &DevicePath) -> Option<StackUnit<'a>> {
         self.index.unit(device)
     }

@@ -50,7 +50,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.logicalvolumes[0].size = (16 << 20).into();
                 inventory.disks[2..].iter_mut().for_each(|disk| disk.size_bytes = 18 << 40);
             },
-            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 has at most 17592186040320 bytes: its block numbers have 32 bits; use ext4 or xfs",
+            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 supports at most 17592186040320 bytes: its block numbers have 32 bits; use ext4 or xfs",
         ),
     ];
     for (change, expected) in cases {

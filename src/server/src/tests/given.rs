@@ -41,7 +41,9 @@ async fn what_the_manifest_tells_of_the_tree_is_given_on() {
     let manifest =
         |digest: &str| json!({"version": 1, "digest": digest, "contents": {"init": "/sbin/init"}}).to_string();
     server.write(file, &manifest("sha256:0a"));
-    server.heard("debian 12.tar.zst.manifest is not used: it is for an image with the digest sha256:0a").await;
+    server
+        .heard("debian 12.tar.zst.manifest is not used: the manifest is for an image with the digest sha256:0a")
+        .await;
     server.write(file, &manifest(&image.digest.unwrap()));
     // After the next scan, a request gets the new manifest.
     let given = async {

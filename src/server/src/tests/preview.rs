@@ -59,7 +59,7 @@ fn without_notes(text: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let server = Running::start_in(with_images()).await;
-    server.refused(&["--machine", "nobody"], "the server does not know machine \"nobody\"").await;
+    server.refused(&["--machine", "nobody"], "the server has no machine \"nobody\"").await;
     server.refused(&["--machine", STRANGER], "and no machine with this id has registered").await;
     server.refused(&["--machine", "one"], "machine one has never registered").await;
     server.refused(&["--machine", "one"], "boot it over PXE once").await;

@@ -18,15 +18,16 @@ enum CanonicalizedFile {
     Canonical(String),
     /// Edited in place: comments, order and line ends are preserved.
     Edited(String),
-    /// Regenerated from the layout without its comments, since the differences cannot be edited in place.
+    /// Regenerated from the parsed layout, because at least one noncanonical value cannot be edited in place. The
+    /// comments of the file are lost.
     Regenerated(String),
     NotValid(Vec<Diagnostic>),
     /// Not changed: the file contains several layouts, and at least one of them cannot be edited in place.
     ByHand,
 }
 
-/// If `write` is true, rewrites all files and returns a message for each file. Otherwise, returns the canonical
-/// spelling of the only file.
+/// If `write` is true, rewrites all files and returns a message for each file. Otherwise, expects exactly one file and
+/// returns its canonical spelling.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
         let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
@@ -34,8 +35,10 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
         return Ok((said.into_iter().map(|(said, _)| said).collect(), CommandOutcome::good_if(good)));
     }
     let [file] = files else {
-        let what =
-            format!("--fix prints exactly one file, but {} are given: specify one file, or add --write", files.len());
+        let what = format!(
+            "--fix prints exactly one file, but {} are specified: specify one file, or add --write",
+            files.len()
+        );
         return Err(Error::new(Phase::Settings, what));
     };
     Ok(match canonicalize(file)? {

@@ -91,7 +91,7 @@ fn format_summary(sum: &RackSummary) -> String {
             (Some(minutes), 0) => format!(" Each machine takes at most about {}.", format_minutes(minutes)),
             (Some(minutes), unknown) => {
                 format!(
-                    " Each machine takes at most about {}, except {unknown} of unknown duration.",
+                    " Each machine takes at most about {}; the duration of {unknown} more is unknown.",
                     format_minutes(minutes)
                 )
             }

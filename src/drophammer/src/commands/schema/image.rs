@@ -35,7 +35,7 @@ pub(crate) fn image_schema() -> Value {
             "file": {
                 "type": ["string", "null"],
                 "pattern": "^[^/]",
-                "description": "A path below images/, which the server serves.",
+                "description": "File that contains the image, as a path below images/. The server serves this file.",
                 "examples": ["debian-12.tar.zst"],
             },
             "url": place("Location of the image: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
@@ -47,7 +47,7 @@ pub(crate) fn image_schema() -> Value {
             "digest": {
                 "type": ["string", "null"],
                 "pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$",
-                "description": "Digest of the image as downloaded, before decompression; for an image in a registry, the digest of its manifest. For an image in a file, the server computes it.",
+                "description": "Digest of the image as downloaded, before decompression; for an image in a registry, the digest of its manifest. For an image in a file, the server computes the digest.",
             },
             "pull_secret": {
                 "type": ["object", "null"],

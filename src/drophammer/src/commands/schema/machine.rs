@@ -11,7 +11,7 @@ pub(crate) fn machine_schema() -> Value {
     let any = |description: &str| json!({"description": description});
     let allocation = json!({
         "type": ["object", "null"],
-        "description": "Target state of the machine; without it, the machine registers and waits.",
+        "description": "Target state of the machine; without an allocation, the machine registers and waits.",
         "additionalProperties": false,
         "required": ["id", "hostname"],
         "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
@@ -21,19 +21,19 @@ pub(crate) fn machine_schema() -> Value {
             "id": {
                 "type": "string",
                 "pattern": r"\S",
-                "description": "Identifies this installation. A new id starts a new installation, which wipes every listed disk.",
+                "description": "Id of this installation. A new id starts a new installation, which wipes every listed disk.",
                 "examples": ["storage-7-2026-11"],
             },
             "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
             "image": {
                 "type": "string",
-                "description": "Id of an image in images/. A reinstall uses the image of its order.",
+                "description": "Id of an image in images/. A reinstall uses the image in the reinstall order.",
                 "examples": ["debian-12.0.20261101"],
             },
             "os": {
                 "type": ["string"],
                 "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
-                "description": "Instead of an image: an OS definition (a directory of os/) and its variant.",
+                "description": "OS definition (a directory of os/) and its variant, instead of an image.",
                 "examples": ["web+small"],
             },
             "os_parameters": {
@@ -46,11 +46,11 @@ pub(crate) fn machine_schema() -> Value {
                 "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
             ),
             "name": text("Display name."),
-            "project": text("Passed to the image unchanged."),
-            "role": text("Passed to the image unchanged."),
+            "project": text("Value that is passed unchanged to the image's installer."),
+            "role": text("Value that is passed unchanged to the image's installer."),
             "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
             "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
-            "user_data": text("User data for the image: cloud-init, Ignition or another format that it reads."),
+            "user_data": text("User data for the image, in the format of cloud-init, Ignition or another program in the image."),
             "console_password": {
                 "type": ["string", "number", "null"],
                 "description": "Console password of the image's user.",
@@ -63,7 +63,7 @@ pub(crate) fn machine_schema() -> Value {
             "erase": {
                 "enum": ["quick", "secure", "none", null],
                 "default": "quick",
-                "description": "Method of erasing disks before they are recreated.",
+                "description": "Method of erasing disks before new contents are written to them.",
             },
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
@@ -83,11 +83,11 @@ pub(crate) fn machine_schema() -> Value {
                 "items": {"type": "object"},
                 "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
             },
-            "networks": any("Passed to the image unchanged."),
-            "dns_servers": any("IP addresses: objects with `ip`, or strings."),
-            "ntp_servers": any("IP addresses or host names: objects with `address`, or strings."),
-            "firewall_rules": any("Passed to the image unchanged."),
-            "vpn": any("Passed to the image unchanged."),
+            "networks": any("Value that is passed unchanged to the image's installer."),
+            "dns_servers": any("IP addresses of DNS servers, as objects with `ip` or as strings."),
+            "ntp_servers": any("IP addresses or host names of NTP servers, as objects with `address` or as strings."),
+            "firewall_rules": any("Value that is passed unchanged to the image's installer."),
+            "vpn": any("Value that is passed unchanged to the image's installer."),
         },
     });
     json!({
@@ -158,7 +158,7 @@ pub(crate) fn machine_schema() -> Value {
                         "examples": ["https://10.1.0.7"],
                     },
                     "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
-                    "password": {"type": ["string", "number"], "description": "Password of the user."},
+                    "password": {"type": ["string", "number"], "description": "Password of the user in the field username."},
                     "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
                 },
             },
@@ -168,12 +168,12 @@ pub(crate) fn machine_schema() -> Value {
 }
 
 /// Returns the schema of a network, which lists only the device types. The contents of the devices are checked by the
-/// parser of machine files, since its messages are better than those of a schema.
+/// parser of machine files, because the messages of that parser are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
         "version": {"enum": [2, "2", null], "description": "Only version 2 is supported."},
-        "ethernets": devices("NICs, selected by match.macaddress or named by their id."),
+        "ethernets": devices("NICs. Without match.macaddress, the id of a NIC is the name of the interface."),
         "bonds": devices("Bonds of several NICs."),
         "vlans": devices("Tagged networks on a NIC or a bond."),
     });
@@ -188,7 +188,7 @@ fn network_schema() -> Value {
             "vlans": fields["vlans"],
             "network": {
                 "type": ["object", "null"],
-                "description": "The same fields, nested below network as in netplan's files.",
+                "description": "Alternative to the fields version, ethernets, bonds and vlans: the same four fields, nested below network as in netplan's files.",
                 "additionalProperties": false,
                 "properties": fields,
             },

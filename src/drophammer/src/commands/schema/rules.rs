@@ -11,15 +11,16 @@ const VERSION: &str = r"v?[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*
 const OPERATORS: &str = "(=|!=|>|<|>=|=>|<=|=<|~|~>|\\^)";
 const WHOLE_NUMBER: &str = "^(0|[1-9][0-9]*)$";
 const LVM_NAME: &str = r"^[A-Za-z0-9+_.][A-Za-z0-9+_.-]*$";
-/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so that it
-/// would receive the quotes as a part of the argument.
+/// Pattern of a single argument of a command. Quotes are excluded: the command is started without a shell, so the
+/// command would receive the quotes as a part of the argument.
 const WORD: &str = r#"^[^\s"']+$"#;
 
 /// Pattern of GPT types: the names in metal-stack's first proposal, the names in metal-stack's v2 API
 /// (`GPT_TYPE_LINUX_RAID`), and sgdisk's type codes.
 const KINDS: &str = "gpt_?(type_?)?(boot|linux(_?(raid|lvm))?)|ef00|fd00|8e00";
 
-/// Adds the rules of the layout itself, which is the root of the layout schema and a definition in the schema of allocations.
+/// Adds the rules of the layout itself. The layout is the root of the layout schema, and a definition in the schema of
+/// allocations.
 pub(super) fn add_layout_rules(layout: &mut Value) {
     set_required(layout, &["id", "filesystems", "disks"]);
     set_rules(layout, "id", json!({"minLength": 1, "examples": ["storage"]}));
@@ -61,7 +62,7 @@ fn add_constraint_rules(constraints: &mut Value) {
             "propertyNames": {"pattern": r"\S", "not": {"const": "*"}},
             "additionalProperties": {"anyOf": [
                 canonical,
-                mark_deprecated(without_blank, "put a blank between operator and version"),
+                mark_deprecated(without_blank, "write a blank between operator and version"),
                 mark_deprecated(json!({"type": "number"}), "must be text: write it in quotes"),
             ]},
             "examples": [{"debian": ">= 12", "ubuntu": "*"}],
@@ -78,7 +79,7 @@ fn add_filesystem_rules(filesystem: &mut Value) {
     add_alternative(
         filesystem,
         "path",
-        mark_deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit it"),
+        mark_deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit path"),
     );
     set_rules(
         filesystem,
@@ -100,7 +101,7 @@ fn add_filesystem_rules(filesystem: &mut Value) {
     add_alternative(
         filesystem,
         "mountoptions",
-        mark_deprecated(json!({"type": "string"}), "must be a list: one option per entry"),
+        mark_deprecated(json!({"type": "string"}), "must be a list with one option per entry"),
     );
     add_aliases(filesystem, "mountoptions", &["mount_options", "mountOptions"]);
     add_createoptions_rules(filesystem, json!([["-F", "32"]]));
@@ -114,10 +115,10 @@ fn add_createoptions_rules(owner: &mut Value, examples: Value) {
     set_rules(owner, "createoptions", json!({"examples": examples}));
     let several = json!({"type": "string", "pattern": r#"^\s*[^\s"']+(\s+[^\s"']+)*\s*$"#});
     let word = json!({"type": "string", "pattern": WORD});
-    let item = json!({"anyOf": [word, mark_deprecated(several, "one word per entry")]});
+    let item = json!({"anyOf": [word, mark_deprecated(several, "each entry must be a single word")]});
     set_rules(owner, "createoptions", json!({"items": item}));
     let text = json!({"type": "string", "pattern": r#"^[^"']*$"#});
-    add_alternative(owner, "createoptions", mark_deprecated(text, "must be a list: one word per entry"));
+    add_alternative(owner, "createoptions", mark_deprecated(text, "must be a list with one word per entry"));
     add_aliases(owner, "createoptions", &["options", "create_options", "createOptions"]);
 }
 
@@ -266,7 +267,8 @@ fn find_property<'a>(owner: &'a mut Value, name: &str) -> Option<&'a mut SchemaF
     owner.get_mut("properties")?.get_mut(name)?.as_object_mut()
 }
 
-/// Returns the alternative of a property that describes the canonical spelling, or the property itself if it has no alternatives.
+/// Returns the schema of a property's canonical spelling: the first of its alternatives, or the property itself if it
+/// has no alternatives.
 fn find_canonical(property: &mut SchemaFields) -> Option<&mut SchemaFields> {
     if property.contains_key("anyOf") {
         property.get_mut("anyOf")?.as_array_mut()?.first_mut()?.as_object_mut()

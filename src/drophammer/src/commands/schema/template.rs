@@ -5,8 +5,7 @@ use model::deploy_steps::CATALOGUE;
 use serde_json::{Value, json};
 
 pub(crate) fn template_schema() -> Value {
-    let time =
-        json!({"type": ["string", "null"], "description": "Set by the API calls that create and change templates."});
+    let time = json!({"type": ["string", "null"], "description": "Timestamp, set when the template is created or changed through the API."});
     let known: Vec<&str> = CATALOGUE.iter().filter_map(|entry| Some(entry.name.split_once('.')?.1)).collect();
     let step = json!({
         "type": "object",
@@ -44,10 +43,10 @@ pub(crate) fn template_schema() -> Value {
             "uuid": {
                 "type": ["string", "null"],
                 "pattern": "^(-*[0-9a-fA-F]){32}-*$",
-                "description": "Derived from the name if absent.",
+                "description": "UUID of the template; derived from the name of the template if absent.",
             },
             "extra": {"type": ["object", "null"], "description": "Any data of the operator, which drophammer stores without using it."},
-            "description": {"type": ["string", "null"], "maxLength": 255, "description": "Accepted, but not stored."},
+            "description": {"type": ["string", "null"], "maxLength": 255, "description": "Description of the template, which is accepted but not stored."},
             "created_at": time,
             "updated_at": time,
         },

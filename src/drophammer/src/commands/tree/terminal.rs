@@ -1,4 +1,4 @@
-//! Layout trees on a terminal: a line for each device, at most 100 columns if the names permit.
+//! Layout trees on a terminal: a line for each device, at most 100 columns wide if the names are short enough.
 //!
 //! An object on several devices is drawn under the first of these devices. The rows of the other devices refer to the
 //! object.

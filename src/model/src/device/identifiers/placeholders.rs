@@ -81,9 +81,9 @@ pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
     is_unnumbered || set == 0 || (set == 1 && digits.len() >= WWN_LENGTH) || is_placeholder(&digits.to_uppercase())
 }
 
-/// Returns whether the kernel's fallback name of an NVMe namespace contains a placeholder. The kernel forms this name for a namespace
-/// without EUI-64, NGUID and UUID, from vendor, serial number and model in hexadecimal, and the namespace number. The name is therefore
-/// only as unique as the serial number.
+/// Returns whether the kernel's fallback name of an NVMe namespace contains a placeholder. The kernel forms this name
+/// for a namespace that has neither an EUI-64, an NGUID nor a UUID. The name consists of vendor, serial number and
+/// model in hexadecimal, and the namespace number. The name is therefore only as unique as the serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     let serial = name.split('-').nth(1).and_then(decode_hex).unwrap_or_default();
     let serial: String = serial.into_iter().map(char::from).collect();

@@ -5,8 +5,8 @@ use super::{OpaqueKind, OpaqueObject, format_signature};
 use crate::device::DevicePath;
 use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
 
-/// Signature types of usage `raid` that this module ignores. mdadm and lvm report their devices, which are listed as
-/// arrays, groups or unassigned devices.
+/// Signature types of usage `raid` that this module ignores. mdadm and lvm report the devices with these signatures,
+/// and the inventory lists them as members of arrays, as physical volumes of groups, or as unassigned devices.
 const ASSEMBLED: [&str; 4] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member", "LVM2_member"];
 
 /// Signature types of further devices that may contain block devices or filesystems. The usage that libblkid reports

@@ -37,11 +37,10 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types by the names of stacked devices. A device with a nonzero size has its own type. An overlay of the agent
-    /// has the types of the devices on top of it.
+    /// Types of stacked devices, by the name of the device. A device with a nonzero size has its own type. An overlay
+    /// of the agent has the types of the devices on top of it.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
-    /// Types by the names of devices: the types of all stacked devices that list the named device as an underlying
-    /// device.
+    /// Types of all stacked devices that list a device as an underlying device, by the name of that underlying device.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
 }
 
@@ -93,7 +92,8 @@ impl<'a> DeviceIndex<'a> {
         }
     }
 
-    /// Returns whether a device of this type is on top of the device. Devices of size zero, such as inactive arrays, are ignored.
+    /// Returns whether a stacked device of the type `kind` is on top of the device. Devices of size zero, such as
+    /// inactive arrays, are ignored.
     pub(crate) fn is_held_by(&self, device: &DevicePath, kind: StackedDeviceKind) -> bool {
         let name = self.names.get(device).map_or_else(|| device.kernel_name(), |name| (*name).clone());
         let listed = self.held_by.get(&name).copied().unwrap_or_default();
@@ -118,7 +118,7 @@ impl<'a> DeviceIndex<'a> {
         self.filesystems.get(device).copied()
     }
 
-    /// Returns the result of [`Inventory::find_failure`], without a search.
+    /// Returns the same result as [`Inventory::find_failure`], but by a lookup in this index instead of a search.
     pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&'a str> {
         self.failures.get(tried).copied()
     }

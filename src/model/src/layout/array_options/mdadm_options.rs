@@ -208,7 +208,7 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
     Ok(MdadmArgument { at, words, known, value })
 }
 
-/// Returns the option with the given name. An unambiguous abbreviation of the name is accepted too.
+/// Returns the option with this name. An unambiguous abbreviation of the name is accepted too.
 fn find_option(name: &str) -> Option<&'static MdadmOption> {
     let mut abbreviated = OPTIONS.iter().filter(|option| !name.is_empty() && option.long.starts_with(name));
     let exact = OPTIONS.iter().find(|option| option.long == name);

@@ -20,8 +20,9 @@ pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {
             None => (format!("filesystems[{index}].encrypted"), String::new()),
         };
         if let Some(path) = filesystem.path.as_deref().filter(|path| is_needed_first(path)) {
-            let message =
-                format!("{path} cannot be encrypted: the machine needs it before it can unlock filesystems{of_group}");
+            let message = format!(
+                "{path} cannot be encrypted: the machine needs its files before any filesystem can be unlocked{of_group}"
+            );
             check.report_problem(&place, message);
         }
         if filesystem.is_for_seed() {

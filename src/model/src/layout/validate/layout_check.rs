@@ -10,8 +10,8 @@ pub(super) struct LayoutCheck<'a> {
     pub(super) problems: Vec<Diagnostic>,
     /// Block devices that will exist after the installation.
     pub(super) provided: BTreeMap<LayoutPath, DeviceSource>,
-    /// Correct names of partitions, by likely incorrect names: those that the partitions would have on another type of
-    /// disk.
+    /// Correct names of partitions, by likely incorrect names. A likely incorrect name is one that the partition would
+    /// have on another type of disk.
     pub(super) misnamed: BTreeMap<LayoutPath, LayoutPath>,
     /// Block devices that are in use, each with the path in the layout that uses it.
     pub(super) used: BTreeMap<LayoutPath, String>,
@@ -23,7 +23,7 @@ pub(super) enum DeviceSource {
     Disk,
     PartitionedDisk,
     Partition,
-    /// Possible partition of a raw image. Whether the image contains it is not known.
+    /// Possible partition of a raw image. Whether the image contains this partition is not known.
     ImagePartition,
     Array,
     /// Logical volume.

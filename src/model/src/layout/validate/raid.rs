@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 const MAX_NUMBER: u32 = 511;
 /// Maximum length of an array's name: size of the field `set_name` in superblocks 1.x.
 const MAX_NAME_BYTES: usize = 32;
-/// Maximum number of devices of an array with a superblock 0.90 (MD_SB_DISKS). According to mdadm(8) it is 28, but mdadm 4.2 refuses more
-/// than 27.
+/// Maximum number of devices of an array with a superblock 0.90 (MD_SB_DISKS). According to mdadm(8), the maximum is
+/// 28, but mdadm 4.2 refuses more than 27 devices.
 const MAX_MEMBERS_0_90: usize = 27;
 const METADATA: [&str; 4] = ["0.90", "1.0", "1.1", "1.2"];
 /// Metadata versions whose superblock is at the end of the member.
@@ -87,8 +87,8 @@ fn check_devices(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, later: 
     });
 }
 
-/// Checks that no member is an array with its superblock at the end: the members of that array would also show the superblock of
-/// this array, and mdadm could not tell to which of the two arrays they belong.
+/// Checks that no member of this array is an inner array with a superblock at the end. The members of the inner array
+/// would also show the superblock of this array, so mdadm could not determine to which of the two arrays they belong.
 fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier: &[ArraySpec]) {
     for member in earlier.iter().filter(|member| raid.devices.contains(&member.arrayname)) {
         let metadata = member.requested_metadata().unwrap_or_default();
@@ -103,7 +103,7 @@ fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier:
 }
 
 /// Returns the minimum number of members. According to mdadm(8), an array with fewer than two members requires --force,
-/// if the array is possible at all. With fewer members than the minimum, an array of level 5 or 6 would be a mirror.
+/// or is impossible. With fewer members than the minimum, an array of level 5 or 6 would be a mirror.
 fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,

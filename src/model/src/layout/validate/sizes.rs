@@ -1,7 +1,6 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because the size that is deducted for the metadata of arrays is smaller than that
-//! of the actual metadata.
+//! Computed sizes are upper bounds, because the actual metadata of arrays take more space than is deducted for them.
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;
@@ -129,7 +128,7 @@ fn check_filesystems(check: &mut LayoutCheck, layout: &Layout, sizes: &FixedSize
         let message = match most {
             _ if size < least => format!("device:{device} has {size} MiB, but {format} needs at least {least}"),
             Some((most, why)) if size > most / MIB => {
-                format!("device:{device} has {size} MiB, but {format} has at most {most} bytes: {why}")
+                format!("device:{device} has {size} MiB, but {format} supports at most {most} bytes: {why}")
             }
             _ => continue,
         };

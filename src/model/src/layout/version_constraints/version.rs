@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Version of an image, with major, minor and patch. Images have no prereleases, because the whole text after the last `-` of an image id
-/// is the version.
+/// Version of an image, with major, minor and patch. Images have no prereleases, because a prerelease would follow a
+/// `-`, and the version of an image is the text after the last `-` of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ImageVersion {
     pub major: u64,

@@ -231,7 +231,7 @@ impl Reachability {
     }
 }
 
-/// Nodes that were counted because each of them belongs to a different object than all nodes before it.
+/// Nodes that were counted because each of them belongs to a different object than all nodes that were visited before.
 #[derive(Debug, Default)]
 pub(crate) struct DistinctNodes {
     above: BitSet,
