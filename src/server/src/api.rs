@@ -43,8 +43,8 @@ const MAX_WAIT_SECONDS: u64 = 300;
 /// Maximum size in bytes of an inventory, or of a report that contains a plan. Even the largest servers send only a few
 /// tens of kilobytes.
 const DOCUMENT_BYTES: usize = 4 << 20;
-/// Maximum size of a registration of an unknown machine, in bytes. Any client can send hundreds of registrations of
-/// unknown machines, and the server stores all of them.
+/// Maximum size of a registration of an unknown machine, in bytes. The limit is low, because any client can send
+/// hundreds of such registrations, and the server stores all of them.
 const UNKNOWN_DOCUMENT_BYTES: usize = 1 << 20;
 
 /// `POST /v1/machine/register`: registers the machine to whose boot the token was issued.

@@ -21,7 +21,7 @@ pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 const HEAD: usize = 16;
 /// Length of `struct ndmsg`: family, padding, interface, state, flags, type.
 const NEIGHBOUR: usize = 12;
-/// Alignment of messages and attributes, see `nda_header_len`.
+/// Alignment of netlink messages and their attributes, in bytes (`NLMSG_ALIGNTO` and `NLA_ALIGNTO`).
 const ALIGNED: usize = 4;
 
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).

@@ -127,7 +127,7 @@ fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
 fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
     let (done, verdicts) = mpsc::channel();
     let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));
-    let verified = verified.context(Phase::Serve, || "start the thread that verifies")?;
+    let verified = verified.context(Phase::Serve, || "start the thread that runs verify programs")?;
     let definitions = OsDefinitions::new(dir.join("os"), verified);
     // The digests of images are not computed, since images may be large. The check only requires that they can be read.
     let mut loader = SiteLoader::new(dir, ImageDigests::cached_only(state.clone()), definitions, state);
@@ -170,8 +170,8 @@ impl DatabaseCopy {
             .context(Phase::Serve, || format!("make {}", template.display()))
     }
 
-    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. If the
-    /// database cannot be copied, the caller uses [`DatabaseCopy::open_empty`].
+    /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. In that
+    /// case, the caller uses [`DatabaseCopy::open_empty`].
     fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {

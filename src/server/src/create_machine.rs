@@ -124,7 +124,7 @@ fn validate_new_machine(
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
 }
 
-/// Beginning of the message why a MAC is omitted that the file of another machine lists.
+/// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
 const OF_A_FILE: &str = "belongs to machine";
 
 /// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between

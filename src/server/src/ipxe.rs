@@ -86,8 +86,8 @@ pub(crate) fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String
 }
 
 /// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
-/// firmware continues with its next boot entry. After a success, the firmware would show its menu (UEFI 2.10, 3.1.1). A
-/// BIOS may stop after an error and after a success, so on BIOS firmware the script boots the first disk explicitly.
+/// firmware continues with its next boot entry. If the script exited without an error, the firmware would show its menu
+/// (UEFI 2.10, 3.1.1). A BIOS may stop in both cases, so on BIOS firmware the script boots the first disk explicitly.
 pub(crate) fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -110,8 +110,8 @@ pub(crate) fn hold_script(url: &str, machine: &str) -> String {
 /// loaded the script. `dhcp` without a NIC name would open other NICs, and continue on the first NIC that receives a
 /// response.
 ///
-/// With `--replace`, the boot script replaces this script. A failed download is therefore repeated, but a boot script
-/// that exits is not. The server does not count a repeated request as another attempt.
+/// With `--replace`, the boot script replaces this script. Therefore this script continues only if the download of the
+/// boot script fails, and then repeats the download. The server does not count a repeated request as another attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");
     format!(

@@ -84,8 +84,8 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message))
 }
 
-/// Returns the reason why the MACs show that the registration comes from another machine, or `None` if they do not. A
-/// MAC that several machines have is ignored.
+/// Returns the reason why the MACs show that the registration comes from another machine, or `None` if the MACs do not
+/// show this. A MAC that several machines have is ignored.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,

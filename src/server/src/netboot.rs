@@ -231,7 +231,7 @@ async fn identify_requester(
     if *method == Method::HEAD {
         return Err(ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "HEAD is not allowed, because it could count an attempt for the machine's order, as GET does; use GET",
+            "HEAD is not allowed, because it could count as an attempt of the machine's reinstall order; use GET",
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;

@@ -31,8 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// time.
 const STUCK: Duration = Duration::from_secs(120);
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Stack size of each thread. The planner limits the depth of its recursion. Only debug builds, whose stack frames are
-/// larger, need a stack of this size.
+/// Stack size of each thread, in bytes. The planner limits the depth of its recursion. Only debug builds, whose stack
+/// frames are larger, need a stack of this size.
 const STACK_BYTES: usize = 8 << 20;
 
 type PlannerWork = Box<dyn FnOnce() + Send>;
@@ -41,7 +41,7 @@ type PlannerWork = Box<dyn FnOnce() + Send>;
 #[derive(Clone)]
 pub(crate) struct PlannerPool {
     shared: Arc<PoolState>,
-    /// Stops the threads when the last handle is dropped.
+    /// Owner that stops the threads when the last handle is dropped.
     _owner: Arc<PoolOwner>,
 }
 

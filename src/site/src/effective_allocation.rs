@@ -59,8 +59,8 @@ pub enum DifferenceEffect {
     Kept,
     /// The value of the machine file applies.
     Applied,
-    /// The reinstall is refused: the server has not recorded the installed value, and can keep it only if the file
-    /// contains it.
+    /// The reinstall is refused: the server has not recorded the installed value, and can keep this value only if the
+    /// machine file contains it.
     Refused,
 }
 

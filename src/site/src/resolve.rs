@@ -102,7 +102,7 @@ pub fn resolve_allocation(
 }
 
 /// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be
-/// used. `problem` is one of the possible reasons.
+/// used. `problem` is a reason that the caller has already found, if any.
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,

@@ -17,7 +17,7 @@ use site::snapshot::SiteSnapshot;
 use store::{ATTEMPTS, InstallState, ReinstallOrder};
 
 /// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. In
-/// the latter case, the reason was logged when the directory was read.
+/// that case, the reason was logged when the directory was read.
 pub(crate) async fn find_assignment(
     app: &AppState,
     directory: &SiteSnapshot,
@@ -35,8 +35,9 @@ pub(crate) async fn find_assignment(
 
 /// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
 /// identifies the installed system, which the agent boots. The image then has no URL, so the agent cannot install it.
-/// Secrets are sent separately by `api::secrets`. Only the parameters of an OS definition are included, because
-/// `verify` needs them before the plan is made.
+/// Secrets are sent separately by `api::secrets`. If `with_parameters` is true, the result nevertheless contains the
+/// parameters of an OS definition, because the `verify` program of the definition needs these parameters before the
+/// plan is made.
 pub(crate) fn to_wire_allocation(
     assigned: &ResolvedAllocation,
     standing: InstallState,

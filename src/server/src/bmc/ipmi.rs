@@ -18,9 +18,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Parts of messages that a controller sends if it does not support ipmitool's choice of a cipher suite.
 const CIPHER_ERRORS: &[&str] =
     &["cipher suite", "authentication algorithm", "integrity algorithm", "confidentiality algorithm"];
-/// Options with which a rejected session is tried again, with parts of the messages after which they are used. Old controllers
-/// support only cipher suite 3 (SHA-1), and strict ones only 17 (SHA-256). By default, ipmitool requests the privilege level
-/// Administrator, which some users lack.
+/// Options for another attempt after a controller has rejected the session, each with parts of the error messages that
+/// lead to this attempt. Old controllers support only cipher suite 3 (SHA-1), and strict controllers accept only cipher
+/// suite 17 (SHA-256). By default, ipmitool requests the privilege level Administrator, which some users lack.
 const FALLBACKS: [(&[&str], [&str; 2]); 3] =
     [(CIPHER_ERRORS, ["-C", "3"]), (CIPHER_ERRORS, ["-C", "17"]), (&["privilege", "invalid role"], ["-L", "OPERATOR"])];
 

@@ -34,7 +34,10 @@ pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation
     for change in &changes {
         if !CHANGEABLE.contains(&change.steps[0].as_str()) {
             let known = CHANGEABLE.join(", ");
-            return Err(IronicRefusal::bad_request(format!("{} cannot be changed, only {known} can", change.path)));
+            return Err(IronicRefusal::bad_request(format!(
+                "{} cannot be changed; only {known} can be changed",
+                change.path
+            )));
         }
     }
     Ok(changes)

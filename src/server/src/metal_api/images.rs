@@ -250,7 +250,7 @@ fn is_expiry(date: &Value) -> bool {
     date.as_str().and_then(parse).is_some_and(|date| Some(date) == parse(EXPIRY))
 }
 
-/// Returns whether this is one of the values that metal-stack's clients send for unset fields.
+/// Returns whether the value is one of those that metal-stack's clients send for unset fields.
 pub(super) fn is_empty_value(value: &Value) -> bool {
     value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
 }

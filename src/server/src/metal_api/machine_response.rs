@@ -31,7 +31,7 @@ pub(crate) struct MachineResponse {
     description: String,
     tags: Vec<String>,
     size: Option<SizeResponse>,
-    /// Registered hardware; empty if the machine has not registered, like `bios`.
+    /// Registered hardware. This field and `bios` are empty if the machine has not registered.
     hardware: MachineHardware,
     bios: RegisteredBios,
     /// Allocation without secrets.

@@ -33,7 +33,8 @@ use store::{AttemptStart, InstallState, MachineBoot, MoveHeard};
 const CERTIFICATE_BYTES: usize = 64 << 10;
 const CARRIED_BYTES: usize = 1 << 20;
 const WORDS_BYTES: usize = 4 << 10;
-/// Maximum size of a request, in bytes. Escaping in JSON can double the length of the texts.
+/// Maximum size of a request, in bytes. The limit is twice the maximum length of all texts in the request together,
+/// because escaping in JSON can double that length.
 const STANDING_BYTES: usize = 2 * (CERTIFICATE_BYTES + CARRIED_BYTES + WORDS_BYTES);
 
 /// Effect of a migration on the response to a machine.
@@ -377,7 +378,8 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     }
 }
 
-/// Records that the system runs on the target. The event must come from the boot that received the system.
+/// Handles the event with which a machine reports that its installed system runs. If the event comes from the boot that
+/// received a migrated system, records that this system runs on the target.
 ///
 /// # Errors
 /// Returns an error if the database cannot be read or written.

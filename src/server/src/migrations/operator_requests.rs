@@ -156,7 +156,10 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
         problems.extend(open.map(|is| store::explain_migration_block(&machine.id, &is)));
     }
     if let Some(allocation) = &b.allocation {
-        problems.push(format!("the file of machine {to} contains allocation {}: remove it first", *allocation.id));
+        problems.push(format!(
+            "the file of machine {to} contains allocation {}: remove that allocation first",
+            *allocation.id
+        ));
     }
     let inventory = app.read_inventory(&to).await?;
     if inventory.is_none() {
@@ -296,8 +299,8 @@ pub(crate) struct CancelQuery {
     off: Option<String>,
 }
 
-/// Handles `DELETE /v1/machine/{id}/move`. Once the target may run the system, the operator must confirm that the
-/// target is switched off, with the target's id in the parameter `off`.
+/// Handles `DELETE /v1/machine/{id}/move`: cancels a migration. Once the target may run the system, the operator must
+/// confirm that the target is switched off: the parameter `off` must contain the target's id.
 pub(crate) async fn cancel_migration(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,

@@ -1,4 +1,4 @@
-//! Reinstall orders: their checks, placement and cancellation.
+//! Creation and cancellation of reinstall orders, with the checks that precede them.
 
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
 use crate::api_error::ApiError;

@@ -63,7 +63,8 @@ impl DnsmasqCommand {
             tftp,
             leases,
         });
-        let file = home.write_config(&text).map_err(|error| format!("write dnsmasq's configuration: {error}"))?;
+        let file =
+            home.write_config(&text).map_err(|error| format!("cannot write dnsmasq's configuration: {error}"))?;
         let (begun, has_begun) = mpsc::channel();
         let words = self.words.clone();
         let command =

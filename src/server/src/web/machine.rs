@@ -207,9 +207,9 @@ fn show_migration(machine: &MachineSpec, row: &MachineRow) -> Markup {
             p { strong { "Migration" } ": the machine " (words) ". " a href={ "/machines/" (moving.other) } { "Other machine" } }
             @if let Some(certificate) = &moving.certificate {
                 p class=(if certificate.trust == CertificateTrust::Unapproved { "problem" } else { "" }) {
-                    "Certificate of its last boot for this migration: " code { (certificate.fingerprint) } ", " (certificate.trust.describe())
+                    "Certificate of the machine's last boot for this migration: " code { (certificate.fingerprint) } ", " (certificate.trust.describe())
                     @if certificate.trust == CertificateTrust::Unapproved {
-                        ". Compare it with the console of the machine: "
+                        ". Compare this fingerprint with the one on the machine's console, then run "
                         code { "drophammer machine move " (machine.id) " --approve " (certificate.fingerprint) }
                     }
                 }

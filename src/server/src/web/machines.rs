@@ -163,7 +163,8 @@ fn phase_query(phase: &str) -> String {
     serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
 }
 
-/// `GET /machines/{id}/row`: a single row. The page requests it when more than the progress of the machine has changed.
+/// `GET /machines/{id}/row`: a single row. The page requests the row when more than the progress of the machine has
+/// changed.
 pub(crate) async fn get_row(
     State(app): State<Arc<AppState>>,
     person: LoggedIn,

@@ -41,7 +41,7 @@ pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
 pub struct VerifyCache {
     /// Verdicts by digest; `None` while `verify` runs.
     known: HashMap<VerifyKey, Option<VerifyVerdict>>,
-    /// Queue of the thread that runs `verify`; `None` if this process does not run it.
+    /// Queue of the thread that runs `verify`; `None` if this process does not run `verify`.
     queue: Option<mpsc::Sender<(VerifyKey, SelectedDefinition)>>,
 }
 

@@ -1,8 +1,8 @@
 //! Boot override of a system: the device from which the system boots once or always, in the boot mode of the machine.
 //!
 //! Some controllers fall back to legacy boot if the request does not contain the mode, and others reject the mode. Some
-//! change the override only in the settings resource of the system. All variants are tried, and the override is read
-//! afterwards.
+//! controllers change the override only in the settings resource of the system. All variants are tried, and the
+//! override is read afterwards.
 
 use super::{RedfishMachine, find_settings, with_apply_time};
 use crate::bmc::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
@@ -113,8 +113,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the boot override of the system. If the override does not have the requested target, reads the resource at
-    /// `path`.
+    /// Reads the boot override of the system. If the override does not have the requested target, returns the override
+    /// in the resource at `path` instead.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {
@@ -164,7 +164,7 @@ impl BootOverride<'_> {
         Some(sanitize_line(&format!("{name} {actual}, not {expected}")))
     }
 
-    /// Returns whether the controller would keep the requested mode if the request omitted it.
+    /// Returns whether a request without a boot mode would also result in the requested mode.
     fn is_preserved_by(&self, before: &Value) -> bool {
         self.mode != Some(UEFI) || before[MODE].as_str() == self.mode
     }

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum size of a response, enough for a system with all of its sensors.
+/// Maximum size of a response, in bytes. A system with all of its sensors fits in such a response.
 const ANSWER_BYTES: u64 = 4 << 20;
 /// Maximum number of redirects of one request.
 const REDIRECTS: usize = 4;
@@ -184,7 +184,7 @@ impl<'a> RedfishClient<'a> {
         let refused = |why: String| {
             bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status))
         };
-        let Some(next) = location else { return Err(refused("it redirects to an unknown address".to_owned())) };
+        let Some(next) = location else { return Err(refused("it redirects to an invalid address".to_owned())) };
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
             return Err(refused(format!(

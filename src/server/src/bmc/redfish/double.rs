@@ -27,7 +27,7 @@ pub(crate) struct DoubleState {
     former: Option<(&'static str, [String; 3], u32)>,
     unavailable: u32,
     busy: u32,
-    /// Number of changes of the power state, which determines the time of the last reset.
+    /// Number of changes of the power state. The reported time of the last reset is computed from this number.
     resets: u32,
     /// Remaining requests of the session.
     session: Option<u32>,
@@ -96,7 +96,7 @@ impl RedfishDouble {
     }
 }
 
-/// Converts a response, so that the connection is closed only this many milliseconds after the response.
+/// Converts a response, so that the connection stays open for this number of milliseconds after the response.
 fn to_late_close(response: &Act, milliseconds: u64) -> Act {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);

@@ -66,8 +66,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Waits until the machine is on again. The power state is the same before and after a restart, so the time of the last reset
-    /// must have changed, if the controller reports it.
+    /// Waits until the machine is on again. The power state is the same before and after a restart, so the time of the
+    /// last reset must also have changed if the controller reports this time.
     fn await_restart(&self, before: &RedfishResource, kind: &'static str) -> Result<()> {
         let former = &before.document[LAST_RESET];
         let is_unchanged = |system: &RedfishResource| former.is_string() && system.document[LAST_RESET] == *former;
@@ -80,7 +80,8 @@ impl RedfishMachine<'_> {
         self.await_state(ON, Ok(kind))
     }
 
-    /// Waits until the controller reports the state. A rejected request succeeds if the state is reached anyway.
+    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
+    /// the machine reaches the state anyway.
     fn await_state(&self, state: &str, requested: ResetResult) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let system = read_until(reads, || self.client.fetch(&self.path), |system| is_in_state(system, state))?;

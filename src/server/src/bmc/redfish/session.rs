@@ -11,7 +11,7 @@ use serde_json::json;
 /// Session at a controller.
 pub(super) struct Session {
     pub token: HeaderValue,
-    /// Link to the session; `None` if the controller does not return it.
+    /// Link to the session; `None` if the controller does not return a link.
     link: Option<String>,
 }
 

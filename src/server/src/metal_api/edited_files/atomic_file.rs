@@ -29,7 +29,7 @@ pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult
     made
 }
 
-/// Replaces the content of a file, if it is still `old`.
+/// Replaces the content of a file if this content is still `old`.
 pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {

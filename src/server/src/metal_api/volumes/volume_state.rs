@@ -54,7 +54,7 @@ pub(crate) enum StorageJob {
     )]
     NotFound,
     Succeeded,
-    /// The job has succeeded, and the volume's record contains the success.
+    /// The job has succeeded, and its success is recorded in the volume.
     Done,
 }
 
