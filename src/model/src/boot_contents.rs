@@ -99,7 +99,7 @@ mod tests {
                 &text[..],
                 "the manifest is for an image with the digest sha256:0a, but this image has the digest sha256:0b",
             ),
-            (br#"{"version": 2, "digest": "sha256:0b"}"#, "version 2 is not supported; only version 1 is"),
+            (br#"{"version": 2, "digest": "sha256:0b"}"#, "manifest version 2 is not supported"),
             (b"<html>", "not a manifest"),
         ] {
             let error = read_manifest_contents(text, "sha256:0b").unwrap_err();

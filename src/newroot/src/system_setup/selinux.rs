@@ -249,7 +249,10 @@ mod tests {
             let (_dir, root) = tree(files);
             let (done, lines) = said(|say| label_files(&root, "targeted", &[], &Programs::failing(), say));
             done.unwrap();
-            assert!(lines[0].starts_with("SELinux: ") && lines[0].contains("at the first boot"), "{lines:?}");
+            assert!(
+                lines[0].starts_with("SELinux: ") && lines[0].contains("the first boot labels all files"),
+                "{lines:?}"
+            );
             assert_eq!(root.read_text(RELABEL).unwrap(), "-F\n");
             for (line, first) in [("root=UUID=1 ro", "root=UUID=1 ro enforcing=0"), ("enforcing=1", "enforcing=1")] {
                 let boot = BootInfo {
