@@ -281,8 +281,8 @@ pub(crate) fn is_optional(filesystem: &FilesystemSpec) -> bool {
 }
 
 impl LuksDecision {
-    /// Returns the container around a physical volume of a group. `needed` is a mount point of the new system on a
-    /// volume of the group.
+    /// Returns the decision about the container around a physical volume of a group. If the new system mounts a volume
+    /// of this group, `needed` is the mount point.
     pub(crate) fn for_group(
         container: LuksContainer,
         fate: LuksFate,

@@ -115,7 +115,7 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
         );
     }
     let packed: String = text.split_whitespace().collect();
-    let Ok(packed) = STANDARD.decode(packed) else { return refuse("the drive is not base64") };
+    let Ok(packed) = STANDARD.decode(packed) else { return refuse("the config drive is not base64") };
     match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
         Err(error) => refuse(&format!("the drive is not gzip data: {error}")),
         Ok(None) => refuse("the drive is larger than 64 MiB"),

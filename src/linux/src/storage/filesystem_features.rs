@@ -103,7 +103,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "the kernel {kernel} of the image cannot mount {path} ({format}): it does not support {names}; use an image with Linux {since} or later{remedy}"
+            "the kernel {kernel} of the image cannot mount {path} ({format}): this kernel does not support {names}; use an image with Linux {since} or later{remedy}"
         ))
     }
 
@@ -120,7 +120,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "e2fsck {text} of the image cannot check {path} ({format}): it does not support {names}; use an image with e2fsck {since} or later{remedy}"
+            "e2fsck {text} of the image cannot check {path} ({format}): this version does not support {names}; use an image with e2fsck {since} or later{remedy}"
         ))
     }
 
@@ -223,7 +223,7 @@ mod tests {
         };
         assert_eq!(
             explain(&xfs(0b1101, 0b1011), "3.10.0-1160.el7.x86_64"),
-            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): it does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
+            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
         );
         let message = explain(&xfs(0, 32), "5.14.0");
         assert!(message.ends_with("use an image with Linux 5.19 or later"), "{message}");
@@ -271,7 +271,7 @@ mod tests {
         let explain = |superblock: Superblock| superblock.explain_unchecked(Ext4, "/", ("1.42.9", (1, 42)));
         let message = explain(created(Ext4, &["-q", "-F", "-O", "metadata_csum"])).unwrap();
         assert!(
-            message.starts_with("e2fsck 1.42.9 of the image cannot check / (ext4): it does not support metadata_csum")
+            message.starts_with("e2fsck 1.42.9 of the image cannot check / (ext4): this version does not support metadata_csum")
         );
         assert_eq!(explain(created(Ext4, &[&["-q", "-F"][..], &remedy(&message)].concat())), None, "{message}");
         let current = created(Ext4, &["-q", "-F", "-O", "metadata_csum"]);

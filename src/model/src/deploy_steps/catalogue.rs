@@ -125,7 +125,7 @@ pub static CATALOGUE: [CatalogueStep; 14] = [
     },
     CatalogueStep {
         name: "deploy.prepare_boot",
-        about: "writes the firmware's boot entries if the agent installs the boot loader, and loads the installed kernel",
+        about: "loads the installed kernel; if the agent installs the boot loader, also writes the firmware's boot entries",
         priority: 60,
         core: true,
         out_of_band: false,

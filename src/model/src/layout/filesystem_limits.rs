@@ -5,7 +5,8 @@ use super::{FilesystemFormat, FilesystemSpec};
 
 /// Maximum number of blocks, sectors or pages, which the formats count in 32 bits.
 const MAX_COUNT: u64 = u32::MAX as u64;
-/// Block size of ext filesystems of more than 512 MiB (mke2fs.conf(5)), and page size of the processor, in bytes.
+/// Size in bytes of a block in ext filesystems of more than 512 MiB (mke2fs.conf(5)). It is also the size of a memory
+/// page.
 const BLOCK_BYTES: u64 = 4096;
 
 /// Returns the maximum size of the filesystem in bytes, and the reason for this maximum. Returns `None` if no device

@@ -246,7 +246,7 @@ fn vm_erase_formats_an_nvme_disk() {
     assert!(methods.contains(&NvmeFormat), "{methods:?}");
     let erased = wipe_disk(&plan(device, &[NvmeFormat], true, ends(size))).unwrap();
     assert_eq!((erased.method, erased.serial.as_str()), (NvmeFormat, "nvme0"));
-    let proof = "the controller reports that formatting has completed; 64 samples of 4 KiB with data were overwritten; \
+    let proof = "the controller reports that formatting has completed; 64 samples of 4 KiB that contained data were overwritten; \
                  2.10 MB in 2 signature areas read back as zero";
     assert_eq!(erased.proof, proof);
     assert_eq!(written(device), 0);

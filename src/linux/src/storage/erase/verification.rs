@@ -78,7 +78,7 @@ impl ContentSamples {
         }
         Ok(match self.0.len() {
             0 => "all samples of 4 KiB were blank before the erase".to_owned(),
-            count => format!("{count} samples of 4 KiB with data were overwritten"),
+            count => format!("{count} samples of 4 KiB that contained data were overwritten"),
         })
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(error, format!("the old content is still there at byte {last}"));
         // After a cryptographic erase, reads return noise instead of zeros.
         file.write_all_at(&[0x5a; 4096], last).unwrap();
-        assert_eq!(before.verify_changed(&file).unwrap(), "2 samples of 4 KiB with data were overwritten");
+        assert_eq!(before.verify_changed(&file).unwrap(), "2 samples of 4 KiB that contained data were overwritten");
         let error = with_signature.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();
