@@ -71,7 +71,7 @@ pub struct OutOfBandRun {
     pub message: String,
 }
 
-/// Response to a boot that requests its installation.
+/// Decision on the request of a booted machine to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootAdmission {
     /// The steps are completed, and the boot was requested after the last restart.

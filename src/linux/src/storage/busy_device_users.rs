@@ -54,7 +54,7 @@ fn holder_name(sysfs: &Path) -> String {
     }
 }
 
-/// Returns descriptions of the mounts and processes that keep the filesystem mounted at `path` busy.
+/// Returns descriptions of the mounts and processes because of which the filesystem at `path` cannot be unmounted.
 pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     let below = list_mounts_below(path).into_iter().filter(|below| below != path);
     let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();

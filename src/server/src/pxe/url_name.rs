@@ -42,7 +42,7 @@ pub(super) fn check_name(name: &str, servers: &[Ipv4Addr]) -> Result<(), String>
 enum DnsAnswer {
     Known,
     Unknown,
-    /// The server failed or refuses to answer; it may answer machines.
+    /// The DNS server failed, or refuses queries of this host. It may answer queries of machines.
     Undecided,
 }
 

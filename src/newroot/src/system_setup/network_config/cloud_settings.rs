@@ -38,7 +38,7 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
 /// Removes the lines of `network` from a document; `None` if the document does not contain it.
 ///
 /// # Errors
-/// Returns the reason if the document cannot be parsed, or its structure does not follow its lines.
+/// Returns the reason if the document cannot be parsed, or its top-level keys do not begin lines.
 fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     if !text.contains("network") {
         return Ok(None);
