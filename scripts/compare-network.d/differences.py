@@ -26,8 +26,11 @@ PRIMARY = "netplan writes the id of the NIC, which NetworkManager reads as its n
 ON_LINK = "networkd treats gateways as directly reachable if the device has DHCP; ifup adds routes after DHCP"
 MANAGED = "networkd and NetworkManager use DHCPv6 if routers announce it; the kernel, which ifup leaves router advertisements to, does not"
 WAIT = "the boot does not wait for members of bonds; netplan 1.1 has a list of devices to wait for instead"
+IDENTIFIER = "the client identifier is the MAC, as in firmware and ramdisk, so that a NIC has one lease"
 
 KNOWN = [
+    Known(NETWORKD, r"\[DHCP\] ClientIdentifier: mac, not None", IDENTIFIER),
+    Known(NETPLAN, r"\[DHCP\] ClientIdentifier: mac, not None", IDENTIFIER),
     Known(NETWORKD, r"\[Bond\] MIIMonitorSec: 100ms, not None", MONITOR),
     Known(MANAGER, r"\[bond\] miimon: 100, not None", MONITOR),
     Known(IFUPDOWN, r"\[bond\] miimon: 100, not None", MONITOR),
