@@ -84,7 +84,8 @@ fn find_local_name(table: &str, url: &str) -> Option<String> {
     })
 }
 
-fn is_address(name: &str) -> bool {
+/// Returns whether a host is an IP address; IPv6 addresses are in brackets, as in URLs.
+pub(crate) fn is_address(name: &str) -> bool {
     let bracketed = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     bracketed.map_or_else(|| name.parse::<Ipv4Addr>().is_ok(), |address| address.parse::<Ipv6Addr>().is_ok())
 }

@@ -284,7 +284,7 @@ fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
         let (begun, has_begun) = mpsc::channel();
         let dns = client.run(|| {
             let config =
-                ["--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--local=/rack/", "--keep-in-foreground"];
+                ["--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--local=/rack/1/", "--keep-in-foreground"];
             let names = ["--host-record=install.rack,10.77.0.1", "--host-record=six.rack,2001:db8::1"];
             let command =
                 ToolCommand::new("dnsmasq").args(config).args(names).args(["--pid-file=", "--log-facility=-"]);
@@ -305,6 +305,7 @@ fn root_a_url_that_the_assigned_dns_server_does_not_know_is_refused() {
             options.url = Some(url.to_owned());
             crate::pxe::check_pxe(options.pxe.as_ref().unwrap(), &options).map_err(|error| error.to_string())
         };
+        // The last URL has no name: the DNS server would respond that the name 10.77.0.1 does not exist.
         for url in ["http://install.rack:8080", "http://INSTALL.rack.:8080", "http://10.77.0.1:8080"] {
             assert_eq!(check("10.77.0.50", url), Ok(()));
         }
