@@ -5,7 +5,7 @@ use super::*;
 use crate::testing;
 use model::allocation::Allocation;
 use model::inventory::FirmwareType;
-use operations::{Esp, FstabEntry, MachineFiles, PlanAssignment};
+use operations::{Esp, FstabEntry, MachineFiles, PlanAssignment, RequestedNetwork};
 use time::macros::datetime;
 
 const NOW: OffsetDateTime = datetime!(2026-11-21 01:02:03 UTC);
@@ -316,4 +316,49 @@ fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
     assert_eq!(root.read_text("/opt/done").map_err(|_| &lines), Ok("own\n".to_owned()));
     assert!(lines.contains(&"Ignition applied the user data".to_owned()), "{lines:?}");
     assert_eq!(linux::storage::busy_device_users::list_mounts_below(root.path()), Vec::<std::path::PathBuf>::new());
+}
+
+/// The real order of the calls: labels are set after the installer has run, and in a raw image only on new filesystems.
+#[test]
+#[ignore = "needs root and loop devices"]
+fn loop_files_are_labeled_after_the_installer() {
+    const CONTEXTS: &str = "/etc/selinux/targeted/contexts/files/file_contexts";
+    let everything = format!("-F -m -e /proc -e /sys -e /dev -e /run {CONTEXTS} / /srv");
+    let new_only = format!("-F -m {CONTEXTS} /srv");
+    for (is_raw, installer, labels) in [
+        (false, "echo installed > /steps", format!("installed\n{everything}\n")),
+        (false, "echo installed > /steps; touch /.autorelabel", "installed\n".to_owned()),
+        (true, "echo installed > /steps", format!("installed\n{new_only}\n")),
+        (true, "", format!("{new_only}\n")),
+    ] {
+        let (_dir, root) = testing::busybox();
+        testing::script(&root, "usr/sbin/setfiles", "echo \"$*\" >> /steps");
+        if !installer.is_empty() {
+            testing::script(&root, "install.sh", installer);
+        }
+        for (path, text) in [("/etc/selinux/config", "SELINUX=enforcing\n"), (CONTEXTS, ""), ("/srv/x", "")] {
+            root.write_file(path, 0o644, text.as_bytes()).unwrap();
+        }
+        let inputs = FinishInputs { new_mounts: vec!["/srv".to_owned()], ..finishing(FinisherChoice::Auto) };
+        let (done, lines) = said(|say| match is_raw {
+            true => finish_raw_image(&root, &inputs, "1", NOW, say),
+            false => finish_tree(&root, &inputs, "1", NOW, say),
+        });
+        done.unwrap();
+        assert_eq!(root.read_text("/steps").unwrap(), labels, "{installer}: {lines:?}");
+    }
+}
+
+/// cloud-init would prefer the network in its own files to that of the seed.
+#[test]
+fn a_described_network_is_not_overridden_by_files_of_a_raw_image() {
+    let network = serde_json::json!({"version": 2, "ethernets": {"eth0": {"dhcp4": true}}});
+    let described = RequestedNetwork::Described(netconfig::NetworkConfig::parse(&network).unwrap());
+    let settings = "etc/cloud/cloud.cfg.d/50-installer.cfg";
+    for (network, expected) in [(described, ""), (RequestedNetwork::Unsaid, "network: {config: disabled}\n")] {
+        let (_dir, root) = made(&[("usr/bin/cloud-init", ""), (settings, "network: {config: disabled}\n")]);
+        let inputs = FinishInputs { network, ..finishing(FinisherChoice::Auto) };
+        said(|say| finish_raw_image(&root, &inputs, "1", NOW, say)).0.unwrap();
+        assert_eq!(root.read_text(&format!("/{settings}")).unwrap(), expected);
+    }
 }
