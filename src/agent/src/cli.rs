@@ -42,7 +42,7 @@ pub enum AgentCommand {
     #[command(name = linux::process::worker::USED_BLOCKS_WORKER, hide = true)]
     UsedBlocksWorker,
     /// Run the `verify` program of an OS definition in a sandbox, on behalf of the parent process.
-    #[command(name = linux::verify::WORKER, hide = true)]
+    #[command(name = linux::verify_program::WORKER, hide = true)]
     VerifyWorker,
 }
 
@@ -67,7 +67,7 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
         AgentCommand::UsedBlocksWorker => {
             transfer::run_used_blocks_worker().map(|()| CommandOutcome::Good).context(Phase::Move, context)
         }
-        AgentCommand::VerifyWorker => linux::verify::worker::run_verify_worker(),
+        AgentCommand::VerifyWorker => linux::verify_program::worker::run_verify_worker(),
     }
 }
 

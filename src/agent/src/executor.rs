@@ -2,7 +2,7 @@
 //! plans in succession.
 //!
 //! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
-//! (`undo`).
+//! (`undo_records`).
 
 use crate::report::ProgressReporter;
 use common::error::{Error, Phase, Result};
@@ -28,16 +28,16 @@ use plan::Plan;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use transfer::machine::IncomingMigration;
+use transfer::machine_migration::IncomingMigration;
 
 mod completion;
-mod create_program;
 mod device_ops;
 mod image_tree;
 mod migration_adapt;
 mod migration_receive;
+mod os_create_program;
 mod raw_image;
-mod undo;
+mod undo_records;
 
 /// Maximum time to wait before kexec for the delivery of pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -162,7 +162,7 @@ impl PlanExecutor {
         } else {
             stage.operations.iter().try_for_each(|operation| self.run_operation(operation))?;
         }
-        undo::mark_wipes_complete(&mut self.undo);
+        undo_records::mark_wipes_complete(&mut self.undo);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl PlanExecutor {
     fn record_undo(&mut self, operation: &Operation) {
         // If the operation has the same effect as a recorded undo, the undo is no longer needed.
         if let Operation::Device(operation) = operation {
-            self.undo.retain(|undo| !undo::is_done_by(undo, operation));
+            self.undo.retain(|undo| !undo_records::is_done_by(undo, operation));
         }
         self.undo.extend(operation.effect().undo);
     }

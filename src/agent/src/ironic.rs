@@ -322,6 +322,6 @@ fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<
 }
 
 #[cfg(test)]
-mod conformance;
+mod conformance_tests;
 #[cfg(test)]
 mod tests;

@@ -11,10 +11,10 @@ mod failure_handling;
 pub(crate) mod inventory_command;
 pub(crate) mod ironic;
 #[cfg(test)]
-mod metal_conformance;
+mod metal_conformance_tests;
 mod migration;
 mod migration_approval;
-mod pool;
+mod pool_preparation;
 pub(crate) mod preflight;
 pub(crate) mod ramdisk_network;
 pub(crate) mod reinstall;
@@ -22,7 +22,7 @@ pub(crate) mod report;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
-use crate::preflight::{keep_flag, local_state, passphrase, reinstall_order, unlock_preserved};
+use crate::preflight::{keep_flag, local_state, passphrase_prompt, reinstall_order, unlock_preserved};
 use crate::report::ProgressReporter;
 use common::diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -42,11 +42,11 @@ use model::pool_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
-pub(crate) use pool::add_lldp_neighbours;
+pub(crate) use pool_preparation::add_lldp_neighbours;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer::machine::IncomingMigration;
+use transfer::machine_migration::IncomingMigration;
 use uuid::Uuid;
 
 /// Duration of a long poll for the allocation. Proxies close connections on which nothing is sent for longer than this
@@ -158,7 +158,7 @@ impl InstallAgent {
         if let Some(pool) = control.machine_pool() {
             self.erase_for_next_owner(pool, &missing)?;
         }
-        self.reporter.start_phase(EventName::Waiting, &pool::describe_wait(&missing));
+        self.reporter.start_phase(EventName::Waiting, &pool_preparation::describe_wait(&missing));
         let waiting = Instant::now();
         let (machine, mut allocation) = self.await_allocation().map_err(|error| {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;
@@ -251,10 +251,10 @@ impl InstallAgent {
         if !plan::luks::needs_passphrase(&plan) {
             return Ok(plan);
         }
-        let typed =
-            passphrase::ask_new_passphrase(&passphrase::list_encrypted(&parsed.layout), &mut |question, until| {
-                self.ask_at_console(question, until)
-            });
+        let typed = passphrase_prompt::ask_new_passphrase(
+            &passphrase_prompt::list_encrypted(&parsed.layout),
+            &mut |question, until| self.ask_at_console(question, until),
+        );
         allocation.prompt_key = typed.map_err(failure)?;
         make(build_request(machine, &self.machine, allocation, &self.settings.consoles))
     }
@@ -329,4 +329,4 @@ fn describe_purpose(allocation: &Allocation) -> String {
 mod tests;
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
+testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

@@ -34,7 +34,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
-use transfer::machine::{
+use transfer::machine_migration::{
     self, ControlSilence, IncomingMigration, OwnIdentity, SECRET_FILE, SilenceState, TransferDevice,
 };
 
@@ -167,7 +167,7 @@ impl InstallAgent {
             groups.iter().map(|group| group.iter().map(to_transfer_device).collect()).collect();
         let say = |line: &str| self.reporter.print_line(line);
         let fails = |error: &Error| messages.report(&error.to_string());
-        let Err(error) = machine::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
+        let Err(error) = machine_migration::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
         // This may repeat an error that was already reported for one of the groups.
         fails(&error);
         self.reporter.print_line(&format!("{error}; the transfer will be resumed"));

@@ -9,7 +9,7 @@ use model::allocation::Allocation;
 use model::install_report::EventName;
 use model::migration::{MigrationAnswer, MigrationOffer};
 use std::thread;
-use transfer::machine::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
+use transfer::machine_migration::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
 
 /// Returns the message that both machines show while they wait.
 pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {

@@ -1,15 +1,16 @@
 //! Preparation of a plan: checks that tools exist, waits until the disks have appeared, and assembles and reads
 //! everything on the disks.
 
+mod disk_settling;
 pub(crate) mod keep_flag;
 pub(crate) mod local_state;
 mod opaque_objects;
-pub(crate) mod passphrase;
+pub(crate) mod passphrase_prompt;
 pub(crate) mod reinstall_order;
-mod settle;
 pub(crate) mod unlock_preserved;
 
 use common::error::{Error, Phase, Result};
+use disk_settling::{DiskSettling, DiskWaitLimits};
 use linux::probe::{self, ProbeDepth};
 use linux::process;
 use linux::storage::write_lock::WriteLocks;
@@ -19,7 +20,6 @@ use model::inventory::{FailedAttempt, Inventory};
 use model::layout::Layout;
 use model::pool_disks::{self, KnownDisk};
 use model::storage_graph;
-use settle::{DiskSettling, DiskWaitLimits};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub(crate) fn require_tools() -> Result<()> {
 /// Function that unlocks containers of an inventory. Returns the containers that it could not unlock.
 pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
-/// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `settle`.
+/// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `disk_settling`.
 ///
 /// # Errors
 /// Fails if the inventory cannot be read.

@@ -17,4 +17,4 @@ mod wire_tests;
 mod writers_tests;
 
 #[cfg(test)]
-testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
+testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

@@ -10,7 +10,8 @@
 
 mod chunk_verifier;
 mod cosign;
-mod head;
+mod image_head;
+mod image_resolution;
 mod key;
 mod local_file;
 mod manifest;
@@ -18,7 +19,6 @@ mod minisign;
 mod oci;
 mod parallel_ranges;
 mod range_reader;
-mod resolve;
 mod resumable;
 mod retry;
 mod sidecar;
@@ -27,12 +27,12 @@ mod signed_name;
 mod source;
 
 pub(crate) use chunk_verifier::open_source;
+pub(crate) use image_resolution::resolve_image;
 pub use key::SignatureKey;
 pub use manifest::ImageManifest;
 #[cfg(test)]
 pub(crate) use parallel_ranges::LaneRules;
 pub(crate) use range_reader::RangeReader;
-pub(crate) use resolve::resolve_image;
 pub(crate) use retry::FetchRetryPolicy;
 pub use signature::{DIRECTORY, SignatureKeys, signature_url};
 pub use signed_name::{IN_COMMENT, MINIMUM_FILE, MinimumVersions};

@@ -7,22 +7,22 @@
 //! The only other module of `image` that this module uses is `pipeline`.
 
 mod convert;
-mod file;
+mod file_conversion;
 mod header;
 mod sink;
-mod stream;
+mod stream_conversion;
 mod table_check;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(crate) use file::unpack_file;
+pub(crate) use file_conversion::unpack_file;
 pub(crate) use header::{HEADER_BYTES, MAGIC, Qcow2Header};
 pub use table_check::{HEAD_BYTES, check_tables, list_tables};
 
 use super::pipeline::{BufferPool, PipelineReader, WorkerOutput};
 use sink::PacketSink;
 use std::io::{self, Read};
-use stream::{SequentialFile, StreamClusters};
+use stream_conversion::{SequentialFile, StreamClusters};
 
 /// Converts the qcow2 in this stream, and sends the raw disk image to `out`.
 ///

@@ -18,7 +18,7 @@ pub mod probe;
 pub mod process;
 pub mod safe_open;
 pub mod storage;
-pub mod verify;
+pub mod verify_program;
 
 #[cfg(test)]
-testing::workers!(crate::verify::WORKER => || -> std::io::Result<()> { crate::verify::worker::run_verify_worker() });
+testing::workers!(crate::verify_program::WORKER => || -> std::io::Result<()> { crate::verify_program::worker::run_verify_worker() });

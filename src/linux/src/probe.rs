@@ -8,11 +8,9 @@ mod blkid;
 mod by_id;
 mod device_contents;
 mod device_users;
-mod disk_location;
+mod disk_connection;
 mod disks;
 mod erase_methods;
-#[cfg(test)]
-mod fake;
 mod firmware_variables;
 mod hardware;
 pub mod lldp_receiver;
@@ -21,6 +19,8 @@ mod mounted_filesystems;
 pub(crate) mod nvme;
 pub mod proc_mounts;
 mod raid1_copies;
+#[cfg(test)]
+mod simulated_machine;
 mod spanning_components;
 mod stacked_devices;
 mod sysfs;

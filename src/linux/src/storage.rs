@@ -1,12 +1,14 @@
 //! Disk operations, one file for each kernel interface or tool. Each function takes an operation of the plan and
 //! returns a typed result; all decisions are made by the planner.
 
+pub mod activation_rehearsal;
 pub mod assembly;
 pub mod block_device;
 mod btrfs_scan;
 pub mod busy_device_users;
+pub mod creation_trial;
+pub mod disk_erase;
 pub mod disk_identity;
-pub mod erase;
 mod ext_journal;
 pub mod filesystem_features;
 pub mod filesystem_growth;
@@ -22,17 +24,15 @@ pub mod mkfs;
 pub mod mount;
 pub(crate) mod overlay;
 pub mod partition_table;
-pub mod rehearsal;
 mod scratch_disk;
+pub mod signature_wipe;
 pub mod teardown;
-pub mod trial;
-pub mod wipe;
 pub mod write_lock;
 pub mod writeback;
 pub mod zero_verification;
 
 #[cfg(test)]
-mod features;
+mod kernel_feature_tests;
 #[cfg(any(test, feature = "testing"))]
 pub mod test_loop_device;
 #[cfg(any(test, feature = "testing"))]

@@ -7,7 +7,7 @@
 pub mod attempt;
 mod fencing_token;
 #[cfg(test)]
-mod recorded;
+mod recorded_marker_tests;
 
 pub use attempt::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;

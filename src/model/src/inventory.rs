@@ -2,12 +2,12 @@
 //! which `drophammer plan` reads.
 
 mod array;
-#[cfg(any(test, feature = "testing"))]
-pub mod crowded;
 mod disk_identifiers;
 mod failed_attempts;
 mod firmware_variables;
 mod hardware;
+#[cfg(any(test, feature = "testing"))]
+pub mod large_inventories;
 mod limits;
 pub mod lldp;
 mod marker_limits;

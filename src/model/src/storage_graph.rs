@@ -6,7 +6,7 @@ mod device_index;
 mod device_match;
 pub mod device_names;
 mod device_stack;
-pub mod graph;
+pub mod layer_graph;
 pub mod lookup;
 pub mod multipath;
 pub(crate) mod step_budget;

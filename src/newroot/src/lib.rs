@@ -9,7 +9,7 @@ pub(crate) mod image_installer;
 pub mod injected_files;
 pub mod k8s_volumes;
 pub mod marker_file;
-pub mod metal_files;
+pub mod metal_installer_files;
 mod replaced_attributes;
 mod restricted_dev;
 mod root_dir;
@@ -20,4 +20,4 @@ mod testing;
 pub use root_dir::NewRoot;
 
 #[cfg(test)]
-::testing::workers!(linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
+::testing::workers!(linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

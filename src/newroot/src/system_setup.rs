@@ -11,6 +11,8 @@ mod boot_setup;
 mod cloud_init_seed;
 mod command_line;
 pub(crate) mod distribution;
+#[cfg(test)]
+mod distribution_golden_tests;
 mod esp;
 pub(crate) mod file_search;
 mod filesystem_support;
@@ -20,15 +22,13 @@ mod image_arguments;
 mod initramfs;
 mod loader_context;
 mod log_sink;
-mod metal_stack;
 mod metal_user;
 mod migrated_system;
 mod network_config;
 mod os_installer;
+mod os_installer_files;
 mod os_installer_settings;
 mod owner_login;
-#[cfg(test)]
-mod recorded;
 pub mod selinux;
 pub(crate) mod shell_reader;
 mod stale_crypttab;
@@ -41,7 +41,7 @@ pub(crate) use boot_setup::BootSetup;
 pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 
 use super::chroot::Chroot;
-use super::metal_files::decode_user_data;
+use super::metal_installer_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
 use boot_requirements::BootRequirements;
 use boot_setup::BootComponents;
@@ -325,7 +325,7 @@ fn apply_file_settings(
     let allocation = &files.assigned.allocation;
     host_identity::reset_identity(root, &allocation.hostname, overrides)?;
     if overrides.is_metal {
-        metal_stack::perform_os_installer_tasks(root, finishing, tree, now, say)?;
+        os_installer_files::perform_os_installer_tasks(root, finishing, tree, now, say)?;
     }
     let owners = LoginUsers::find_users(root, user_data::read_cloud_user(root).as_deref());
     if !allocation.ssh_pub_keys.is_empty() && overrides.is_task_enabled(task::KEYS) {

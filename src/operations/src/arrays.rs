@@ -1,6 +1,6 @@
 //! Arrays of mdadm.
 
-use crate::text::{DeviceSizes, OperationLine, describe_size, join_devices, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, describe_size, join_devices, strip_dev};
 use crate::{ArraySlot, Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::RaidLevel;

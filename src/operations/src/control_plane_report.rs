@@ -1,6 +1,6 @@
 //! Announcements and reports to the control plane.
 
-use crate::text::{DeviceSizes, OperationLine, join_devices};
+use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{Effect, PlannedOperation, StageExtents};
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};

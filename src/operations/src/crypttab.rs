@@ -1,6 +1,6 @@
 //! Lines of crypttab.
 
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
 use model::registry_auth::SecretText;
 use serde::Serialize;

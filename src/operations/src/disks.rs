@@ -1,6 +1,6 @@
 //! Disks: their identity, and their protection against writes.
 
-use crate::text::{DeviceSizes, OperationLine, join_devices};
+use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{ByteRange, Effect, PlannedOperation, UndoOperation};
 use common::serde_empty;
 use model::device::DevicePath;

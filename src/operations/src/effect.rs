@@ -1,6 +1,6 @@
 //! Effect of an operation: the devices that it opens and writes, and how it is undone.
 
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device::DevicePath;
 

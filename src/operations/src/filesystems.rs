@@ -1,6 +1,6 @@
 //! Filesystems that are created, tried, mounted and grown.
 
-use crate::text::{DeviceSizes, OperationLine, describe_size, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, describe_size, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;

@@ -1,6 +1,6 @@
 //! Boot variables of a UEFI firmware.
 
-use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{Effect, Esp, PlannedOperation};
 use model::allocation::BootOrder;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Lines of fstab.
 
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation};
 use model::layout::FilesystemFormat;
 use serde::Serialize;

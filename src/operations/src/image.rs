@@ -1,6 +1,6 @@
 //! The image of the operating system.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{BurnDisk, Effect, ImageNeeds, PlannedOperation};
 use model::allocation::AllocatedImage;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Files that are written into an existing filesystem.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
 use common::format;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Files of the installed system for Kubernetes volumes.
 
 use crate::k8s_volumes::describe_filling;
-use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{CreateVolume, Effect, PlannedOperation, VolumeFilling, spanning_partition_bytes};
 use common::format;
 use model::device::DevicePath;

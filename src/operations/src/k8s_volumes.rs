@@ -1,6 +1,6 @@
 //! Kubernetes volumes.
 
-use crate::text::{DeviceSizes, MIB, OperationLine, join_devices, strip_dev};
+use crate::operation_text::{DeviceSizes, MIB, OperationLine, join_devices, strip_dev};
 use crate::{CreateVolume, Effect, MakeFilesystem, PlannedOperation};
 use model::device::DevicePath;
 use model::inventory::format_array_uuid;

@@ -1,6 +1,6 @@
 //! The start of the installed system.
 
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! LUKS containers. Operations that create, open and close them contain the key, which is never printed.
 
-use crate::text::{DeviceSizes, MIB, OperationLine, strip_dev};
+use crate::operation_text::{DeviceSizes, MIB, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::KeySource;

@@ -1,6 +1,6 @@
 //! Volume groups and logical volumes.
 
-use crate::text::{DeviceSizes, OperationLine, describe_size, join_devices};
+use crate::operation_text::{DeviceSizes, OperationLine, describe_size, join_devices};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::{LvmType, RequestedSize};

@@ -1,6 +1,6 @@
 //! Files of the target that describe the machine and its installation.
 
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, MakeFilesystem, PlannedOperation};
 use model::allocation::Allocation;
 use model::install_marker::InstallMarker;

@@ -1,6 +1,6 @@
 //! Operations that make an image bootable.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
 use model::allocation::FinisherChoice;
 use model::device::DevicePath;

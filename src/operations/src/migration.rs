@@ -1,6 +1,6 @@
 //! Data that is received from another machine instead of an image.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
 use common::format;
 use model::device::{DevicePath, LayoutPath};

@@ -1,6 +1,6 @@
 //! Mounted filesystems.
 
-use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::layout::FilesystemFormat;

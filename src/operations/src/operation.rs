@@ -3,7 +3,7 @@
 //! Matches on operations have no catch-all arm: a new operation does not compile until every match handles it.
 
 use crate::effect::operations;
-use crate::text::{DeviceSizes, OperationLine};
+use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{
     ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, AssertFree, BootEntries, BurnDisk, BurnImage,
     CheckContainers, CloseContainer, CreateArray, CreateGroup, CreateSystem, CreateVolume, DeactivateGroup,

@@ -1,7 +1,7 @@
 //! Programs of an OS definition.
 
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText, join_devices, strip_dev};
 use crate::raw_image::{describe_expected, describe_growth};
-use crate::text::{DeviceSizes, OperationLine, OperationText, join_devices, strip_dev};
 use crate::{BurnDisk, Effect, PlannedOperation, UndoOperation};
 use model::device::DevicePath;
 use model::os_definition::SelectedDefinition;

@@ -1,6 +1,6 @@
 //! Partition tables.
 
-use crate::text::{DeviceSizes, MIB, OperationLine};
+use crate::operation_text::{DeviceSizes, MIB, OperationLine};
 use crate::{DiskIdentity, Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;

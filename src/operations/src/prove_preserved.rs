@@ -1,6 +1,6 @@
 //! Identities of preserved objects, which are compared after the installation.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
 use model::device::{DevicePath, KernelName};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Raw images, which are written to a disk.
 
-use crate::text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::format_bytes;
 use model::device::DevicePath;

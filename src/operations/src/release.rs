@@ -1,6 +1,6 @@
 //! Release of the holders of disks. A holder is stopped, removed or deactivated before the disk is wiped.
 
-use crate::text::{DeviceSizes, OperationLine, join_devices, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};
 use model::device::DevicePath;
 use serde::Serialize;

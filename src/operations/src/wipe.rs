@@ -1,6 +1,6 @@
 //! Wiping of disks, and the proof that a preserved device is blank.
 
-use crate::text::{DeviceSizes, OperationLine, strip_dev};
+use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::{format_bytes, format_seconds};
 use model::device::DevicePath;

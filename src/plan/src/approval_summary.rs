@@ -11,11 +11,11 @@ use disks::DiskNames;
 
 pub use super::types::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
 
-use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
+use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 
 use super::decider::verdict_on_disk;
 use super::{
-    DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, finishing,
+    DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, image_boot_setup,
     migrate_target, step_selection,
 };
 use common::diagnostic::Diagnostic;
@@ -131,7 +131,7 @@ pub(crate) fn predict_summary(
         problems.push(Diagnostic::new("disks", why));
     }
     problems.extend(step_selection::missing_steps(&request.steps));
-    problems.extend(finishing::refuse_finishing(layout, inventory, request));
+    problems.extend(image_boot_setup::refuse_finishing(layout, inventory, request));
     if !problems.is_empty() {
         return Err(problems);
     }

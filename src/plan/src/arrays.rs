@@ -1,11 +1,11 @@
 //! Decides on each array of the layout. An array is created if its devices are recreated; it is kept if the array found
 //! on the disks matches the layout.
 
-use super::capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::decider::PlanDecider;
-use super::decisions::ArrayFate;
+use super::device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::missing_disks::has_all_data;
+use super::plan_decisions::ArrayFate;
 use super::sectors::MIB;
 use super::trials;
 use model::device::{DevicePath, KernelName};

@@ -2,7 +2,7 @@
 //! comparison with the devices that are present now.
 
 use super::PlanRequest;
-use super::attempt::DISK;
+use super::attempt_record::DISK;
 use super::recorded_disk::table_guid;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use model::device::{DevicePath, KernelName, LayoutPath};

@@ -1,7 +1,9 @@
 //! Plan that adds a boot entry for an unmodified raw image. The plan is made after the image was written, because the
 //! partition with the boot loader is unknown until then. All disks are locked, and none is written.
 
-use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
+use super::{
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
+};
 use common::diagnostic::Diagnostic;
 use model::allocation::BootOrder;
 use model::inventory::{DiskPartition, Inventory, InventoryDisk};
@@ -35,7 +37,7 @@ pub fn plan_boot_entry(
             disk.device
         );
         let problems = vec![Diagnostic::new("image", why)];
-        let opaque = opaque::listed_objects(inventory);
+        let opaque = opaque_objects::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
     };
     let stages = entry_stages(inventory, disk, esp, &subject);

@@ -1,11 +1,13 @@
 //! Plan for a machine that is already installed. The plan destroys nothing, and boots the installed system.
 
 use super::display::RunningTrees;
-use super::read_only::ReadOnlyPlan;
+use super::preserved_activation::no_replay_option;
+use super::read_only_plans::ReadOnlyPlan;
 use super::recorded_disk::table_guid;
-use super::restore::no_replay_option;
 use super::stages::drop_empty_stages;
-use super::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque, operation_args};
+use super::{
+    DiskPlan, DiskVerdict, InstallClaim, InstallMode, Plan, PlanRefusal, PlanRequest, opaque_objects, operation_args,
+};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
@@ -150,7 +152,7 @@ pub(crate) fn plan_boot(
             subject: request.subject,
             layout: layout.id.clone(),
             disks,
-            opaque: opaque::listed_objects(inventory),
+            opaque: opaque_objects::listed_objects(inventory),
         })),
     }
 }

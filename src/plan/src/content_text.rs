@@ -1,7 +1,7 @@
 //! Content of disks and partitions, as text.
 
 use model::inventory::{self, DeviceSignature, DiskPartition};
-use operations::text::strip_dev;
+use operations::operation_text::strip_dev;
 
 /// Description of a device on which nothing is recognized and which is not proven blank. Such a device may contain data
 /// that no tool recognizes.

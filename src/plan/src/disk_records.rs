@@ -2,7 +2,7 @@
 
 use super::DiskVerdict;
 use super::decider::PlanDecider;
-use super::describe::{describe_disk, describe_match, describe_record};
+use super::disk_descriptions::{describe_disk, describe_match, describe_record};
 use super::recorded_disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
 use crate::content_text;
 use model::device::{KernelName, LayoutPath};

@@ -2,10 +2,10 @@
 //! with the layout.
 
 use super::decider::{MissingDisk, PlanDecider, verdict_on_disk};
-use super::describe::describe_record;
 use super::devices::{DeviceFate, PlannedDevice};
+use super::disk_descriptions::describe_record;
 use super::sectors::{self, SectorExtent};
-use super::{DiskVerdict, InstallMode, wipe};
+use super::{DiskVerdict, InstallMode, erased_ranges};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::EraseMode;
@@ -136,7 +136,7 @@ impl<'a> PlanDecider<'a> {
         }
         // Nothing has to be erased on a blank disk.
         let erase = if fate == DeviceFate::Blank { EraseMode::None } else { self.request.steps.erase_mode() };
-        self.decided.wipes.push(wipe::wipe_disk(erase, found, &extents));
+        self.decided.wipes.push(erased_ranges::wipe_disk(erase, found, &extents));
         if !disk.partitions.is_empty() {
             let partitions = disk.partitions.iter().zip(&extents);
             let guid = (self.ids)();

@@ -8,7 +8,7 @@
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::decider::PlanDecider;
-use super::spanning::{SPANNING, all_signatures};
+use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode};
 use crate::content_text;
 use model::device::{DevicePath, KernelName};

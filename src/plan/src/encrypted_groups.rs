@@ -10,17 +10,17 @@
 //! | have a container that does not open, and a device of the group is missing | refused: the content of that device is unknown |
 //! | have any other content | refused, with the expected and the found content |
 
-use super::decisions::GroupFate;
+use super::plan_decisions::GroupFate;
 use crate::decider::UnopenedReason;
 
 use super::decider::PlanDecider;
-use super::decisions::{LuksDecision, LuksFate};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
 use super::k8s_volumes;
 use super::luks::{self};
-use super::restore::mount_path;
+use super::plan_decisions::{LuksDecision, LuksFate};
+use super::preserved_activation::mount_path;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};

@@ -11,7 +11,7 @@
 //! | the blank disk of a Kubernetes volume, or the physical volumes of its group | from the stage that creates or adds the volume |
 //! | anything else | not at all |
 
-use super::members::AssembledMembers;
+use super::assembled_devices::AssembledMembers;
 use super::{DiskVerdict, Plan};
 use model::device::DevicePath;
 use model::inventory::Inventory;

@@ -12,8 +12,8 @@
 use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
 use super::filesystems::describe_wish;
-use super::restore::mount_path;
-use super::spanning::{SPANNING, all_signatures};
+use super::preserved_activation::mount_path;
+use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use crate::content_text;
 use common::format::join_few;

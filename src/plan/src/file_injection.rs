@@ -1,7 +1,9 @@
 //! Plan that adds files to an existing filesystem. All disks are locked, except the disks that contain the filesystem.
 
-use super::make_writable::{self, DeviceActivation};
-use super::{DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque, read_only::ReadOnlyPlan};
+use super::write_activation::{self, DeviceActivation};
+use super::{
+    DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
+};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::device::{DevicePath, KernelName};
@@ -47,7 +49,7 @@ pub fn plan_injection(
         Ok(found) => found,
         Err(why) => {
             let problems = vec![Diagnostic::new("partition", why)];
-            let opaque = opaque::listed_objects(inventory);
+            let opaque = opaque_objects::listed_objects(inventory);
             return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
         }
     };
@@ -80,7 +82,7 @@ pub fn plan_injection(
 fn find_target(inventory: &Inventory, wanted: &DevicePath) -> Result<InjectionTarget, String> {
     let stack = DeviceStack::new(inventory);
     let (there, device) =
-        make_writable::find_device(inventory, wanted).unwrap_or_else(|| (wanted.clone(), wanted.clone()));
+        write_activation::find_device(inventory, wanted).unwrap_or_else(|| (wanted.clone(), wanted.clone()));
     let unit = all_units(inventory).find(|(path, _)| **path == there).map(|(_, unit)| unit);
     // A partition within an array or a volume cannot be activated.
     let unit = unit.filter(|unit| !matches!(unit, StackUnit::Partition(_)) || is_disk_partition(inventory, &there));

@@ -2,11 +2,11 @@
 //! layout.
 
 use super::MarkerWaiver;
-use super::capacity::min_filesystem_mib;
 use super::decider::PlanDecider;
+use super::device_capacity::min_filesystem_mib;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};
-use super::restore::mount_path;
+use super::preserved_activation::mount_path;
 use super::sectors::MIB;
 use crate::content_text;
 use model::inventory::AttemptTarget;

@@ -14,7 +14,7 @@
 
 mod partitions;
 
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use super::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::diagnostic::Diagnostic;
 use model::inventory::{

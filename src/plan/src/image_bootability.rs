@@ -3,7 +3,7 @@
 //! manifest of the image.
 
 use super::luks::is_optional;
-use super::restore::mount_path;
+use super::preserved_activation::mount_path;
 use super::{InstallMode, PlanRequest};
 use model::inventory::Inventory;
 use model::layout::{KeySource, Layout};

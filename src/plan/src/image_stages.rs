@@ -1,10 +1,12 @@
 //! Stages that write the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, and its
 //! filesystems are then mounted.
 
-use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
+use super::plan_decisions::PlanDecisions;
 use super::system_source::{SourceInputs, StageOperations, SystemSource, SystemStages};
-use super::{PlanRequest, boot_entries, finishing, image_bootability, operation_args, os_definition, uuids_in_use};
+use super::{
+    PlanRequest, boot_entries, image_boot_setup, image_bootability, operation_args, os_definition, uuids_in_use,
+};
 use common::diagnostic::Diagnostic;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;
@@ -32,7 +34,7 @@ impl SystemSource for ImageSource<'_> {
     }
 
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, _: &PlanDecisions) -> Vec<Diagnostic> {
-        finishing::refuse_finishing(layout, inventory, self.0)
+        image_boot_setup::refuse_finishing(layout, inventory, self.0)
     }
 
     fn is_created(&self, _: &Operation) -> bool {
@@ -42,7 +44,7 @@ impl SystemSource for ImageSource<'_> {
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages {
         let (request, inventory) = (self.0, inputs.meant.inventory);
         let mut warnings = image_bootability::judge_image(inputs.layout, inventory, request).warnings;
-        warnings.extend(finishing::warn_firmware(inputs.layout, inventory, &finishing));
+        warnings.extend(image_boot_setup::warn_firmware(inputs.layout, inventory, &finishing));
         let needs = image_bootability::determine_needs(inputs.layout, inventory, request);
         let ImagePlacement { first, second, installer, fstab, entries } = self.place_image(inputs, finishing);
         let reach = os_definition::has_image(request).then(|| operation_args::query_image(request, &first.1, needs));

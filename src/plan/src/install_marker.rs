@@ -1,6 +1,6 @@
 //! Content of the install marker that this installation writes.
 
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use super::recorded_disk::{full_record, table_guid};
 use super::{InstallClaim, PlanRequest, migrate_target};
 use model::install_marker::{InstallMarker, RecordedDefinition, RecordedDisk, lineage};

@@ -15,8 +15,8 @@
 mod block_devices;
 mod earlier_preparation;
 mod group_space;
+mod install_marker_records;
 mod logical_volumes;
-mod marker_records;
 mod sparse_file_space;
 mod sparse_files;
 mod terminating_volumes;

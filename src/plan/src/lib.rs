@@ -3,65 +3,65 @@
 pub mod approval;
 pub mod approval_summary;
 mod arrays;
-mod attempt;
+mod assembled_devices;
+mod attempt_record;
 mod attempt_records;
-mod blank_only;
+mod attempt_retry;
+mod blank_disk_protection;
 mod boot_entries;
 mod boot_entry;
 mod boot_existing;
-mod capacity;
 mod content_text;
-mod decide;
 mod decider;
-mod decisions;
-mod describe;
+mod device_capacity;
 mod devices;
-mod discarded_disks;
 pub mod disk_capacity;
+mod disk_decisions;
+mod disk_descriptions;
 mod disk_records;
 mod disks;
 mod display;
 mod duplicate_uuids;
 mod encrypted_groups;
-mod erase;
+mod erase_plan;
+mod erased_ranges;
 mod extents;
 mod external_filesystem_devices;
 mod file_injection;
 mod filesystem_fate;
 mod filesystems;
-mod finishing;
 pub(crate) mod firmware;
+mod given_up_disks;
 mod guard_ranges;
+mod image_boot_setup;
 pub mod image_bootability;
 mod image_stages;
 mod install_marker;
 mod installation_identity;
-mod intact;
+mod intact_installation;
 mod k8s_volumes;
 pub mod luks;
 mod lvm;
-mod make_writable;
-mod members;
 mod migrate_source;
 mod migrate_target;
 mod missing_disks;
 mod missing_members;
-mod opaque;
+mod opaque_objects;
 mod operation_args;
 mod order_age;
-mod orphans;
+mod orphan_members;
 mod os_definition;
-mod pool;
+mod plan_decisions;
+mod pool_erasure;
 pub mod preservation_proof;
+mod preserved_activation;
 mod raw_image;
-mod read_only;
+mod read_only_plans;
 mod recorded_disk;
 mod recorded_disk_match;
 pub mod request_from_allocation;
-mod restore;
-mod retry;
 mod sectors;
-mod spanning;
+mod spanning_objects;
 mod stages;
 mod step_selection;
 mod system_source;
@@ -71,18 +71,18 @@ mod types;
 mod unrecorded_disks;
 mod unusual_disks;
 mod uuids_in_use;
-mod wipe;
 mod wipe_policy;
+mod write_activation;
 mod zero_proofs;
 
 pub use boot_entry::plan_boot_entry;
 pub use boot_existing::is_carried_out;
-pub use erase::plan_erasure;
+pub use erase_plan::plan_erasure;
 pub use file_injection::plan_injection;
 use filesystem_fate::FilesystemFate;
-pub(crate) use intact::is_intact;
+pub(crate) use intact_installation::is_intact;
 pub use migrate_source::check_migration;
-pub use pool::{PoolAllocation, is_installed, plan_emptying};
+pub use pool_erasure::{PoolAllocation, is_installed, plan_emptying};
 pub use raw_image::plan_raw_image;
 pub use step_selection::missing_steps as without_steps;
 pub use types::*;
@@ -111,19 +111,19 @@ pub fn make_plan(
     if let Some(marked) = boot_existing::find_installation(layout, inventory, &request) {
         return boot_existing::plan_boot(layout, inventory, request, &marked);
     }
-    let mut decided = decide::decide_plan(layout, inventory, &request, &Default::default(), ids);
+    let mut decided = disk_decisions::decide_plan(layout, inventory, &request, &Default::default(), ids);
     // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
-    let remade = retry::disks_to_remake(layout, inventory, &request, &decided.problems);
+    let remade = attempt_retry::disks_to_remake(layout, inventory, &request, &decided.problems);
     if !remade.is_empty() {
-        let again = decide::decide_plan(layout, inventory, &request, &remade, ids);
+        let again = disk_decisions::decide_plan(layout, inventory, &request, &remade, ids);
         let is_better = again.problems.is_empty()
-            && retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
+            && attempt_retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
         decided = if is_better { again } else { decided };
     }
     decided.problems.extend(step_selection::missing_steps(&request.steps));
     decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
     decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
-    decided.problems.extend(blank_only::refuse_wiping(&request, inventory, &decided.disks));
+    decided.problems.extend(blank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
@@ -136,7 +136,7 @@ pub fn make_plan(
             subject,
             layout: layout.id.clone(),
             disks: decided.disks,
-            opaque: opaque::listed_objects(inventory),
+            opaque: opaque_objects::listed_objects(inventory),
             problems: decided.problems,
         }));
     }

@@ -11,15 +11,15 @@
 //! | has a container that opens, and contains zeros instead of a filesystem | refused |
 //! | has any other content | refused, with the expected and the found content |
 
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use crate::content_text;
-use crate::decisions::{LuksDecision, LuksFate};
+use crate::plan_decisions::{LuksDecision, LuksFate};
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
 use super::decider::PlanDecider;
 use super::devices::{DeviceFate, PlannedDevice};
 use super::filesystem_fate::FilesystemFate;
-use super::restore::mount_path;
+use super::preserved_activation::mount_path;
 use super::sectors::MIB;
 use super::{DiskPlan, Plan};
 use model::allocation::Allocation;

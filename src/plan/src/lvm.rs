@@ -2,10 +2,10 @@
 //! volumes are compared with the layout.
 
 use super::DiskVerdict;
-use super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::decider::PlanDecider;
-use super::decisions::GroupFate;
+use super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
+use super::plan_decisions::GroupFate;
 use super::sectors::MIB;
 use crate::content_text;
 use crate::decider::PlannedGroup;
@@ -77,7 +77,8 @@ impl<'a> PlanDecider<'a> {
         }
         let mut free = Vec::new();
         for (index, device) in below.devices.iter().enumerate() {
-            let extents = device.size_bytes.map(|bytes| capacity::physical_volume_extents(bytes, device.stripe_bytes));
+            let extents =
+                device.size_bytes.map(|bytes| device_capacity::physical_volume_extents(bytes, device.stripe_bytes));
             if extents == Some(0) {
                 let message = format!(
                     "device:{} is not big enough required:{}MiB, existing:{}MiB (for an extent of vg:{} and its metadata)",
@@ -195,10 +196,10 @@ impl<'a> PlanDecider<'a> {
 
     fn make_volume(&mut self, place: &str, volume: &LogicalVolumeSpec, group: &mut PlannedGroup<'a>) {
         let LogicalVolumeSpec { name, volumegroup, size, lvmtype } = volume;
-        let allocate = |free: &mut Vec<u64>| capacity::allocate_extents(*lvmtype, *size, free);
+        let allocate = |free: &mut Vec<u64>| device_capacity::allocate_extents(*lvmtype, *size, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
             Ok(Some(size_bytes)) => Some(size_bytes),
-            Ok(None) => capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
+            Ok(None) => device_capacity::requested_bytes(*lvmtype, *size, group.physical.len()),
             Err(CapacityShortage { required_mib, existing_mib }) => {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",

@@ -11,13 +11,13 @@
 //! | a disk that would be wiped and has the table or hardware identifiers of a disk of the source machine | it contains the data that would be migrated |
 //! | Kubernetes volumes | they are not migrated |
 
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use operations::{AdaptMoved, GrowFilesystem, MoveStands};
 
 use super::decider::PlanDecider;
 
-use super::decide::decide_plan;
 use super::devices::PlannedDevice;
+use super::disk_decisions::decide_plan;
 use super::recorded_disk::{full_record, table_guid};
 use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};

@@ -2,8 +2,8 @@
 //! object that could not be inspected, that object may be the missing component.
 
 use super::decider::PlanDecider;
-use super::opaque::OpaqueOnDisks;
-use super::spanning::SPANNING;
+use super::opaque_objects::OpaqueOnDisks;
+use super::spanning_objects::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
 use common::format::join_few;
 use model::device::{DevicePath, KernelName};

@@ -1,7 +1,7 @@
 //! Parts of the request that are copied into the operations of an installation, so that the executor needs no lookups.
 
 use super::PlanRequest;
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use model::device::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;

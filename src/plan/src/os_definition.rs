@@ -1,6 +1,6 @@
 //! The OS definition of the image: its `verify` and `create` programs, and the environment of the image's installer.
 
-use super::decisions::PlanDecisions;
+use super::plan_decisions::PlanDecisions;
 use super::{DiskVerdict, PlanRequest};
 use common::diagnostic::Diagnostic;
 use model::inventory::{self, Nic};

@@ -2,8 +2,8 @@
 //! after the last stage. The same function reads them each time, so that the results differ only if the machine has
 //! changed.
 
-use super::decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::filesystem_fate::FilesystemFate;
+use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::{DiskVerdict, luks};
 use model::device::{DevicePath, KernelName};
 use model::install_report::PreservationProof;

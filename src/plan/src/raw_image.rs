@@ -1,7 +1,7 @@
 //! Plan that writes an unmodified image to a disk without inspecting the image. Ironic's agent does this in its step
 //! `write_image`.
 
-use super::{Plan, PlanRefusal, PlanRequest, erase};
+use super::{Plan, PlanRefusal, PlanRequest, erase_plan};
 use model::device::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
@@ -20,10 +20,10 @@ pub fn plan_raw_image(
     request: PlanRequest,
     added: Option<AddedPartition>,
 ) -> Result<Plan, Box<PlanRefusal>> {
-    let disks = vec![layout::DiskSpec { image: true, ..erase::list_whole_disk(disk) }];
+    let disks = vec![layout::DiskSpec { image: true, ..erase_plan::list_whole_disk(disk) }];
     let layout = Layout { id: "the unmodified image".to_owned(), disks, ..Layout::default() };
-    let decided = erase::decide_erasure(&layout, inventory, &request, skipped);
-    let whole = erase::arrange_erasure(&layout, inventory, request, decided)?;
+    let decided = erase_plan::decide_erasure(&layout, inventory, &request, skipped);
+    let whole = erase_plan::arrange_erasure(&layout, inventory, request, decided)?;
     let mut plan = whole.select_steps(&["deploy.apply_layout", "deploy.burn_image"]);
     plan.stages.extend(whole.stages.into_iter().filter(|stage| stage.name == StageName::StorageUnmount));
     for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {

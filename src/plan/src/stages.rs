@@ -1,13 +1,13 @@
 //! Arranges the decisions as stages in the order of the run.
 
-use super::decisions::PlanDecisions;
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::firmware::{self, RemovalPolicy};
-use super::restore::{RestorePlan, mount_path};
+use super::plan_decisions::PlanDecisions;
+use super::preserved_activation::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
-    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt, display, extents, finishing, install_marker, luks, opaque,
-    operation_args, preservation_proof, step_selection, trials,
+    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, display, extents, image_boot_setup, install_marker,
+    luks, opaque_objects, operation_args, preservation_proof, step_selection, trials,
 };
 use model::device::KernelName;
 use model::install_marker::InstallMarker;
@@ -44,7 +44,7 @@ pub(crate) fn arrange_stages(
     let returning = RestorePlan::new(&meant, &decided, &filesystems);
     let (mut formats, root_uuid) = (format_operations(&filesystems), root_uuid(&filesystems));
     let files = Box::new(operation_args::machine_files(&request, inventory, &decided, &formats, &root_uuid));
-    let finishing = finishing::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
+    let finishing = image_boot_setup::finish_inputs(&meant, &decided, &filesystems, &fstab, files.clone());
     let source = request.source();
     formats.retain(|operation| source.is_created(operation));
     let contents = request.assigned.allocation.image.contents.as_ref();
@@ -103,7 +103,7 @@ fn build_plan(
         already: None,
         warnings: decided.warnings.into_iter().chain(warnings).collect(),
         torn: decided.torn,
-        opaque: opaque::listed_objects(inventory),
+        opaque: opaque_objects::listed_objects(inventory),
         sizes: decided.sizes,
         extents: Vec::new(),
         volumes: decided.persistent.planned,
@@ -124,8 +124,8 @@ fn announce_attempt(
 ) -> SessionOp {
     let started = install_marker::started_records(meant, marker);
     let secret = marker.and_then(|marker| marker.secret.as_ref()?.digest());
-    let mut begun_on = attempt::record_disks(meant, request, decided, &started);
-    begun_on.extend(attempt::record_volume_disks(meant.inventory, decided));
+    let mut begun_on = attempt_record::record_disks(meant, request, decided, &started);
+    begun_on.extend(attempt_record::record_volume_disks(meant.inventory, decided));
     operation_args::announce_start(request, begun_on, secret)
 }
 

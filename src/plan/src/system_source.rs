@@ -1,11 +1,11 @@
 //! Source of the system that is installed: an image, the `create` program of an OS definition, or another machine.
 
 use super::PlanRequest;
-use super::decisions::PlanDecisions;
 use super::filesystem_fate::PlacedFilesystem;
 use super::image_stages::ImageSource;
 use super::migrate_target::MigrationSource;
-use super::restore::RestorePlan;
+use super::plan_decisions::PlanDecisions;
+use super::preserved_activation::RestorePlan;
 use common::diagnostic::Diagnostic;
 use model::inventory::Inventory;
 use model::layout::Layout;

@@ -3,7 +3,7 @@
 
 use super::devices::DeviceSize;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
-use super::restore::mount_path;
+use super::preserved_activation::mount_path;
 use model::boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
 use operations::{

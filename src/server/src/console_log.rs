@@ -4,7 +4,7 @@ use super::AppState;
 use super::api::request_body::read_body;
 use super::api_error::ApiError;
 use super::auth::{EventCaller, MachineCaller};
-use super::web::frame;
+use super::web::page_frame;
 use super::web::session::LoggedIn;
 use axum::Json;
 use axum::body::Body;
@@ -50,10 +50,10 @@ pub(crate) async fn show_log(
     person: LoggedIn,
     Path(id): Path<String>,
 ) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let log = app.state.read_log(&id.to_lowercase()).await.map_err(|error| refused(error.into()))?;
     let types = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-    Ok(frame::with_headers((types, format_log(&log)).into_response()))
+    Ok(page_frame::with_headers((types, format_log(&log)).into_response()))
 }
 
 /// Formats the log, with a line at the start of each boot, and a note for each gap.

@@ -7,7 +7,7 @@ use super::host_environment::HostEnvironment;
 use super::host_names::{HostNames, note_doubtful_name};
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
-use super::planner::PlannerPool;
+use super::planner_pool::PlannerPool;
 use super::pxe::PxeServer;
 use super::pxe::pxe_options::PxeOptions;
 use super::quotas::ClientQuotas;
@@ -17,7 +17,7 @@ use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::status_log::StatusLog;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migrations, out_of_band, pxe, request_context, web};
+use super::{AppState, metrics, migration_requests, out_of_band, pxe, request_context, web};
 use common::error::{Context, Error, Phase, Result};
 use hyper_util::server::graceful::GracefulShutdown;
 use site::loader::SiteLoader;
@@ -95,7 +95,7 @@ impl ControlServer {
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
         let app = Arc::new(app);
         let fronts = listeners.build_fronts(&app);
-        let files = tokio::spawn(migrations::machine_file_update::keep_files_updated(app.clone()));
+        let files = tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone()));
         let runs = tokio::spawn(out_of_band::continue_runs(app));
         let _lock = lock;
         Ok(ControlServer {
@@ -226,7 +226,7 @@ fn build_app_state(
         templates: TemplateWriter::new(&options.dir),
         page: web::PageState::default(),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
-        looks: migrations::cert_seen::CertificateChecks::default(),
+        looks: migration_requests::cert_seen::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),
         run_interval: around.look_every.min(out_of_band::RUN_INTERVAL),
     })

@@ -8,7 +8,7 @@
 //!   changes templates, and `check_site` checks all files.
 //! * State: the crate `store` contains the database.
 //! * Machines: `netboot` and `ipxe` boot machines, `auth` and `source_port_check` authenticate them,
-//!   `machine_identification` and `arp` identify them, and `migrations` migrates them. `api` is the API of the agents,
+//!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `api` is the API of the agents,
 //!   `console_log` stores console logs, `downloads` serves files, `out_of_band` runs the steps over Redfish that
 //!   precede an installation, and `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is the operator's API, `metal_api` is compatible with metal-api, and `web` is the web page.
@@ -47,14 +47,14 @@ mod listeners;
 mod machine_identification;
 pub mod metal_api;
 mod metrics;
-pub mod migrations;
+pub mod migration_requests;
 mod netboot;
 pub mod openapi;
 pub mod operator;
 mod options;
 pub mod out_of_band;
 pub mod plan_input;
-pub(crate) mod planner;
+pub(crate) mod planner_pool;
 pub mod power;
 mod pxe;
 mod quotas;
@@ -84,7 +84,7 @@ use deploy_templates::TemplateWriter;
 use host_environment::HostEnvironment;
 use host_names::HostNames;
 use listeners::HttpsPort;
-use planner::PlannerPool;
+use planner_pool::PlannerPool;
 use quotas::ClientQuotas;
 use rate_limited_log::RateLimitedLog;
 use site::snapshot::SiteSnapshot;
@@ -137,7 +137,7 @@ pub(crate) struct AppState {
     templates: TemplateWriter,
     page: web::PageState,
     planner: PlannerPool,
-    looks: migrations::cert_seen::CertificateChecks,
+    looks: migration_requests::cert_seen::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     runs: tokio::sync::Notify,
     /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
@@ -224,4 +224,4 @@ fn termination_signal() -> std::io::Result<impl Future<Output = ()>> {
 mod tests;
 
 #[cfg(test)]
-testing::workers!(linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
+testing::workers!(linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

@@ -3,7 +3,7 @@
 
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
-use super::migrations::MigrationState;
+use super::migration_requests::MigrationState;
 use super::quotas::ClientAddress;
 use super::source_port_check::SourcePort;
 use super::status_log::MachineOrigin;
@@ -21,7 +21,7 @@ use site::boot_values;
 use site::operator_files;
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
-use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, confirmation};
+use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
 use time::OffsetDateTime;
 
 pub(crate) async fn start_script(base: BaseUrls) -> String {
@@ -127,7 +127,7 @@ pub(crate) async fn boot_json(
             }));
         }
         BootTarget::Released => format!("machine {id} {RELEASED}"),
-        BootTarget::Unconfirmed(_) => confirmation::explain_confirmation(id),
+        BootTarget::Unconfirmed(_) => restore_confirmation::explain_confirmation(id),
         BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
         BootTarget::Disk => format!(
             "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"

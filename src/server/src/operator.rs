@@ -9,7 +9,7 @@ use super::AppState;
 use super::api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::auth::bearer_hash;
-use super::migrations::machine_migration::MachineMigration;
+use super::migration_requests::machine_migration::MachineMigration;
 use super::out_of_band::progress::OutOfBandProgress;
 use super::quotas::ClientAddress;
 use axum::Json;

@@ -15,7 +15,7 @@ use super::api_error::ApiError;
 use super::bmc::TargetMachine;
 use super::bmc::redfish::RedfishMachine;
 use super::bmc::redfish::bios::SystemState;
-use super::migrations::machine_requests::{MigrationResponse, find_migration_response};
+use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
 use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
 use common::error::Result;

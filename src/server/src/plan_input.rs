@@ -3,8 +3,8 @@
 use super::api::wire_allocation::to_wire_allocation;
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
-use super::migrations::machine_requests;
-use super::migrations::offer::MigrationForecast;
+use super::migration_requests::machine_requests;
+use super::migration_requests::offer::MigrationForecast;
 use super::operator::OperatorAuth;
 use super::{AppState, machine_identification};
 use crate::full_install_state;

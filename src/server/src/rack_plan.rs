@@ -3,7 +3,7 @@
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
-use super::migrations::offer::{self, MigrationForecast};
+use super::migration_requests::offer::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
 use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use common::error::{Context, Error, Phase, Result};

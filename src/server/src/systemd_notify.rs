@@ -2,7 +2,7 @@
 //! that are checked respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts
 //! the server (`WatchdogSec=`).
 
-use super::planner::PlannerPool;
+use super::planner_pool::PlannerPool;
 use super::status_log::StatusLog;
 use common::error::{Context, Phase, Result};
 use std::ffi::OsStr;

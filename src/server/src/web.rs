@@ -1,7 +1,7 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
 //! token.
 //!
-//! `session` manages logins, `form` parses submitted forms, and `frame` renders the frame of every page. `machines`
+//! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
 //! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
 //! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls. `overviews` renders
 //! layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events, and `assets`
@@ -11,12 +11,12 @@ mod assets;
 mod differences;
 mod disks;
 mod form;
-pub(crate) mod frame;
 mod history;
 pub(crate) mod live_updates;
 mod machine;
 mod machines;
 mod overviews;
+pub(crate) mod page_frame;
 mod phase;
 mod plan_preview;
 mod reinstall;
@@ -67,7 +67,7 @@ async fn get_root(
     query: RawQuery,
     headers: HeaderMap,
 ) -> Response {
-    if !frame::is_for_browser(&headers) {
+    if !page_frame::is_for_browser(&headers) {
         return deploy_templates::show_root(headers, base).await;
     }
     match person {

@@ -27,4 +27,4 @@ pub mod watched_file;
 pub mod yaml_folder;
 
 #[cfg(test)]
-testing::workers!(linux::verify::WORKER => || -> std::io::Result<()> { linux::verify::worker::run_verify_worker() });
+testing::workers!(linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

@@ -14,7 +14,7 @@ use crate::operator_files::{AllocationSpec, format_at};
 use crate::os_definition_state::DefinitionState;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use definition_files::FolderStamp;
-use linux::verify::VerifyVerdict;
+use linux::verify_program::VerifyVerdict;
 use model::os_definition::OsDefinition;
 use site_parameters::SiteParameters;
 use std::collections::BTreeMap;

@@ -21,7 +21,7 @@ use model::layout::selection::LayoutSet;
 use model::os_definition::OsSelector;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use store::{InstallState, confirmation, promise_check};
+use store::{InstallState, promise_check, restore_confirmation};
 
 /// Objects that allocations can refer to.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ fn explain_refusal(
     let blocked = || known.states.installation_blocked(allocation, standing);
     let unconfirmed = || {
         let is_unconfirmed = standing.unconfirmed && installs;
-        is_unconfirmed.then(|| format_at(&allocation.id, &confirmation::explain_confirmation(&machine.id)))
+        is_unconfirmed.then(|| format_at(&allocation.id, &restore_confirmation::explain_confirmation(&machine.id)))
     };
     let definition = || match &allocation.definition {
         DefinitionState::Unusable(why) if installs => Some(why.clone()),

@@ -7,7 +7,7 @@ use super::install_attempt::{AttemptStart, StartedAttempt};
 use super::install_state::{FirstInstall, InstallState, read_install_state};
 use super::installed_allocation::start_record;
 use super::json_columns::to_json_column;
-use super::{ServerState, confirmation, migration_records};
+use super::{ServerState, migration_records, restore_confirmation};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::RecordedDisk;
@@ -70,7 +70,7 @@ impl ServerState {
 /// it.
 fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> Option<String> {
     if standing.unconfirmed {
-        return Some(confirmation::explain_confirmation(machine));
+        return Some(restore_confirmation::explain_confirmation(machine));
     }
     if standing.barred {
         return Some(format!("allocation {allocation} was migrated, and no longer belongs to this machine"));

@@ -6,7 +6,9 @@ use super::install_attempt::StartedAttempt;
 use super::installed_allocation::InstalledAllocation;
 use super::json_columns::{parse_column, to_json_column};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, read_order};
-use super::{ServerState, TokenHash, barred_allocations, confirmation, epoch, lost_database, now, unknown_machines};
+use super::{
+    ServerState, TokenHash, boot_prohibitions, epoch, lost_database, now, restore_confirmation, unknown_machines,
+};
 use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
@@ -290,8 +292,8 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
         standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
     }
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
-    standing.barred = barred_allocations::is_barred(connection, machine, allocation)?;
-    standing.unconfirmed = confirmation::needs_confirmation(connection, machine)?;
+    standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
+    standing.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
     let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     standing.order = read_order(connection, machine, allocation)?;

@@ -11,19 +11,19 @@
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
-//! * **Records.** `history` stores the events of machines, `console_log` stores their logs, `registrations` stores
+//! * **Records.** `event_history` stores the events of machines, `console_log` stores their logs, `registrations` stores
 //!   their hardware, and `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
 //!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
 //!   `freed_machines` determines which machines may still run the system of a previous tenant. `install_attempt`
 //!   contains the records of attempts, and `installed_allocation` contains the fields with which an allocation was
 //!   installed. `order_records` stores orders for reinstalls. `migration` defines the states of a migration, and
-//!   `migration_records` stores migrations. `barred_allocations` stores the allocations that a machine must no longer
-//!   boot after a migration. `approval` defines the files with approved plans. `confirmation` withholds the
+//!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
+//!   boot after a migration. `approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
 //!   all records of an allocation.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
-//!   controllers before an installation, `migrations` handles migrations, and `adoption` handles installations that the
+//!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
 //!   operator reports. `next_boot` decides which `boot_target` a machine boots, and `migration_boot` determines how
 //!   migrations affect this decision. `boot_registration` decides which boot of the machine is the current one.
 //!   `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
@@ -31,21 +31,20 @@
 mod adoption;
 pub mod approval;
 pub mod backup;
-mod barred_allocations;
 pub mod boot_activity;
+mod boot_prohibitions;
 mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 pub mod boots;
-pub mod confirmation;
 mod console_log;
 pub mod database_file;
 pub mod database_id;
 pub(crate) mod epoch;
+mod event_history;
 mod fair_queue;
 mod first_install;
 mod freed_machines;
-mod history;
 pub mod image_digest_cache;
 mod install_attempt;
 mod install_state;
@@ -57,13 +56,14 @@ mod machine_rename;
 pub mod migration;
 mod migration_boot;
 mod migration_records;
-mod migrations;
+mod migration_transactions;
 mod next_boot;
 mod order_records;
 mod orders;
 mod out_of_band;
 pub mod promise_check;
 mod registrations;
+pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod sanitize;
 pub mod schema;
@@ -81,7 +81,6 @@ pub use adoption::AdoptOutcome;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, Enrollment};
 pub use boot_target::{BootTarget, FileAllocation};
-pub use confirmation::ConfirmOutcome;
 pub use console_log::LogChunk;
 pub use first_install::FirstStartOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
@@ -89,12 +88,13 @@ pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};
 pub use machine_rename::RenameOutcome;
 pub use migration_records::explain_migration_block;
-pub use migrations::{MigrationPlacement, MigrationUpdate as MoveHeard};
+pub use migration_transactions::{MigrationPlacement, MigrationUpdate as MoveHeard};
 pub use next_boot::BootDecision;
 pub use order_records::{ReinstallOrder, ReinstallOutcome, ReinstallOverrides};
 pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
 pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
+pub use restore_confirmation::ConfirmOutcome;
 pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use success_proof::UnprovenReason;
 pub use timestamp::now;

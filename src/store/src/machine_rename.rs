@@ -1,7 +1,7 @@
 //! Renaming of machines whose id changes because of a new mainboard or new firmware. All records of the machine are
 //! transferred to its new id.
 
-use super::{ServerState, confirmation, migration_records, out_of_band};
+use super::{ServerState, migration_records, out_of_band, restore_confirmation};
 use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -49,7 +49,7 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
-    confirmation::rename_confirmation(transaction, old, new)?;
+    restore_confirmation::rename_confirmation(transaction, old, new)?;
     out_of_band::rename_run(transaction, old, new)?;
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;

@@ -1,7 +1,7 @@
 //! Effects of migrations on what machines boot.
 
 use super::ServerState;
-use super::barred_allocations::{NOTHING_OF_ITS_OWN, is_barred};
+use super::boot_prohibitions::{NOTHING_OF_ITS_OWN, is_barred};
 use super::boot_target::{BootTarget, FileAllocation};
 use super::migration::MigrationBoot;
 use super::migration_records::find_live;

@@ -1,9 +1,9 @@
 //! Stored orders for reinstalls, and the results of the last reinstalls. The module `orders` decides how the orders and
 //! results change.
 
-use super::confirmation;
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
+use super::restore_confirmation;
 use super::timestamp::now;
 use model::install_marker::{FencingToken, RecordedDisk};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -110,7 +110,7 @@ pub(crate) fn read_order(
         Ok(ReinstallOrder {
             replace_newer,
             apply_allocation,
-            confirmed: confirmation::is_confirmed_order(connection, machine, database)?,
+            confirmed: restore_confirmation::is_confirmed_order(connection, machine, database)?,
             fencing,
             id: row.get(0)?,
             image: row.get(1)?,

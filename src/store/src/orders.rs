@@ -13,7 +13,7 @@ use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
 use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
-use super::{ServerState, confirmation, epoch, migration_records, now};
+use super::{ServerState, epoch, migration_records, now, restore_confirmation};
 use common::error::Result;
 use rusqlite::Transaction;
 
@@ -155,7 +155,7 @@ impl ServerState {
 /// Returns the reason why no reinstall order of the machine may be placed or carried out now, or `None` if reinstall
 /// orders are permitted.
 fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
-    match confirmation::explain_first_unconfirmed(transaction, [machine])? {
+    match restore_confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),
         None => migration_records::explain_block(transaction, machine),
     }

@@ -3,7 +3,7 @@
 //! one.
 
 use super::connection::TlsLink;
-use super::dest::TransferDest;
+use super::destination_disk::TransferDest;
 use clap::ValueEnum;
 use flate2::Compression as Level;
 use flate2::read::MultiGzDecoder;

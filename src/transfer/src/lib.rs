@@ -1,22 +1,22 @@
 //! Disk transfer to another machine, over mutually authenticated TLS with pinned certificates. The peer is Ganeti's `import-export` or
 //! another drophammer.
 //!
-//! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine`] transfers the disks of a
+//! The entry points are [`send_command`] for the sender and [`receive_command`] for the receiver. [`machine_migration`] transfers the disks of a
 //! machine that is migrated to other hardware, between the agents of both machines.
 
 mod certificate;
 mod connection;
-mod dest;
-mod destination;
+mod destination_address;
+mod destination_disk;
 mod ganeti;
 mod key;
-pub mod machine;
+pub mod machine_migration;
 pub mod options;
 mod protocol;
 mod receive_command;
 mod send_command;
 mod shared_secret;
-mod source;
+mod source_disk;
 mod tls;
 mod used_blocks;
 mod x509_parser;

@@ -1,8 +1,8 @@
 //! `drophammer move receive`: listens for connections, and receives until all disks are complete.
 
 use super::connection::{ListeningPort, TlsLink};
-use super::dest::TransferDest;
-use super::destination::Destination;
+use super::destination_address::Destination;
+use super::destination_disk::TransferDest;
 use super::ganeti::{self, GanetiTerms};
 use super::options::{self, ReceiveOptions};
 use super::protocol::ConnectionEnd;

@@ -2,13 +2,13 @@
 //! disk completely.
 
 use super::connection::TlsLink;
-use super::destination::Destination;
+use super::destination_address::Destination;
 use super::ganeti::{self, GanetiTerms};
 use super::options::{self, CommonOptions, SendOptions};
 use super::protocol::send::{SendResult, SentBytes, send_disk};
 use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
 use super::shared_secret::SharedSecret;
-use super::source::TransferSource;
+use super::source_disk::TransferSource;
 use super::tls::TlsEndpoints;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;

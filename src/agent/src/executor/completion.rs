@@ -4,8 +4,8 @@ use super::{LAST_WORDS, PlanExecutor, RunFacts, peak_rss_bytes};
 use common::error::{Context, Error, Phase, Result};
 use linux::console::print_line;
 use linux::probe::{self, ProbeDepth};
-use linux::storage::rehearsal::{self, RehearsalResult};
-use linux::storage::{mount, wipe};
+use linux::storage::activation_rehearsal::{self, RehearsalResult};
+use linux::storage::{mount, signature_wipe};
 use model::device::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
@@ -16,7 +16,7 @@ use std::time::Instant;
 impl PlanExecutor {
     pub(super) fn run_rehearsal(&self, rehearsal: &Rehearsal) -> Result<()> {
         let began = Instant::now();
-        let RehearsalResult { filesystems, memory_bytes } = rehearsal::run_rehearsal(rehearsal)?;
+        let RehearsalResult { filesystems, memory_bytes } = activation_rehearsal::run_rehearsal(rehearsal)?;
         let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
         self.print_line(&format!(
             "rehearsal: {filesystems} preserved filesystems were assembled and mounted; {seconds:.1} s, {memory} of memory"
@@ -71,11 +71,14 @@ impl PlanExecutor {
     /// Wipes the start and the end of these disks after the control plane has rejected the report of success. Arrays
     /// and volume groups on the disks are already stopped.
     fn wipe_rejected(&self, disks: &[DevicePath], denied: Error) -> Error {
-        let wipe =
-            |disk: &DevicePath| match self.held.verify_underlying_disks(disk).and_then(|()| wipe::wipe_ends(disk)) {
-                Ok(()) => format!("{disk} was wiped at both ends, so that it does not boot"),
-                Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
-            };
+        let wipe = |disk: &DevicePath| match self
+            .held
+            .verify_underlying_disks(disk)
+            .and_then(|()| signature_wipe::wipe_ends(disk))
+        {
+            Ok(()) => format!("{disk} was wiped at both ends, so that it does not boot"),
+            Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
+        };
         let said: Vec<String> = disks.iter().map(wipe).collect();
         if said.is_empty() { denied } else { Error::with_source(Phase::Move, said.join("; "), denied) }
     }

@@ -2,7 +2,9 @@
 
 use crate::report::ProgressReporter;
 use common::error::Result;
-use linux::storage::{erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, trial, zero_verification};
+use linux::storage::{
+    creation_trial, disk_erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, zero_verification,
+};
 use model::install_report::ErasedDisk;
 use operations::{
     ActivateGroup, AssembleArray, AssertFree, CloseContainer, DeactivateGroup, DeviceOp, ProveZeros, StopArray,
@@ -18,7 +20,7 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
             zero_verification::verify_all_zero(proofs, &|line| reporter.print_line(line))?
         }
         DeviceOp::WipeDisk(disk) => {
-            let erased = erase::wipe_disk(disk)?;
+            let erased = disk_erase::wipe_disk(disk)?;
             reporter.print_line(&format!("{}: {}", erased.device, erased.proof));
             return Ok(Some(erased));
         }
@@ -36,9 +38,11 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
         DeviceOp::ActivateGroup(ActivateGroup { name, devices, volumes }) => {
             lvm::activate_volumes(name, volumes, devices)?
         }
-        DeviceOp::TryArray(array) => trial::try_array(array)?.iter().for_each(|note| reporter.print_line(note)),
+        DeviceOp::TryArray(array) => {
+            creation_trial::try_array(array)?.iter().for_each(|note| reporter.print_line(note))
+        }
         DeviceOp::TryFilesystem(filesystem) => {
-            trial::try_filesystem(filesystem)?.iter().for_each(|note| reporter.print_line(note));
+            creation_trial::try_filesystem(filesystem)?.iter().for_each(|note| reporter.print_line(note));
         }
         DeviceOp::MakeFilesystem(make) => mkfs::make_filesystem(make)?,
         DeviceOp::PreparePersistent(volume) => k8s_volumes::prepare_volume(volume)?,

@@ -5,7 +5,7 @@ use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use image::{FileConflicts, MountsBelow};
 use linux::storage::writeback;
-use linux::verify::{VerifyVerdict, run_verify};
+use linux::verify_program::{VerifyVerdict, run_verify};
 use model::allocation::{self, SecretPurpose};
 use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, HiddenFiles};
@@ -127,7 +127,7 @@ impl PlanExecutor {
         let is_read = system_setup::Finisher::choose(&root, allocation.finisher())
             .is_ok_and(system_setup::Finisher::reads_password);
         let password = if is_read { allocation.console_password.as_str() } else { "" };
-        newroot::metal_files::write_metal_files(
+        newroot::metal_installer_files::write_metal_files(
             &root,
             files,
             self.root_uuid(files),

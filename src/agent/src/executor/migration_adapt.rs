@@ -10,7 +10,7 @@ use newroot::boot::boot_info::{read_boot_info, write_boot_info};
 use newroot::boot::efi;
 use newroot::system_setup::{self, AdaptedBoot, MigratedBoot};
 use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
-use transfer::machine::TransferDevice;
+use transfer::machine_migration::TransferDevice;
 
 impl PlanExecutor {
     /// Receives all devices. The devices are made unbootable if the run fails.

@@ -8,7 +8,7 @@ use model::migration::{MigrationAnswer, MigrationPeer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use transfer::machine::{ControlSilence, IncomingMigration, SilenceState, TransferDevice};
+use transfer::machine_migration::{ControlSilence, IncomingMigration, SilenceState, TransferDevice};
 
 /// Interval at which the agent requests the sender's certificate from the control plane. The certificate changes when
 /// the sender reboots.
@@ -141,7 +141,7 @@ mod tests {
     };
     use std::path::Path;
     use std::sync::Mutex;
-    use transfer::machine::OwnIdentity;
+    use transfer::machine_migration::OwnIdentity;
 
     /// What is received, and what is said, after each of these answers.
     fn after(answers: &[(Option<&str>, bool)]) -> (IncomingMigration, Vec<String>) {

@@ -3,7 +3,7 @@
 use super::*;
 use control::testing::FakeControl;
 use linux::storage::test_loop_device::TestLoopDevice;
-use linux::storage::{busy_device_users, disk_identity, wipe};
+use linux::storage::{busy_device_users, disk_identity, signature_wipe};
 use model::allocation::{self, Allocation, FinisherChoice};
 use model::boot_contents::BootContents;
 use model::deploy_steps::StepList;
@@ -171,7 +171,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     bench.run(&whole).map_err(|failure| failure.error).unwrap();
     assert_eq!(signature(&disk.partition(2)), "ext4");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(kept.path()).unwrap();
     let mut mounts = MountStack::new(TARGET);
     let Operation::Run(SessionOp::Mount(root)) = &whole.stages[5].operations[0] else { unreachable!() };
     mounts.mount_filesystem(root).unwrap();
@@ -200,7 +200,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     assert_eq!(erased, [disk.path().as_str()]);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(kept.path()).unwrap();
     assert!(bench.control.ended.lock().unwrap().is_empty());
 
     // The plan runs in two parts, as a conductor orders them; then the session ends.
@@ -214,7 +214,7 @@ fn loop_a_plan_is_run_and_a_failure_leaves_nothing_bootable() {
     session.leave_session(FailureState::HalfMade);
     assert_eq!(signature(&disk.partition(2)), "");
     assert!(busy_device_users::list_mounts_below(Path::new(TARGET)).is_empty());
-    wipe::wipe_ends(kept.path()).unwrap();
+    signature_wipe::wipe_ends(kept.path()).unwrap();
     fs::remove_file(Path::new("/dev/disk/by-uuid").join(UUID)).unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Encrypted filesystems and volume groups that a reinstall preserves. Collects the keys, and unlocks the containers
 //! read-only, so that the plan can inspect the contents.
 
-use crate::preflight::passphrase::{self, AskPassphrase};
+use crate::preflight::passphrase_prompt::{self, AskPassphrase};
 use common::error::{Context, Phase, Result};
 use linux::{process, storage};
 use model::allocation::Allocation;
@@ -55,7 +55,7 @@ pub(crate) fn unlock_preserved(
     if let Some(first) = kept.iter().find(|is| is.source == KeySource::Prompt && is_able()) {
         let mut opens =
             |typed: &SecretText| unlock_container(LuksContainer { key: typed.clone(), ..first.clone() }).is_ok();
-        match passphrase::ask_preserved_passphrase(&passphrase::list_encrypted(layout), ask, &mut opens) {
+        match passphrase_prompt::ask_preserved_passphrase(&passphrase_prompt::list_encrypted(layout), ask, &mut opens) {
             Ok(typed) => allocation.prompt_key = typed,
             Err(error) => tracing::warn!("{error}"),
         }

@@ -9,9 +9,9 @@ use common::format;
 use common::output::print_text;
 use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
-use server::migrations::MigrationState;
-use server::migrations::certificate_approval::{CertificateShown, CertificateTrust};
-use server::migrations::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
+use server::migration_requests::MigrationState;
+use server::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};
+use server::migration_requests::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
 use server::operator::MachineSummary;
 use std::collections::BTreeMap;
 

@@ -8,9 +8,9 @@
 //! link, `parallel_ranges` replaces it until an error occurs.
 
 mod mirrors;
-mod parallel;
+mod parallel_switch;
 
-use super::head::header_text;
+use super::image_head::header_text;
 use super::oci::renew_authorization;
 use super::parallel_ranges::{LaneChooser, ParallelRanges};
 use super::retry::{FetchRetryPolicy, is_hopeless};

@@ -3,7 +3,7 @@
 
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
 use super::sink::NullSink;
-use super::stream::{SequentialFile, StreamClusters};
+use super::stream_conversion::{SequentialFile, StreamClusters};
 use super::{convert, invalid_image};
 use crate::pipeline::{PipelineReader, WorkerOutput};
 use std::collections::VecDeque;

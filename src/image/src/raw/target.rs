@@ -44,7 +44,7 @@ impl RawTarget {
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
             // This waits until the disk is no longer in use; its error names the users of the disk.
-            drop(linux::storage::wipe::open_exclusive(path)?);
+            drop(linux::storage::signature_wipe::open_exclusive(path)?);
             let file = open_disk(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes =
                 block_device::read_size_bytes(&file).context(Phase::Image, || format!("get the size of {path}"))?;

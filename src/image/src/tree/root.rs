@@ -2,11 +2,11 @@
 //! every path is resolved as if it were the root of the filesystem, as with chroot(2).
 
 use super::acl;
+use super::capacity_limit::TargetCapacity;
 use super::dirfd::RootEntry;
 use super::name_set::NameSet;
-use super::quota::TargetCapacity;
+use super::parent_resolution::{WalkedDirectory, is_merged, make_directory, walk_to_directory};
 use super::remove_tree::{DirectoryEntry, has_content, inode_identity, list_names};
-use super::resolve::{WalkedDirectory, is_merged, make_directory, walk_to_directory};
 use super::rollback::DirectorySnapshot;
 use linux::safe_open::{self, PathRestriction};
 use nix::errno::Errno;

@@ -8,10 +8,10 @@ mod member_kind;
 
 use super::acl;
 use super::ambiguity::{MemberClaims, ambiguous_number, global_disagreement, is_plain_number, parse_number};
+use super::capacity_limit::too_long_message;
 use super::header_budget::too_much_message;
 use super::member::{MemberAttributes, TarMember};
 use super::pax::PaxRecords;
-use super::quota::too_long_message;
 use crate::pipeline::{BufferChunk, PipelineReader};
 use std::io::{self, Read};
 use tar::{EntryType, Header};

@@ -93,7 +93,7 @@ impl DeviceUsers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::simulated_machine::FakeMachine;
     use super::*;
 
     const MOUNTINFO: &str = "\

@@ -3,7 +3,7 @@
 use super::device_contents::{self, ProbeTarget};
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute, to_printable};
-use super::{ProbeDepth, ata_identity, by_id, disk_location};
+use super::{ProbeDepth, ata_identity, by_id, disk_connection};
 use common::error::{Context, Error, Phase, Result};
 use model::device::KernelName;
 use model::inventory::InventoryDisk;
@@ -88,9 +88,9 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
         diskseq: at("diskseq").parse().unwrap_or_default(),
         rotational: at("queue/rotational") == "1",
         zoned: Some(at("queue/zoned")).filter(|model| model != "none").unwrap_or_default(),
-        transport: disk_location::find_transport(&roots.sys, &place).to_owned(),
-        by_path: disk_location::find_by_path(&roots.sys, &place),
-        hctl: disk_location::find_hctl(&place),
+        transport: disk_connection::find_transport(&roots.sys, &place).to_owned(),
+        by_path: disk_connection::find_by_path(&roots.sys, &place),
+        hctl: disk_connection::find_hctl(&place),
         read_only: at("ro") == "1",
         removable: at("removable") == "1",
         uses: users.find_uses(&dir, &device)?,

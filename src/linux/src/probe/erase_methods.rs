@@ -55,7 +55,7 @@ fn sata_methods(node: &Path) -> Vec<EraseMethod> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::simulated_machine::FakeMachine;
     use super::super::{ProbeDepth, read_inventory_at};
     use super::*;
 

@@ -116,7 +116,7 @@ fn read_mac(card: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::simulated_machine::FakeMachine;
     use super::*;
 
     #[test]

@@ -179,7 +179,7 @@ fn receive_frame(socket: &OwnedFd, frame: &mut [u8]) -> io::Result<Option<(i32, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::simulated_machine::FakeMachine;
     use super::*;
     use model::inventory::lldp::build_frame;
     use std::cell::RefCell;

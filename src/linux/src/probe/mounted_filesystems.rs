@@ -114,7 +114,7 @@ fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::FakeMachine;
+    use super::super::simulated_machine::FakeMachine;
     use super::super::{ProbeDepth, read_inventory_at};
     use super::*;
     use std::fs;

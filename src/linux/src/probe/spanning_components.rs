@@ -321,7 +321,7 @@ mod tests {
     /// The filesystem is created by mkfs.xfs. libblkid does not report a UUID for its log.
     #[test]
     fn an_xfs_is_tied_to_its_external_log_and_misses_its_realtime_device() {
-        use super::super::fake::{FakeMachine, ran};
+        use super::super::simulated_machine::{FakeMachine, ran};
         let tree = FakeMachine::new();
         for (name, size_mib) in [("sda", 400), ("sdb", 70), ("sdc", 100)] {
             tree.disk(name, "../../..", size_mib << 20);

@@ -82,7 +82,7 @@ fn read_stacked_device(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{FakeMachine, ran};
+    use super::super::simulated_machine::{FakeMachine, ran};
     use super::super::{ProbeDepth, read_inventory_at};
     use super::*;
     use model::inventory::DeviceUse;
@@ -130,7 +130,7 @@ mod tests {
         stack(&tree, "md127", "9:127", &["sda2", "sdb2"], 64 * MIB);
         tree.write("sys/block/md127/md/array_state", "clean\n");
         let script = "label: gpt\nsize=16MiB, name=root\n";
-        super::super::fake::sfdisk(&tree.path("dev/md127"), script);
+        super::super::simulated_machine::sfdisk(&tree.path("dev/md127"), script);
         tree.write("sys/block/md127/md127p1/partition", "1\n");
         tree.write("sys/block/md127/md127p1/start", "2048\n");
         tree.write("sys/block/md127/md127p1/size", format!("{}\n", 16 * MIB / 512));

@@ -7,7 +7,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::serde_empty;
 use model::device::DevicePath;
 use model::inventory::OVERLAY;
-use model::storage_graph::graph::traversal;
+use model::storage_graph::layer_graph::traversal;
 use operations::DiskIdentity;
 use std::collections::BTreeSet;
 use std::fs::{self, File};

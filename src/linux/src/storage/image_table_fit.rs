@@ -4,7 +4,7 @@
 //! The image's entries are preserved byte for byte, with their numbers, attributes and GUIDs. Partition tables other
 //! than GPT are not changed.
 
-use super::{block_device, partition_table, wipe};
+use super::{block_device, partition_table, signature_wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, is_header, resize_protective_mbr};
 use crate::probe;
 use common::error::{Context, Phase, Result};
@@ -39,14 +39,14 @@ pub fn fit_image_table(
     grow: Option<u32>,
     added: Option<&AddedPartition>,
 ) -> Result<Option<DiskTable>> {
-    let disk = wipe::open_exclusive(device)?;
+    let disk = signature_wipe::open_exclusive(device)?;
     let sector_bytes = block_device::read_sector_bytes(&disk)
         .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     let size_bytes =
         block_device::read_size_bytes(&disk).context(Phase::Storage, || format!("read the size of {device}"))?;
     // The image was written with direct I/O.
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
-    wipe::unregister_partitions(&disk, device)?;
+    signature_wipe::unregister_partitions(&disk, device)?;
     let fitted = fit_on_disk(&disk, u64::from(sector_bytes), size_bytes, grow, added);
     fitted.context(Phase::Storage, || format!("fit the image's partition table to {device}"))?;
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;

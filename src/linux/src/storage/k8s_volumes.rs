@@ -1,6 +1,6 @@
 //! Prepares Kubernetes volumes. The UUID of a volume identifies its content.
 
-use super::{block_device, disk_identity, lvm, mkfs, partition_table, wipe};
+use super::{block_device, disk_identity, lvm, mkfs, partition_table, signature_wipe};
 use crate::gpt::{Gpt, GptEntry, protective_mbr};
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
@@ -55,7 +55,7 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
     // An interrupted attempt may have left a partition table.
-    wipe::wipe_signatures(device)?;
+    signature_wipe::wipe_signatures(device)?;
     let disk = File::open(device).context(Phase::Storage, || format!("open {device}"))?;
     let identity = disk_identity::read_identity(&disk, device)?;
     let sector_bytes = block_device::read_sector_bytes(&disk)

@@ -3,7 +3,7 @@
 //! Each command is restricted to the group's own devices, so that a group with the same name on other disks is
 //! invisible to the command.
 
-use super::{busy_device_users, teardown, wipe};
+use super::{busy_device_users, signature_wipe, teardown};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -40,7 +40,7 @@ pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
     // Removes the signatures about which LVM would ask, and those at the end of a device, which LVM does not check.
-    devices.iter().try_for_each(wipe::wipe_signatures).context(Phase::Storage, what)?;
+    devices.iter().try_for_each(signature_wipe::wipe_signatures).context(Phase::Storage, what)?;
     run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
     let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
     // LVM prints tags in sorted order.
@@ -64,7 +64,7 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
     let fields = ["segtype", "stripes", "lv_size", "vg_extent_size"];
     let found = read_report("lvs", &volume.physical, &path, &fields).context(Phase::Storage, what)?;
     compare_volume(volume, &found)?;
-    wipe::wipe_signatures(&volume.device)
+    signature_wipe::wipe_signatures(&volume.device)
 }
 
 /// Activates only these volumes of a preserved group, for writing. Activating a volume that the layout does not contain

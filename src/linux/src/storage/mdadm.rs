@@ -1,7 +1,7 @@
 //! Creates md arrays with mdadm, according to the plan. The initial synchronization of the arrays is deferred to the
 //! installed system.
 
-use super::{block_device, busy_device_users, wipe};
+use super::{block_device, busy_device_users, signature_wipe};
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -36,12 +36,12 @@ pub fn create_array(array: &CreateArray) -> Result<()> {
     let device = &array.device;
     let what = || format!("create {} {device} of {}", array.level, array.mdadm_arguments());
     // Old superblocks of another metadata version are at another offset, so mdadm would not overwrite them.
-    array.present_devices().try_for_each(wipe::wipe_signatures).context(Phase::Storage, what)?;
+    array.present_devices().try_for_each(signature_wipe::wipe_signatures).context(Phase::Storage, what)?;
     run_mdadm(build_argv(array)).context(Phase::Storage, what)?;
     freeze_synchronization(device)?;
     let found = ArrayDetail::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     verify_planned(&found, array)?;
-    wipe::wipe_signatures(device)
+    signature_wipe::wipe_signatures(device)
 }
 
 /// Creates an array on scratch devices, verifies the array, and stops it. The array is not synchronized.

@@ -1,7 +1,7 @@
 //! Creates filesystems with mkfs, using the UUID and label in the plan. Verifies the UUID, and links the device in
 //! /dev/disk/by-uuid.
 
-use super::{block_device, wipe};
+use super::{block_device, signature_wipe};
 use crate::atomic_file::remove_if_present;
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
@@ -43,7 +43,7 @@ pub fn make_filesystem(filesystem: &MakeFilesystem) -> Result<()> {
     }
     // Signatures in areas that mkfs does not write would remain, and blkid rejects a device with two signatures as
     // ambiguous.
-    wipe::wipe_signatures(device)?;
+    signature_wipe::wipe_signatures(device)?;
     let size =
         File::open(device).and_then(|file| Ok(block_device::read_size_bytes(&file)?)).context(Phase::Storage, what)?;
     let gib = u32::try_from(size >> 30).unwrap_or(u32::MAX);
@@ -61,7 +61,8 @@ pub(crate) fn run_mkfs(filesystem: &MakeFilesystem, deadline: Duration) -> io::R
     let (tool, args) = build_argv(filesystem)?;
     let mkfs = ToolCommand::new(tool).args(args).deadline(deadline);
     let path = filesystem.device.clone();
-    let mkfs = mkfs.check_before_start(move || wipe::open_exclusive(&path).map(drop).map_err(io::Error::other));
+    let mkfs =
+        mkfs.check_before_start(move || signature_wipe::open_exclusive(&path).map(drop).map_err(io::Error::other));
     Ok(mkfs.run().map(drop))
 }
 

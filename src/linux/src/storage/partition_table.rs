@@ -1,6 +1,6 @@
 //! Writes GPTs according to the plan, verifies them by reading, and registers the partitions with the kernel.
 
-use super::{block_device, disk_identity, wipe};
+use super::{block_device, disk_identity, signature_wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, NAME_UNITS, protective_mbr};
 use common::error::{Context, Error, Phase, Result};
 use model::device::DevicePath;
@@ -25,7 +25,7 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 /// differ from the plan.
 pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
-    let disk = wipe::open_exclusive(device)?;
+    let disk = signature_wipe::open_exclusive(device)?;
     disk_identity::verify_identity(&disk, &table.identity)?;
     // Programs that honor systemd's BLOCK_DEVICE_LOCKING ignore the disk while the table is incomplete.
     let lock = || {
@@ -35,7 +35,7 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let disk = block_device::retry_while_busy(Errno::EWOULDBLOCK, lock)
         .context(Phase::Storage, || format!("lock {device}"))?;
     let sectors = check_sectors(&disk, table)?;
-    wipe::unregister_partitions(&disk, device)?;
+    signature_wipe::unregister_partitions(&disk, device)?;
     let planned =
         build_planned_gpt(table, sectors).context(Phase::Storage, || format!("partition table of {device}"))?;
     write_gpt_and_mbr(&planned, &disk).context(Phase::Storage, || format!("write the partition table of {device}"))?;

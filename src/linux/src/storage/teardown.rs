@@ -1,10 +1,10 @@
 //! Stops the holders of disks, and verifies that no holder is left.
 
-use super::{block_device, busy_device_users, mdadm, wipe};
+use super::{block_device, busy_device_users, mdadm, signature_wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
 use model::device::{DevicePath, KernelName};
-use model::storage_graph::graph::traversal;
+use model::storage_graph::layer_graph::traversal;
 use nix::errno::Errno;
 use operations::Holder;
 use std::ffi::CString;
@@ -66,7 +66,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     for disk in disks {
         let holders = busy_device_users::list_device_holders(disk);
         // sysfs does not list all holders: for a mounted btrfs on several devices, it lists only the first.
-        match wipe::open_exclusive(disk) {
+        match signature_wipe::open_exclusive(disk) {
             _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
             Err(error) => left.push(error.to_string()),
             Ok(_) => {}

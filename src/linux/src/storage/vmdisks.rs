@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::{block_device, partition_table, wipe};
+use super::{block_device, partition_table, signature_wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Phase, Result};
 use model::device::DevicePath;
@@ -130,8 +130,8 @@ fn a_fingerprint_tells_every_byte_its_place_and_the_length() {
 }
 
 fn blank(disk: &DevicePath) -> Result<()> {
-    let file = wipe::open_exclusive(disk)?;
-    wipe::unregister_partitions(&file, disk)?;
+    let file = signature_wipe::open_exclusive(disk)?;
+    signature_wipe::unregister_partitions(&file, disk)?;
     let zeroed = block_device::read_size_bytes(&file).and_then(|size| block_device::zero_range(&file, 0, size));
     zeroed.context(Phase::Storage, || format!("zero {disk}"))
 }

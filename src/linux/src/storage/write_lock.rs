@@ -125,7 +125,7 @@ fn is_gone(device: &DevicePath) -> bool {
 mod tests {
     use super::*;
     use crate::storage::test_loop_device::TestLoopDevice;
-    use crate::storage::{partition_table, wipe};
+    use crate::storage::{partition_table, signature_wipe};
 
     #[test]
     #[ignore = "needs root and loop devices"]
@@ -135,12 +135,12 @@ mod tests {
         let mut locks = WriteLocks::default();
         locks.lock_disk(disk.path()).unwrap();
         for device in [disk.path(), &disk.partition(3)] {
-            let error = wipe::wipe_ends(device).unwrap_err().to_string();
+            let error = signature_wipe::wipe_ends(device).unwrap_err().to_string();
             assert!(error.contains(&format!("zeros at byte 0 of {device}: Operation not permitted")), "{error}");
         }
         locks.unlock_all().unwrap();
-        wipe::wipe_ends(&disk.partition(3)).unwrap();
-        wipe::wipe_ends(disk.path()).unwrap();
+        signature_wipe::wipe_ends(&disk.partition(3)).unwrap();
+        signature_wipe::wipe_ends(disk.path()).unwrap();
     }
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
         locks.lock_disk(disk.path()).unwrap();
         locks.record_digests(disk.path(), &ranges);
         locks.unlock_disk(disk.path(), &[3]).unwrap();
-        wipe::wipe_ends(&disk.partition(1)).unwrap();
-        let error = wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
+        signature_wipe::wipe_ends(&disk.partition(1)).unwrap();
+        let error = signature_wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
         assert!(error.contains("Operation not permitted"), "{error}");
         assert_eq!(locks.find_changed_ranges(), [""; 0]);
         // A write to the disk bypasses the lock of its partition.
@@ -164,7 +164,7 @@ mod tests {
         let told = format!("1048576 protected bytes at offset 4194304 of {} were changed", disk.path());
         assert_eq!(locks.find_changed_ranges(), [told]);
         locks.unlock_all().unwrap();
-        wipe::wipe_ends(&disk.partition(3)).unwrap();
+        signature_wipe::wipe_ends(&disk.partition(3)).unwrap();
     }
 
     #[test]

@@ -200,15 +200,22 @@ fn disk_names(disk: &InventoryDisk) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, Nic, StackedDevice, crowded};
+    use crate::inventory::{
+        LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, Nic, StackedDevice, large_inventories,
+    };
 
     #[test]
     fn storage_servers_are_within_the_limits() {
-        for inventory in [crowded::array(800), crowded::chain(1000), crowded::towers(300), crowded::volumes(8, 1000)] {
+        for inventory in [
+            large_inventories::array(800),
+            large_inventories::chain(1000),
+            large_inventories::towers(300),
+            large_inventories::volumes(8, 1000),
+        ] {
             assert_eq!(inventory.find_exceeded_limit(), None);
         }
         let multipath = Inventory {
-            disks: (0..DISKS).map(|number| crowded::disk(&format!("sd{number}"))).collect(),
+            disks: (0..DISKS).map(|number| large_inventories::disk(&format!("sd{number}"))).collect(),
             ..Inventory::default()
         };
         assert_eq!(multipath.find_exceeded_limit(), None);
@@ -217,7 +224,7 @@ mod tests {
     #[test]
     fn each_limit_is_named() {
         let with = |change: &dyn Fn(&mut Inventory)| {
-            let mut inventory = crowded::chain(3);
+            let mut inventory = large_inventories::chain(3);
             change(&mut inventory);
             inventory
         };
@@ -227,14 +234,14 @@ mod tests {
             ..LvmVolumeGroup::default()
         };
         for (inventory, words) in [
-            (with(&|all| all.disks = vec![crowded::disk("sda"); DISKS + 1]), "4097 disks; at most 4096"),
+            (with(&|all| all.disks = vec![large_inventories::disk("sda"); DISKS + 1]), "4097 disks; at most 4096"),
             (with(&|all| all.stacked = vec![StackedDevice::default(); BLOCK_DEVICES]), "16386 block devices"),
-            (crowded::towers(900), "links between block devices"),
-            (crowded::holders(5000), "5000 devices that are in use and not listed"),
-            (crowded::holders(250_000), "250000 devices that are in use and not listed"),
-            (crowded::holders(LINKS + 1), "links between block devices"),
-            (crowded::chain(1100), "1101 levels of stacked devices"),
-            (crowded::markers(MARKERS + 1), "65 install markers"),
+            (large_inventories::towers(900), "links between block devices"),
+            (large_inventories::holders(5000), "5000 devices that are in use and not listed"),
+            (large_inventories::holders(250_000), "250000 devices that are in use and not listed"),
+            (large_inventories::holders(LINKS + 1), "links between block devices"),
+            (large_inventories::chain(1100), "1101 levels of stacked devices"),
+            (large_inventories::markers(MARKERS + 1), "65 install markers"),
             (with(&|all| all.groups = vec![group(0, 0); GROUPS + 1]), "volume groups"),
             (with(&|all| all.groups = vec![group(10_000, 200)]), "combinations of logical and physical volumes"),
             (with(&|all| all.nics = vec![Nic::default(); NICS + 1]), "NICs"),

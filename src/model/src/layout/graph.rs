@@ -10,7 +10,7 @@ mod tests;
 
 use super::{ArraySpec, DiskSpec, FilesystemSpec, Layout, LogicalVolumeSpec, PartitionSpec, VolumeGroupSpec};
 use crate::device::LayoutPath;
-use crate::storage_graph::graph;
+use crate::storage_graph::layer_graph;
 use std::ops::Range;
 
 /// Object of the layout that a node represents.
@@ -34,7 +34,7 @@ pub enum LayoutItem<'a> {
 #[derive(Debug, Clone)]
 pub struct LayoutGraph<'a> {
     pub layout: &'a Layout,
-    inner: graph::LayerGraph<LayoutPath, LayoutItem<'a>>,
+    inner: layer_graph::LayerGraph<LayoutPath, LayoutItem<'a>>,
     // Node ranges of the layout's lists.
     pub(super) disks: Range<usize>,
     pub(super) arrays: Range<usize>,
@@ -42,7 +42,7 @@ pub struct LayoutGraph<'a> {
 }
 
 impl<'a> std::ops::Deref for LayoutGraph<'a> {
-    type Target = graph::LayerGraph<LayoutPath, LayoutItem<'a>>;
+    type Target = layer_graph::LayerGraph<LayoutPath, LayoutItem<'a>>;
 
     fn deref(&self) -> &Self::Target {
         &self.inner
@@ -51,7 +51,7 @@ impl<'a> std::ops::Deref for LayoutGraph<'a> {
 
 impl<'a> LayoutGraph<'a> {
     pub fn from_layout(layout: &'a Layout) -> LayoutGraph<'a> {
-        let inner = graph::LayerGraph::default();
+        let inner = layer_graph::LayerGraph::default();
         let mut graph = LayoutGraph { layout, inner, disks: 0..0, arrays: 0..0, groups: 0..0 };
         graph.add_disks();
         graph.arrays = graph.add_all(&layout.raid, |graph, raid| {

@@ -1,8 +1,8 @@
 //! Graph of the block devices of a machine: disks, partitions, and the devices on top of them. Nodes are named by kernel names.
 
 use super::device_index::InventoryIndex;
-use super::graph::reachability::{DistinctNodes, Reachability};
-use super::graph::{LayerGraph, LayerNode, traversal};
+use super::layer_graph::reachability::{DistinctNodes, Reachability};
+use super::layer_graph::{LayerGraph, LayerNode, traversal};
 use super::step_budget::StepBudget;
 use crate::device::{DevicePath, KernelName};
 use crate::inventory::{

@@ -2,7 +2,7 @@
 use crate::{DiskPlan, DiskVerdict};
 use common::format::terminal::{TextStyle, escape_line};
 use common::format::{display_width, format_bytes, format_columns};
-use operations::text::strip_dev;
+use operations::operation_text::strip_dev;
 use std::fmt;
 
 const WIPE: &str = "WIPE";

@@ -1,7 +1,7 @@
 //! Table of the Kubernetes volumes, with the device and the verdict of each volume.
 use crate::{PersistentVerdict, PersistentVolume};
 use common::format::{format_bytes, format_columns};
-use operations::text::strip_dev;
+use operations::operation_text::strip_dev;
 use std::fmt;
 
 pub(crate) fn write_volumes(f: &mut fmt::Formatter<'_>, volumes: &[PersistentVolume]) -> fmt::Result {

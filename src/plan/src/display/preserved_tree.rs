@@ -4,10 +4,10 @@ use super::format_bytes;
 use super::tree_lines::TreeLines;
 use crate::DiskVerdict;
 use crate::content_text::{describe_signature, describe_unrecognized};
-use crate::decisions::{ArrayFate, GroupFate, LuksFate, PlanDecisions};
 use crate::filesystem_fate::FilesystemFate;
 use crate::guard_ranges::foreign_partitions;
 use crate::luks::{self};
+use crate::plan_decisions::{ArrayFate, GroupFate, LuksFate, PlanDecisions};
 use crate::preservation_proof::{PreservedObjects, find_content};
 use model::device::{DevicePath, KernelName};
 use model::inventory::{
@@ -15,7 +15,7 @@ use model::inventory::{
 };
 use model::layout::{Layout, OnReinstall};
 use model::storage_graph::{DeviceStack, LayoutMatch};
-use operations::text::strip_dev;
+use operations::operation_text::strip_dev;
 use std::collections::{BTreeMap, BTreeSet};
 
 const NOT_LISTED: &str = "not in the layout";

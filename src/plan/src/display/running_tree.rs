@@ -8,7 +8,7 @@ use model::inventory::{
     DeviceUse, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, MdArray, StackedDevice, StackedDeviceKind,
 };
 use model::storage_graph::DeviceStack;
-use operations::text::strip_dev;
+use operations::operation_text::strip_dev;
 use std::collections::BTreeSet;
 
 /// Draws the trees. An object that spans several disks is drawn once.

@@ -1,7 +1,7 @@
 //! Partitions that boot entries may start, and their fate in the plan.
 
 use crate::DiskVerdict;
-use crate::decisions::PlanDecisions;
+use crate::plan_decisions::PlanDecisions;
 use model::device::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;

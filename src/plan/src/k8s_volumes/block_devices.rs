@@ -1,6 +1,6 @@
 //! Kubernetes volumes on block devices: a blank disk that the layout does not list, or a device of the layout.
 
-use super::super::decisions::ArrayFate;
+use super::super::plan_decisions::ArrayFate;
 use crate::content_text;
 
 use super::super::PersistentVerdict;

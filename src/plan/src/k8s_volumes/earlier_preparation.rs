@@ -9,7 +9,7 @@
 //! | none of these | allowed |
 
 use super::super::decider::PlanDecider;
-use super::super::describe::describe_record;
+use super::super::disk_descriptions::describe_record;
 use super::super::recorded_disk_match::{SharedIdentifiers, looks_like, may_be};
 use super::super::{DiskVerdict, InstallClaim, InstallMode};
 use super::volume_devices::has_uuid;

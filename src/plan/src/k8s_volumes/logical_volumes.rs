@@ -1,10 +1,10 @@
 //! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
 use super::super::PersistentVerdict;
-use super::super::capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::decider::PlanDecider;
-use super::super::decisions::GroupFate;
+use super::super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
 use super::super::devices::{DeviceFate, DeviceSize as Known};
+use super::super::plan_decisions::GroupFate;
 use super::super::sectors::MIB;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
 use crate::content_text;
@@ -127,8 +127,10 @@ impl<'a> PlanDecider<'a> {
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let Some(group) = self.groups.get_mut(create.group.as_str()) else { return Err(None) };
         let sector_bytes = group.sector_bytes;
-        let room =
-            group.free.as_mut().map(|free| capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), free));
+        let room = group
+            .free
+            .as_mut()
+            .map(|free| device_capacity::allocate_extents(LvmType::Linear, RequestedSize::from(mib), free));
         let size_bytes = match room.transpose() {
             Ok(known) => known.unwrap_or(mib.saturating_mul(MIB).next_multiple_of(EXTENT_BYTES)),
             Err(CapacityShortage { required_mib, existing_mib }) => {

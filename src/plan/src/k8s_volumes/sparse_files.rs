@@ -3,7 +3,7 @@
 use super::super::decider::PlanDecider;
 use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::FilesystemFate;
-use super::super::restore::mount_path;
+use super::super::preserved_activation::mount_path;
 use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
 use common::format;

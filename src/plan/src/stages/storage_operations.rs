@@ -1,6 +1,6 @@
 //! Operations on disks and the devices on them, in the order of the run: locking, release, creation, and deactivation.
 
-use super::super::decisions::{ArrayFate, GroupFate, PlanDecisions};
+use super::super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
 use model::device::DevicePath;
 use model::storage_graph::LayoutMatch;

@@ -3,7 +3,7 @@
 
 use super::installation_identity::{claim, planned};
 use super::*;
-use model::inventory::crowded;
+use model::inventory::large_inventories;
 use std::time::Instant;
 
 /// Stack size of the threads of an asynchronous runtime.
@@ -24,15 +24,15 @@ fn on_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 #[test]
 fn crowded_inventories_are_planned_on_a_small_stack() {
     for (shape, inventory) in [
-        ("towers", crowded::towers(300)),
-        ("chain", crowded::chain(1000)),
-        ("array", crowded::array(800)),
-        ("holders", crowded::holders(100_000)),
-        ("layers", crowded::layers(100)),
-        ("partitions", crowded::partitions(500)),
-        ("volumes", crowded::volumes(4, 200)),
-        ("groups", crowded::volumes(200, 2)),
-        ("markers", crowded::markers(60)),
+        ("towers", large_inventories::towers(300)),
+        ("chain", large_inventories::chain(1000)),
+        ("array", large_inventories::array(800)),
+        ("holders", large_inventories::holders(100_000)),
+        ("layers", large_inventories::layers(100)),
+        ("partitions", large_inventories::partitions(500)),
+        ("volumes", large_inventories::volumes(4, 200)),
+        ("groups", large_inventories::volumes(200, 2)),
+        ("markers", large_inventories::markers(60)),
     ] {
         for mode in [InstallMode::Install, InstallMode::Reinstall] {
             let inventory = inventory.clone();
@@ -45,7 +45,7 @@ fn crowded_inventories_are_planned_on_a_small_stack() {
 /// The tree of a long chain ends at the maximum depth, and says that devices are omitted.
 #[test]
 fn a_deep_tree_is_cut() {
-    let mut inventory = crowded::chain(1000);
+    let mut inventory = large_inventories::chain(1000);
     inventory.stacked.iter_mut().for_each(|stacked| stacked.signatures.clear());
     let mut layout = layout();
     layout.disks.truncate(1);
@@ -62,7 +62,9 @@ fn many_copies_are_refused_as_one() {
     let own = inventory.disks[1].table.as_ref().unwrap().partitions[0].signatures[0].clone();
     for number in 0..1200 {
         let name = format!("nvme{number}n1");
-        inventory.disks.push(inventory::InventoryDisk { signatures: vec![own.clone()], ..crowded::disk(&name) });
+        inventory
+            .disks
+            .push(inventory::InventoryDisk { signatures: vec![own.clone()], ..large_inventories::disk(&name) });
     }
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
     let many = format!("1201 devices have its UUID {}", own.uuid);
@@ -75,11 +77,11 @@ fn many_copies_are_refused_as_one() {
 /// The disks below the devices are looked up so often that the plan is not completed.
 #[test]
 fn a_plan_that_takes_too_many_steps_is_refused() {
-    let mut inventory = crowded::array(2000);
+    let mut inventory = large_inventories::array(2000);
     inventory.disks[1].signatures.clear();
     for number in 1..2200 {
-        let signatures = vec![crowded::signature("crypto_LUKS", "crypto", &number.to_string())];
-        let lower = crowded::mapping(number, vec!["md0".into()]);
+        let signatures = vec![large_inventories::signature("crypto_LUKS", "crypto", &number.to_string())];
+        let lower = large_inventories::mapping(number, vec!["md0".into()]);
         inventory.stacked.push(inventory::StackedDevice { signatures, ..lower });
     }
     let reasons = reasons(planned(&layout(), &inventory, InstallMode::Reinstall, claim()));
@@ -97,7 +99,7 @@ fn a_plan_that_takes_too_many_steps_is_refused() {
 #[ignore = "measures"]
 fn bench_crowded_inventories() {
     let wanted = std::env::var("DROPHAMMER_BENCH").unwrap_or_default();
-    for (shape, inventory) in crowded::all().into_iter().filter(|(shape, _)| shape.contains(&wanted)) {
+    for (shape, inventory) in large_inventories::all().into_iter().filter(|(shape, _)| shape.contains(&wanted)) {
         let json = serde_json::to_vec(&inventory).unwrap().len();
         let started = Instant::now();
         let limit = inventory.find_exceeded_limit().map_or_else(String::new, |why| format!("  not registered: {why}"));
@@ -121,7 +123,7 @@ fn bench_generated_layouts() {
     let all = serde_json::json!({ "logical_disks": [{ "size_gb": "MAX", "raid_level": "1" }] });
     let config = model::ironic_raid::RaidConfig::parse_config(&all).unwrap();
     for count in [100, 800, 4000] {
-        let mut inventory = crowded::array(count);
+        let mut inventory = large_inventories::array(count);
         inventory.stacked.clear();
         inventory.arrays.clear();
         inventory.disks.retain(|disk| disk.name.starts_with("nvme"));

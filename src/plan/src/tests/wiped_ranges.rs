@@ -3,8 +3,8 @@
 
 use super::properties::assert_sound;
 use super::*;
+use crate::erased_ranges::wipe_disk;
 use crate::sectors::place_partitions;
-use crate::wipe::wipe_disk;
 use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, FirmwareType, InventoryDisk};
 use operations::{ByteRange, DeviceOp, LockDisk, Operation, SessionOp, StageName, WipeDisk};

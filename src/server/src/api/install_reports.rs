@@ -5,7 +5,7 @@ use super::request_body::read_machine_document;
 use crate::AppState;
 use crate::api_error::ApiError;
 use crate::auth::{EventCaller, MachineCaller};
-use crate::migrations::machine_requests;
+use crate::migration_requests::machine_requests;
 use crate::status_log::MachineOrigin;
 use axum::Json;
 use axum::body::Body;

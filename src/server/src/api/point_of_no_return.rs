@@ -7,7 +7,7 @@ use crate::api_error::ApiError;
 use crate::approval_check;
 use crate::auth::MachineCaller;
 use crate::metrics::OrderEvent;
-use crate::migrations::machine_requests;
+use crate::migration_requests::machine_requests;
 use crate::out_of_band;
 use crate::status_log::MachineOrigin;
 use axum::Json;

@@ -5,7 +5,7 @@ use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;
 use crate::api_error::ApiError;
 use crate::auth::MachineCaller;
-use crate::migrations::machine_requests;
+use crate::migration_requests::machine_requests;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

@@ -23,7 +23,7 @@ use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use store::promise_check::{contradiction_remedy, find_contradiction};
-use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, confirmation};
+use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation};
 
 /// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
@@ -143,7 +143,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     }
     let standing = app.state.read_install_state(&id, &allocation).await?;
     if standing.unconfirmed {
-        return Err(ApiError::new(StatusCode::CONFLICT, confirmation::explain_confirmation(&id)));
+        return Err(ApiError::new(StatusCode::CONFLICT, restore_confirmation::explain_confirmation(&id)));
     }
     if !standing.succeeded {
         return Err(invalid_reinstall(not_installed_message(&id, &allocation)));

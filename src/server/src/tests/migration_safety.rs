@@ -5,7 +5,7 @@ mod machine_requests;
 mod steps;
 
 use super::*;
-use crate::migrations::MigrationState;
+use crate::migration_requests::MigrationState;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::migration::MigrationSide;
@@ -259,7 +259,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         Ok(())
     }
 
-    /// Applies one change of a file, as `migrations::machine_file_update` does.
+    /// Applies one change of a file, as `migration_requests::machine_file_update` does.
     fn settle(&mut self) {
         let Some(is) = find_live(&self.database, A).unwrap().filter(|is| is.files) else { return };
         let owner = index(is.state.owner_role());

@@ -1,6 +1,6 @@
 //! Style sheet, script and icon of the web pages. These files are served without a login.
 
-use super::frame;
+use super::page_frame;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
@@ -23,5 +23,5 @@ pub(crate) async fn get_icon() -> Response {
 /// Returns an asset with a short cache lifetime, because assets differ between versions of the server.
 fn serve_asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=60")];
-    frame::with_headers((headers, text).into_response())
+    page_frame::with_headers((headers, text).into_response())
 }

@@ -1,6 +1,6 @@
 //! History of a machine: its last installation, its events, and its console log.
 
-use super::frame::show_time;
+use super::page_frame::show_time;
 use crate::api_error::ApiError;
 use crate::{AppState, console_log};
 use common::format::{format_bytes, format_seconds};

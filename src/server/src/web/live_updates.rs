@@ -2,7 +2,7 @@
 //! changes to watchers twice a second. Changes are not queued for watchers, so a slow watcher misses intermediate
 //! states.
 
-use super::frame;
+use super::page_frame;
 use super::phase::DisplayPhase;
 use super::session::{LoggedIn, LoginSessions};
 use crate::AppState;
@@ -186,7 +186,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
         let why = format!(
             "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
         );
-        return frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+        return page_frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     };
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -202,7 +202,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
         person,
     };
     let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    frame::with_headers((types, Body::new(stream)).into_response())
+    page_frame::with_headers((types, Body::new(stream)).into_response())
 }
 
 /// Stream of updates to one watcher. It ends with the login session or with the server.

@@ -5,11 +5,11 @@ use super::machines::MachineRow;
 use super::phase::ObjectFate;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, frame, history, volumes};
+use super::{disks, history, page_frame, volumes};
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::full_install_state;
-use crate::migrations::certificate_approval::CertificateTrust;
+use crate::migration_requests::certificate_approval::CertificateTrust;
 use crate::operator::{self, MachineSummary, ReinstallOrder};
 use crate::{AppState, metal_api};
 use axum::extract::{Path, State};
@@ -35,8 +35,8 @@ pub(crate) async fn get_machine(
 ) -> Result<Response, Response> {
     let id = id.to_lowercase();
     let shown = build_page(&app, &base, &person, &id).await;
-    let (title, main) = shown.map_err(|error| frame::render_error(&app, Some(&person), error))?;
-    Ok(frame::render_page(&app, &person, &title, "", main))
+    let (title, main) = shown.map_err(|error| page_frame::render_error(&app, Some(&person), error))?;
+    Ok(page_frame::render_page(&app, &person, &title, "", main))
 }
 
 async fn build_page(
@@ -169,7 +169,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
         @if let Some(order) = &listed.order { (show_order(person, machine, order, listed.attempts)) }
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
-                "Last reinstall, with " (outcome.image) ", " (frame::show_time(&outcome.time)) ": "
+                "Last reinstall, with " (outcome.image) ", " (page_frame::show_time(&outcome.time)) ": "
                 @if !outcome.success { strong { "failed: " } } (outcome.message)
             }
         }
@@ -227,7 +227,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
             p.problem {
                 "The database was restored from a backup. This record of the machine may be outdated, so nothing is installed or migrated"
                 @if let Some(on_disk) = &listed.on_disk {
-                    "; the machine has reported an installation that is not on record (image " (on_disk.image) ", " (frame::show_time(&on_disk.time)) ")"
+                    "; the machine has reported an installation that is not on record (image " (on_disk.image) ", " (page_frame::show_time(&on_disk.time)) ")"
                 }
                 ". If the record is correct: " code { "drophammer machine confirm " (machine.id) }
             }
@@ -242,7 +242,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
         }
         @if let Some(waits) = &listed.waits {
             p.problem {
-                "The machine waits with an install marker of its allocation (image " (waits.image) ", " (frame::show_time(&waits.time))
+                "The machine waits with an install marker of its allocation (image " (waits.image) ", " (page_frame::show_time(&waits.time))
                 "), but this server lacks a record of that installation. If the machine was installed with this image: "
                 code { "drophammer machine adopt " (machine.id) }
             }
@@ -266,7 +266,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
-            @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (frame::show_time(seen)) } }
+            @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (page_frame::show_time(seen)) } }
         }
     }
 }
@@ -275,7 +275,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
     html! {
         div.head {
             p {
-                strong { "Reinstall ordered" } ": image " (order.image) ", " (frame::show_time(&order.created))
+                strong { "Reinstall ordered" } ": image " (order.image) ", " (page_frame::show_time(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
                 @if order.change_promise { ", with the layout of the machine file" }
@@ -288,7 +288,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
             }
             @if !order.begun {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
-                    (frame::form_token(person)) button { "Cancel the order" }
+                    (page_frame::form_token(person)) button { "Cancel the order" }
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! `/`: the list of machines, with one row per machine.
 
 use super::form::SubmittedForm;
-use super::frame;
 use super::live_updates::MachineUpdate;
+use super::page_frame;
 use super::phase::{self, DisplayPhase, ObjectFate};
 use super::session::LoggedIn;
 use crate::AppState;
@@ -95,7 +95,7 @@ impl MachineRow {
                 }
                 td.rate { (moved.rate) }
                 td.left { (moved.left) }
-                td.seen { @if let Some(seen) = last_seen { (frame::show_time(seen)) } }
+                td.seen { @if let Some(seen) = last_seen { (page_frame::show_time(seen)) } }
             }
         }
     }
@@ -114,7 +114,7 @@ pub(crate) async fn get_machines(
     person: LoggedIn,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let query = SubmittedForm::parse_query(query.as_deref());
     let (text, phase) = (query.get("q").trim(), phase::current_word(query.get("phase")));
     let rows = operator::list_machines(&app).await.map_err(refused)?;
@@ -156,7 +156,7 @@ pub(crate) async fn get_machines(
                 code { "drophammer machine add" } "." }
         }
     };
-    Ok(frame::render_page(&app, &person, "Machines", "/", main))
+    Ok(page_frame::render_page(&app, &person, "Machines", "/", main))
 }
 
 fn phase_query(phase: &str) -> String {
@@ -170,10 +170,10 @@ pub(crate) async fn get_row(
     person: LoggedIn,
     Path(id): Path<String>,
 ) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let directory = app.directory();
     let unknown = || refused(ApiError::not_found(format!("machines/ contains no machine {id}")));
     let machine = directory.find_machine(&id.to_lowercase()).ok_or_else(unknown)?;
     let listed = operator::summarize_machine(&app, machine).await.map_err(refused)?;
-    Ok(frame::html_response(StatusCode::OK, &MachineRow::new(&app, listed).markup()))
+    Ok(page_frame::html_response(StatusCode::OK, &MachineRow::new(&app, listed).markup()))
 }

@@ -1,6 +1,6 @@
 //! Pages of layouts, images and orders.
 
-use super::frame;
+use super::page_frame;
 use super::session::LoggedIn;
 use crate::api_error::ApiError;
 use crate::{AppState, operator};
@@ -37,7 +37,7 @@ pub(crate) async fn get_layouts(State(app): State<Arc<AppState>>, person: Logged
             }
         }
     };
-    frame::render_page(&app, &person, "Layouts", "/layouts", main)
+    page_frame::render_page(&app, &person, "Layouts", "/layouts", main)
 }
 
 /// `GET /layouts/{id}/picture.svg`: returns the diagram of a layout, as drawn by `drophammer tree --svg`.
@@ -48,7 +48,7 @@ pub(crate) async fn get_diagram(
 ) -> Response {
     let directory = app.directory();
     let Some(layout) = directory.known.layouts.get(&id) else {
-        return frame::render_error(
+        return page_frame::render_error(
             &app,
             Some(&person),
             ApiError::not_found(format!("there is no layout {id:?} in layouts/")),
@@ -57,12 +57,12 @@ pub(crate) async fn get_diagram(
     let drawn = diagram::draw_svg(&LayoutGraph::from_layout(layout));
     let mut response = ([(header::CONTENT_TYPE, "image/svg+xml")], drawn).into_response();
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PICTURE_POLICY));
-    frame::with_headers(response)
+    page_frame::with_headers(response)
 }
 
 /// `GET /images`: shows all images.
 pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let directory = app.directory();
     let machines = operator::list_machines(&app).await.map_err(refused)?;
     let runs = |id: &str| machines.iter().filter(|machine| machine.image.as_deref() == Some(id)).count();
@@ -89,12 +89,12 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
             }
         } }
     };
-    Ok(frame::render_page(&app, &person, "Images", "/images", main))
+    Ok(page_frame::render_page(&app, &person, "Images", "/images", main))
 }
 
 /// `GET /orders`: shows the open orders, and the result of each machine's last reinstall.
 pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let machines = operator::list_machines(&app).await.map_err(refused)?;
     let mut open: Vec<_> = machines.iter().filter_map(|machine| Some((machine, machine.order.as_ref()?))).collect();
     open.sort_by(|one, other| other.1.created.cmp(&one.1.created));
@@ -109,7 +109,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (order.image) }
-                        td { (frame::show_time(&order.created)) }
+                        td { (page_frame::show_time(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
                         td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
                             (true, _) => "abandoned: waits at its console",
@@ -128,7 +128,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (outcome.image) }
-                        td { (frame::show_time(&outcome.time)) }
+                        td { (page_frame::show_time(&outcome.time)) }
                         td class=(if outcome.success { "good" } else { "bad" }) {
                             span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (outcome.message) }
                         }
@@ -137,5 +137,5 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
             } }
         }
     };
-    Ok(frame::render_page(&app, &person, "Orders", "/orders", main))
+    Ok(page_frame::render_page(&app, &person, "Orders", "/orders", main))
 }

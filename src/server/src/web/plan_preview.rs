@@ -109,7 +109,7 @@ pub(crate) fn show_inventory_source(registered: &RegisteredInventory) -> Markup 
     html! {
         p.faint {
             "Based on the registered inventory"
-            @if !registered.time.is_empty() { ", " (super::frame::show_time(&registered.time)) ", " (since) }
+            @if !registered.time.is_empty() { ", " (super::page_frame::show_time(&registered.time)) ", " (since) }
             ". UUIDs are placeholders until the plan is carried out."
         }
     }

@@ -3,7 +3,7 @@
 
 use super::differences::AllocationChanges;
 use super::form::SubmittedForm;
-use super::frame;
+use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use crate::AppState;
@@ -91,7 +91,7 @@ pub(crate) async fn get_reinstall(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Response> {
-    let refused = |error: ApiError| frame::render_error(&app, Some(&person), error);
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let machine = find_machine(&app, &id.to_lowercase()).map_err(refused)?;
     let asked = parse_request(&machine.id, &SubmittedForm::parse_query(query.as_deref()));
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string()).unwrap_or_default();
@@ -114,7 +114,7 @@ pub(crate) async fn get_reinstall(
         (plan)
     };
     let mut response =
-        frame::render_page(&app, &person, &format!("Reinstall {}", confirmation_name(&machine)), "", main);
+        page_frame::render_page(&app, &person, &format!("Reinstall {}", confirmation_name(&machine)), "", main);
     *response.status_mut() = status;
     Ok(response)
 }
@@ -193,7 +193,7 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
     ];
     html! {
         form.stack method="post" {
-            (frame::form_token(person))
+            (page_frame::form_token(person))
             @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
             label for="name" { "Type " strong { (confirmation_name(machine)) } " to confirm" }
             input #name name="name" data-name=(confirmation_name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
@@ -234,7 +234,7 @@ pub(crate) async fn post_reinstall(
     };
     match done.await {
         Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
-        Err(error) => frame::render_error(&app, Some(&person), error),
+        Err(error) => page_frame::render_error(&app, Some(&person), error),
     }
 }
 
@@ -253,6 +253,6 @@ pub(crate) async fn post_cancel(
     };
     match done.await {
         Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
-        Err(error) => frame::render_error(&app, Some(&person), error),
+        Err(error) => page_frame::render_error(&app, Some(&person), error),
     }
 }

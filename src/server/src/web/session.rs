@@ -2,7 +2,7 @@
 //! number, and only in memory, so all sessions end when the server exits.
 
 use super::form::SubmittedForm;
-use super::frame;
+use super::page_frame;
 use crate::AppState;
 use crate::api_error::ApiError;
 use crate::quotas::{ClientAddress, ConnectionInfo};
@@ -117,7 +117,7 @@ impl FromRequestParts<Arc<AppState>> for LoggedIn {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<LoggedIn, Response> {
         let found = session_cookie(&parts.headers).and_then(|session| app.page.sessions.find_session(session));
         found.ok_or_else(|| match (&parts.method, parts.uri.path()) {
-            (&Method::GET, path) if path != "/events" => match frame::is_for_browser(&parts.headers) {
+            (&Method::GET, path) if path != "/events" => match page_frame::is_for_browser(&parts.headers) {
                 true => Redirect::to("/login").into_response(),
                 // Clients that are not browsers do not get the login page.
                 false => ApiError::not_found("no such endpoint").into_response(),
@@ -138,7 +138,7 @@ fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
 }
 
 fn refuse_login(app: &AppState, status: StatusCode, why: &str) -> Response {
-    frame::render_error(app, None, ApiError::new(status, why))
+    page_frame::render_error(app, None, ApiError::new(status, why))
 }
 
 /// Returns whether the browser reports that another site sent the request. Over https, browsers send `Sec-Fetch-Site`,
@@ -156,7 +156,7 @@ pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
 
 /// `GET /login`: shows the login form.
 pub(crate) async fn get_login() -> Response {
-    frame::render_login(StatusCode::OK, None)
+    page_frame::render_login(StatusCode::OK, None)
 }
 
 /// `POST /login`: checks the operator's token as the API does, and starts a session.
@@ -172,20 +172,20 @@ pub(crate) async fn post_login(
         return refuse_login(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
     }
     if !sessions.may_try(peer) {
-        return frame::render_login(StatusCode::TOO_MANY_REQUESTS, Some("too many wrong tokens: wait a minute"));
+        return page_frame::render_login(StatusCode::TOO_MANY_REQUESTS, Some("too many wrong tokens: wait a minute"));
     }
     let form = match SubmittedForm::read_body(&app, peer, body).await {
         Ok(form) => form,
-        Err(error) => return frame::render_error(&app, None, error),
+        Err(error) => return page_frame::render_error(&app, None, error),
     };
     if !token::hashes_equal(&token::hash_token(form.get("token").trim()), &app.operator) {
         sessions.count_wrong_token(peer);
         app.log_rate_limited(format!("{peer} entered a wrong token on the login page"));
-        return frame::render_login(StatusCode::UNAUTHORIZED, Some("wrong token"));
+        return page_frame::render_login(StatusCode::UNAUTHORIZED, Some("wrong token"));
     }
     let cookie = match sessions.start_session() {
         Ok(cookie) => cookie,
-        Err(error) => return frame::render_error(&app, None, error.into()),
+        Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
     // If a reverse proxy terminates TLS, --url begins with https.
     let is_secure = connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"));
@@ -206,7 +206,7 @@ pub(crate) async fn post_logout(
     body: axum::body::Body,
 ) -> Response {
     if let Err(error) = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await {
-        return frame::render_error(&app, Some(&person), error);
+        return page_frame::render_error(&app, Some(&person), error);
     }
     app.page.sessions.end_session(&person.session);
     ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()

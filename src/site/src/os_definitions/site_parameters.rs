@@ -4,7 +4,7 @@ use super::unknown_parameters;
 use crate::operator_files::format_at;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change};
 use crate::yaml_folder::format_problem;
-use linux::verify::VerifyVerdict;
+use linux::verify_program::VerifyVerdict;
 use model::os_definition::{OsDefinition, OsSelector, ParameterChange, ParameterLevels, SelectedDefinition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

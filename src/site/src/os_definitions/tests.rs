@@ -301,7 +301,7 @@ fn debians_own_definitions_are_such() {
         );
         for value in ["", "ext4", "reiserfs"].into_iter().filter(|_| !parameters.is_empty()) {
             let settled = [("filesystem".to_owned(), value.to_owned())].into();
-            let verdict = linux::verify::run_verify(&definition.select("default", settled), PATIENCE);
+            let verdict = linux::verify_program::run_verify(&definition.select("default", settled), PATIENCE);
             println!("{name}: verify with filesystem={value:?}: {verdict:?}");
             assert_eq!(matches!(verdict, VerifyVerdict::Good), value != "reiserfs");
             assert_eq!(format!("{verdict:?}").contains("Invalid value 'reiserfs'"), value == "reiserfs");

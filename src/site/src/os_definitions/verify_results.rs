@@ -1,7 +1,7 @@
 //! Verdicts of the `verify` programs of OS definitions. `verify` runs once for each combination of a definition and
 //! parameters, in a separate thread.
 
-use linux::verify::{VerifyVerdict, run_verify};
+use linux::verify_program::{VerifyVerdict, run_verify};
 use model::os_definition::SelectedDefinition;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

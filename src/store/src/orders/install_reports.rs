@@ -1,14 +1,14 @@
 //! Handling of the reports that machines send at the end of an installation: effects on the record of the machine and
 //! on its reinstall order.
 
-use crate::barred_allocations::lift_bar;
-use crate::confirmation::{ConfirmedBy, insert_confirmation};
+use crate::boot_prohibitions::lift_bar;
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
 use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::promise_check::find_contradiction;
+use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
 use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
 use common::error::Result;

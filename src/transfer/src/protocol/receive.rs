@@ -9,7 +9,7 @@ use super::receive_state::{ConnectionRejection, ReceiveState, ReceivedDisk, Tran
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, worker_count};
 use crate::certificate::PeerCertificate;
 use crate::connection::TlsLink;
-use crate::dest::TransferDest;
+use crate::destination_disk::TransferDest;
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;

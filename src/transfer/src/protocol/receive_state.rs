@@ -4,7 +4,7 @@
 use super::frames::{SenderRun, TransferHello};
 use crate::certificate::PeerCertificate;
 use crate::connection::ShutdownHandle;
-use crate::dest::TransferDest;
+use crate::destination_disk::TransferDest;
 use common::error::Result as Opened;
 use common::sync::lock_mutex;
 use std::io;

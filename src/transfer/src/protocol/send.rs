@@ -8,7 +8,7 @@ use super::frames::{
 };
 use super::{BusyTime, CHUNK_BYTES, ConnectionEnd, GRANULE_BYTES, worker_count};
 use crate::connection::TlsLink;
-use crate::source::{DiskSegment, SegmentIter, TransferSource};
+use crate::source_disk::{DiskSegment, SegmentIter, TransferSource};
 use common::encoding::encode_hex;
 use common::sync::lock_mutex;
 use image::raw::AlignedBuffer;

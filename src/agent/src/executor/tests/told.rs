@@ -134,7 +134,7 @@ fn the_undo_log_is_the_run_backwards() {
     let stop = |device: &str| DeviceOp::StopArray(StopArray { device: device.into() });
     let mut session = Bench::new().session();
     session.undo.push(UndoOperation::Wiping("/dev/sda".into()));
-    undo::mark_wipes_complete(&mut session.undo);
+    undo_records::mark_wipes_complete(&mut session.undo);
     [array("/dev/md1"), array("/dev/md2"), stop("/dev/md1")]
         .map(Operation::Device)
         .iter()

@@ -1,7 +1,7 @@
 use super::*;
 use crate::preflight::read_assembled_with;
 use linux::storage::vmdisks::{TestDisks, fingerprints};
-use linux::storage::{lvm, mkfs, rehearsal};
+use linux::storage::{activation_rehearsal, lvm, mkfs};
 use model::inventory;
 use model::layout::{FilesystemFormat, LvmType, read_yaml};
 use operations::{ActivateGroup, CreateGroup, CreateVolume, MakeFilesystem, MountFilesystem, Rehearsal, RestoreOp};
@@ -129,7 +129,7 @@ fn vm_luks_a_group_in_containers_is_made_closed_seen_and_rehearsed_without_a_wri
     let operations = opens.clone().map(RestoreOp::OpenContainer);
     let operations = operations.chain([RestoreOp::ActivateGroup(activate), RestoreOp::Mount(mount)]).collect();
     let over = disks.all().to_vec();
-    let rehearsed = rehearsal::run_rehearsal(&Rehearsal { over, operations }).unwrap();
+    let rehearsed = activation_rehearsal::run_rehearsal(&Rehearsal { over, operations }).unwrap();
     assert_eq!(rehearsed.filesystems, 1);
     assert_eq!(fingerprints(disks.all()), before, "to rehearse changes not a byte");
 

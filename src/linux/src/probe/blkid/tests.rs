@@ -1,6 +1,6 @@
 //! Signatures and partition tables of images and loop devices.
 
-use super::super::fake::{ran, sfdisk};
+use super::super::simulated_machine::{ran, sfdisk};
 use super::*;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

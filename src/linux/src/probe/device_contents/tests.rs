@@ -1,6 +1,6 @@
 //! Contents of disks with mutated GPTs, with GPTs written by this program, and with obsolete tables.
 
-use super::super::fake::FakeMachine;
+use super::super::simulated_machine::FakeMachine;
 use super::*;
 use crate::gpt::tests::mutated::{Mutated, mutated};
 use crate::gpt::{Gpt, GptEntry, protective_mbr};

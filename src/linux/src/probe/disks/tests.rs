@@ -1,8 +1,8 @@
 //! Inventories of simulated machines with disks of various types.
 
 use super::*;
-use crate::probe::fake::{FakeMachine, ran, sfdisk};
 use crate::probe::read_inventory_at;
+use crate::probe::simulated_machine::{FakeMachine, ran, sfdisk};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition};
 
 const MIB: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! Tests with a directory that simulates efivarfs, and with values in the format of firmware and other systems.
 
-use super::super::fake::FakeMachine;
+use super::super::simulated_machine::FakeMachine;
 use super::*;
 use crate::efi::load_option::testing::{PCI, card, option, partition};
 use proptest::prelude::*;

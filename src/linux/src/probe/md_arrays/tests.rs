@@ -1,7 +1,7 @@
 //! Arrays derived from recorded output of mdadm 4.2.
 
 use super::*;
-use crate::probe::fake::FakeMachine;
+use crate::probe::simulated_machine::FakeMachine;
 use model::inventory::OVERLAY;
 
 fn recorded(name: &str) -> MdSuperblock {

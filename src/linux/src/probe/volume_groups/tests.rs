@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::probe::DeviceRange;
-use crate::probe::fake::FakeMachine;
+use crate::probe::simulated_machine::FakeMachine;
 use model::inventory::{ArrayMember, DiskPartition, DiskTable, MdArray, StackedDevice};
 
 fn recorded(name: &str, whole: &impl Fn(&LvmReportRow, &str) -> (usize, usize)) -> Vec<LvmVolumeGroup> {

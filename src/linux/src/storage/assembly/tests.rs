@@ -170,7 +170,7 @@ fn vm_disks_that_are_only_read_stay_locked_from_the_first_look_on() {
     });
     for disk in &names {
         assert!(is_read_only(disk).unwrap() && locks.contains(disk), "{disk}");
-        assert!(crate::storage::wipe::wipe_ends(&disk.partition_path(2)).is_err(), "{disk}");
+        assert!(crate::storage::signature_wipe::wipe_ends(&disk.partition_path(2)).is_err(), "{disk}");
         // A disk locked by this program is not reported as write-protected.
         assert!(!inventory.find_disk(disk.as_str()).unwrap().read_only, "{disk}");
     }
@@ -209,7 +209,7 @@ fn parts() {
         cut(disk, 32, 4);
     }
     for part in PARTS {
-        crate::storage::wipe::wipe_ends(&part.into()).unwrap();
+        crate::storage::signature_wipe::wipe_ends(&part.into()).unwrap();
     }
 }
 

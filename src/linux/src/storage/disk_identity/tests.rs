@@ -3,7 +3,7 @@
 use super::*;
 use crate::probe::ProbeDepth;
 use crate::storage::test_loop_device::TestLoopDevice;
-use crate::storage::{erase, partition_table};
+use crate::storage::{disk_erase, partition_table};
 use operations::{ByteRange, PartitionTable, WipeDisk};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
@@ -100,7 +100,7 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let table = PartitionTable { identity: identity.clone(), ..disk.table(512, &[(1, 2048, 4095)]) };
     for (error, end) in [
         (open_identified_disk(&identity).map(drop), "; nothing was written"),
-        (erase::wipe_disk(&wipe).map(drop), "; it was not changed"),
+        (disk_erase::wipe_disk(&wipe).map(drop), "; it was not changed"),
         (partition_table::write_partition_table(&table), "; it was not changed"),
     ] {
         let error = error.unwrap_err().to_string();
@@ -109,7 +109,7 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     }
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
     // With its own identity, the disk is written.
-    erase::wipe_disk(&WipeDisk { identity: disk.identity(), ..wipe }).unwrap();
+    disk_erase::wipe_disk(&WipeDisk { identity: disk.identity(), ..wipe }).unwrap();
     partition_table::write_partition_table(&PartitionTable { identity: disk.identity(), ..table }).unwrap();
 }
 

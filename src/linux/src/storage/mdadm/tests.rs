@@ -269,7 +269,7 @@ fn vm_raid_starts_with_a_member_missing_but_not_without_too_many() {
         assemble_array(&"/dev/md/root".into(), UUID, std::slice::from_ref(member)).unwrap();
         assert_eq!(read("/dev/md/root", 4 << 20, 4096), vec![1; 4096]);
         stop_array(&"/dev/md/root".into()).unwrap();
-        wipe::wipe_ends(&all[2]).unwrap();
+        signature_wipe::wipe_ends(&all[2]).unwrap();
     }
     create_array(&array("/dev/md/data", RaidLevel::Raid0, "1.2", all, 0, "")).unwrap();
     stop_array(&"/dev/md/data".into()).unwrap();
@@ -321,7 +321,7 @@ fn vm_raid_is_made_with_a_member_missing() {
                 let place = array.devices.iter().position(|member| member.device() == Some(&device)).unwrap();
                 assert_eq!(role, model::inventory::MemberRole::Active(place as u32), "{members}");
             }
-            all.iter().for_each(|disk| wipe::wipe_ends(disk).unwrap());
+            all.iter().for_each(|disk| signature_wipe::wipe_ends(disk).unwrap());
         }
     }
     let nought = array("/dev/md/nought", Raid0, "1.2", &words("/dev/vda missing"), 0, "");
@@ -364,7 +364,7 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
         let mut looked = crate::storage::assembly::assemble_read_only(all).unwrap();
         looked.unlock_disks().unwrap();
         assert!(looked.notes[0].contains("none of its members"), "{:?}", looked.notes);
-        all.iter().for_each(|disk| wipe::wipe_ends(disk).unwrap());
+        all.iter().for_each(|disk| signature_wipe::wipe_ends(disk).unwrap());
     }
 }
 

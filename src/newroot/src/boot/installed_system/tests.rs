@@ -201,7 +201,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     let disks = TestDisks::take("vda vdb");
     let parts = disks.partition(&[32, 64]);
     for (name, metadata, members) in [("boot", "1.0", &parts[0]), ("data", "1.2", &parts[1])] {
-        members.iter().for_each(|member| linux::storage::wipe::wipe_ends(member).unwrap());
+        members.iter().for_each(|member| linux::storage::signature_wipe::wipe_ends(member).unwrap());
         let members = members.join(" ");
         ran(&format!(
             "mdadm --create /dev/md/{name} --run --homehost=any --level=1 --raid-devices=2 --metadata={metadata} {members}"

@@ -1,7 +1,7 @@
 //! Requests of the two machines, and the instructions in the responses.
 
 use super::*;
-use crate::migrations::{MigrationRole, MigrationState};
+use crate::migration_requests::{MigrationRole, MigrationState};
 use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
 use site::resolve::resolve_allocation;
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Returns the machine's role as in `migrations::machine_requests`, which requires that A's file is readable and
+    /// Returns the machine's role as in `migration_requests::machine_requests`, which requires that A's file is readable and
     /// contains the migrated allocation.
     fn moving(&self, part: MigrationSide) -> Option<MigrationOffer> {
         let now = read_current_boots(&self.database, A, B).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::send::{SendResult, send_disk};
 use crate::protocol::{SenderRun, TransferHello};
-use crate::source::TransferSource;
+use crate::source_disk::TransferSource;
 
 /// Sends a disk over one connection of a run. Connections are dropped after these numbers of bytes.
 fn connection(

@@ -38,7 +38,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     deactivate_group("vg-0", all).unwrap();
     for gone in 0..2 {
         let saved = get(&all[gone], 0, 2 << 20);
-        wipe::wipe_ends(&all[gone]).unwrap();
+        signature_wipe::wipe_ends(&all[gone]).unwrap();
         let left: Vec<DevicePath> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
         // The disks were assembled for inspection before.
         let mut assembled = crate::storage::assembly::assemble_read_only(&left).unwrap();
@@ -71,7 +71,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     activate_volumes("vg-0", &words("safe"), all).unwrap();
     run_lvm("lvcreate", all, words::<String>("--type linear --size 100m --name only vg-0 /dev/vdb")).unwrap();
     deactivate_group("vg-0", all).unwrap();
-    wipe::wipe_ends(&all[1]).unwrap();
+    signature_wipe::wipe_ends(&all[1]).unwrap();
     let left = [all[0].clone(), all[2].clone()];
     let error = activate_volumes("vg-0", &words("only"), &left).unwrap_err().to_string();
     assert!(error.starts_with("activate only of volume group vg-0: ") && error.contains("partial"), "{error}");

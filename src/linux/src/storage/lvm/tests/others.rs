@@ -76,5 +76,5 @@ fn vm_lvm_physical_volumes_that_lvm_does_not_tell_of_are_unknown() {
     let found = unknown();
     assert!(found.len() == 1 && found[0].devices.len() == 1, "{found:?}");
     assert!([second, copy].iter().any(|device| found[0].devices[0] == **device), "{found:?}");
-    wipe::wipe_ends(copy).unwrap();
+    signature_wipe::wipe_ends(copy).unwrap();
 }

@@ -1,0 +1,171 @@
+//! Scenarios other than a plain deploy, with simulated machines: inspection, arrays, `direct`, rescue, service.
+
+use super::super::steps::tests::{Paper, machine};
+use super::super::*;
+use super::deploy_scenarios::{API, boot, ran, two_steps};
+use super::ironic_process::{Ironic, step};
+use model::inventory::FirmwareType;
+use operations::StageName;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+pub(crate) fn inspection(ironic: &mut Ironic) -> String {
+    let mac = ironic.enroll("inspected", "ipxe", &json!({}));
+    ironic.target("inspected", "inspect");
+    let booted = boot(ironic, &mac, "ipa-inspection-callback-url=IRONIC/v1/continue_inspection", |_| ());
+    let history = ironic.until("inspected", &["manageable"]);
+    let found = ironic.ask(Method::GET, "nodes/inspected/inventory", &Value::Null);
+    assert_eq!(found["inventory"]["interfaces"][0]["mac_address"], json!(mac));
+    assert_eq!(found["inventory"]["disks"].as_array().unwrap().len(), booted.paper.inventory.disks.len());
+    history
+}
+
+fn arrays() -> Value {
+    json!({"logical_disks": [
+        {"size_gb": 10, "raid_level": "1", "controller": "software", "is_root_volume": true},
+        {"size_gb": "MAX", "raid_level": "0", "controller": "software"},
+    ]})
+}
+
+fn five_disks(paper: &mut Paper) {
+    paper.inventory.disks = machine("five-sata").disks;
+}
+
+/// Deploys on arrays that `raid.apply_configuration` creates. The conductor's part of that step stores the result in the node.
+pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
+    let step_of_raid = json!({"interface": "raid", "step": "apply_configuration", "priority": 95,
+        "args": {"raid_config": arrays(), "delete_existing": true}});
+    let image = json!({"image": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"});
+    let mac = ironic.with_template("arrays", &json!([step_of_raid, step("burn_image", 80, &image)]));
+    ironic.target("arrays", "active");
+    let booted = boot(ironic, &mac, API, five_disks);
+    let history = ironic.until("arrays", &["active"]);
+    assert!(ran(&booted, StageName::StorageRaid) && ran(&booted, StageName::TargetMarker));
+    let node = ironic.node("arrays");
+    assert_eq!(node["raid_config"]["logical_disks"], arrays()["logical_disks"]);
+    assert!(node["properties"]["capabilities"].as_str().unwrap().contains("raid_level:1"), "{node}");
+    history
+}
+
+/// Deploys on arrays with the step `deploy.create_configuration`, which was proposed for Ironic. Current versions of
+/// Ironic do not have this step.
+pub(crate) fn deploy_on_arrays_of_the_proposal(ironic: &mut Ironic) -> String {
+    let args = json!({"logical_disks": [{"size_gb": "MAX", "raid_level": "1", "is_root_volume": true}],
+        "delete_configuration": true});
+    let image = json!({"image": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"});
+    let steps = json!([step("create_configuration", 90, &args), step("burn_image", 80, &image)]);
+    let mac = ironic.with_template("proposal", &steps);
+    ironic.target("proposal", "active");
+    let booted = boot(ironic, &mac, API, five_disks);
+    let history = ironic.until("proposal", &["active"]);
+    assert!(ran(&booted, StageName::StorageRaid) && ran(&booted, StageName::TargetMarker));
+    history
+}
+
+pub(crate) fn arrays_by_cleaning(ironic: &mut Ironic) -> String {
+    let mac = ironic.enroll("raid-clean", "fake", &json!({"cpu_arch": "x86_64"}));
+    ironic.ask(Method::PUT, "nodes/raid-clean/states/raid", &arrays());
+    let steps = ["delete_configuration", "create_configuration"].map(|step| json!({"interface": "raid", "step": step}));
+    ironic.wish("raid-clean", &json!({"target": "clean", "clean_steps": steps}));
+    let booted = boot(ironic, &mac, API, five_disks);
+    let history = ironic.until("raid-clean", &["manageable"]);
+    assert!(ran(&booted, StageName::StorageRaid));
+    assert_eq!(ironic.node("raid-clean")["raid_config"]["logical_disks"], arrays()["logical_disks"]);
+    history
+}
+
+/// Deploys with the interface for whole-disk images and a config drive.
+pub(crate) fn direct(ironic: &mut Ironic) -> String {
+    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
+    let mac = ironic.with_template("direct", &json!([step("erase_devices_metadata", 95, &json!({}))]));
+    let patch = json!([
+        {"op": "add", "path": "/deploy_interface", "value": "direct"},
+        {"op": "add", "path": "/instance_info/image_source", "value": server.url("disk.raw")},
+        {"op": "add", "path": "/instance_info/image_os_hash_algo", "value": "sha256"},
+        {"op": "add", "path": "/instance_info/image_os_hash_value", "value": "0".repeat(64)},
+        {"op": "add", "path": "/instance_info/image_type", "value": "whole-disk"},
+        {"op": "add", "path": "/instance_info/image_disk_format", "value": "raw"},
+        {"op": "add", "path": "/properties/capabilities", "value": "boot_mode:uefi"},
+        // gzip of "drive".
+        {"op": "add", "path": "/instance_info/configdrive", "value": "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="},
+    ]);
+    ironic.ask(Method::PATCH, "nodes/direct", &patch);
+    ironic.target("direct", "active");
+    let booted = boot(ironic, &mac, API, |paper| {
+        paper.inventory.system.firmware = FirmwareType::Uefi;
+        paper.brings = machine("installed-default").disks[0].table.clone();
+    });
+    let history = ironic.until("direct", &["active"]);
+    assert!(ran(&booted, StageName::ImageBurn) && !ran(&booted, StageName::TargetInstaller));
+    // The conductor requests a boot loader after the image.
+    assert!(ran(&booted, StageName::BootEntries));
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
+    history
+}
+
+/// Tests a partition image: the conductor accepts it, and the agent's error contains the remedy.
+pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
+    let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
+    let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));
+    let patch = json!([
+        {"op": "add", "path": "/deploy_interface", "value": "direct"},
+        {"op": "add", "path": "/instance_info/image_source", "value": server.url("root.raw")},
+        {"op": "add", "path": "/instance_info/image_os_hash_algo", "value": "sha256"},
+        {"op": "add", "path": "/instance_info/image_os_hash_value", "value": "0".repeat(64)},
+        {"op": "add", "path": "/instance_info/image_type", "value": "partition"},
+        {"op": "add", "path": "/instance_info/image_disk_format", "value": "raw"},
+        {"op": "add", "path": "/instance_info/root_gb", "value": 10},
+        {"op": "remove", "path": "/instance_info/configdrive"},
+    ]);
+    ironic.ask(Method::PATCH, "nodes/partition", &patch);
+    ironic.target("partition", "active");
+    let booted = boot(ironic, &mac, API, |_| ());
+    let history = ironic.until("partition", &["deploy failed"]);
+    let error = ironic.node("partition")["last_error"].to_string();
+    assert!(error.contains("this is a partition image; use a whole-disk image"), "{error}");
+    assert!(!ran(&booted, StageName::ImageBurn));
+    history
+}
+
+/// Boots the agent on a deployed machine for a rescue login, and then returns the machine to service.
+pub(crate) fn rescue(ironic: &mut Ironic) -> String {
+    let mac = ironic.with_template("rescued", &two_steps());
+    let kernel = format!("file://{}/kernel", ironic.directory.display());
+    let patch = json!([
+        {"op": "add", "path": "/boot_interface", "value": "ipxe"},
+        {"op": "add", "path": "/rescue_interface", "value": "agent"},
+        {"op": "add", "path": "/instance_info/image_source", "value": "http://127.0.0.1:9/debian-12.0.20261101.tar.zst"},
+        {"op": "add", "path": "/driver_info/rescue_kernel", "value": kernel},
+        {"op": "add", "path": "/driver_info/rescue_ramdisk", "value": kernel},
+    ]);
+    ironic.ask(Method::PATCH, "nodes/rescued", &patch);
+    ironic.target("rescued", "active");
+    let booted = boot(ironic, &mac, API, |_| ());
+    let deployed = ironic.until("rescued", &["active"]);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
+    ironic.wish("rescued", &json!({"target": "rescue", "rescue_password": "correct horse"}));
+    let booted = boot(ironic, &mac, API, |_| ());
+    let rescued = ironic.until("rescued", &["rescue"]);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::Rescue);
+    let hash = booted.paper.let_in.lock().unwrap().clone().unwrap();
+    assert!(hash.starts_with("$5$") || hash.starts_with("$6$"), "{hash}");
+    assert_eq!(*booted.paper.ran.lock().unwrap(), []);
+    ironic.target("rescued", "unrescue");
+    format!("{deployed}; {rescued}; {}", ironic.until("rescued", &["active"]))
+}
+
+/// Writes a file into the installed system of a deployed machine.
+pub(crate) fn service(ironic: &mut Ironic) -> String {
+    let mac = ironic.with_template("serviced", &two_steps());
+    ironic.target("serviced", "active");
+    let booted = boot(ironic, &mac, API, |_| ());
+    ironic.until("serviced", &["active"]);
+    assert_eq!(booted.run.join().unwrap().unwrap(), IronicEnding::PowerOff);
+    let files = json!([{"path": "/etc/motd", "partition": "/dev/sda2", "content": "aGVsbG8="}]);
+    let step = json!({"interface": "deploy", "step": "inject_files", "args": {"files": files}});
+    ironic.wish("serviced", &json!({"target": "service", "service_steps": [step]}));
+    let booted = boot(ironic, &mac, API, |paper| paper.inventory.disks = machine("installed-default").disks);
+    let history = ironic.until("serviced", &["active"]);
+    assert!(ran(&booted, StageName::TargetFiles) && !ran(&booted, StageName::StorageWipe));
+    history
+}

@@ -1,0 +1,65 @@
+//! Common parts of plans that destroy nothing.
+
+use super::firmware::{self, RemovalPolicy};
+use super::{DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, extents, opaque_objects};
+use crate::content_text;
+use model::install_marker::InstallMarker;
+use model::inventory::{Inventory, InventoryDisk};
+use operations::PlanStage;
+use std::collections::BTreeMap;
+
+/// Stages and subject of a plan that destroys nothing.
+pub(crate) struct ReadOnlyPlan {
+    pub mode: InstallMode,
+    pub subject: PlanSubject,
+    pub layout: String,
+    pub disks: Vec<DiskPlan>,
+    pub stages: Vec<PlanStage>,
+    pub root_uuid: String,
+    pub already: Option<InstallMarker>,
+}
+
+impl ReadOnlyPlan {
+    pub(crate) fn build_plan(self, inventory: &Inventory) -> Plan {
+        let plan = Plan {
+            mode: self.mode,
+            subject: self.subject,
+            layout: self.layout,
+            summary: PlanSummary::from_disks(&self.disks),
+            disks: self.disks,
+            point_of_no_return: self.stages.len(),
+            stages: self.stages,
+            fstab: Vec::new(),
+            root_uuid: self.root_uuid,
+            already: self.already,
+            warnings: Vec::new(),
+            torn: Vec::new(),
+            opaque: opaque_objects::listed_objects(inventory),
+            sizes: BTreeMap::new(),
+            extents: Vec::new(),
+            volumes: Vec::new(),
+            firmware: firmware::plan_variables(inventory, None, RemovalPolicy::KeepAll),
+            verdicts: None,
+        };
+        Plan { extents: extents::compute_extents(&plan, inventory), ..plan }
+    }
+}
+
+impl DiskPlan {
+    /// Returns the entry for a disk in a plan, without a tree of the disk's content. The layout lists the disk by its
+    /// kernel name, or does not list the disk.
+    pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
+        DiskPlan {
+            name: disk.name.clone(),
+            device: disk.device.clone(),
+            size_bytes: disk.size_bytes,
+            model: disk.model.clone(),
+            serial: disk.serial.clone(),
+            verdict,
+            listed_as: None,
+            found: DiskContent::from_disk(disk),
+            now: content_text::describe_contents(disk),
+            running: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Orders and events of migrations, and their effects on allocations. `migration_records` stores the migrations.
+//!
+//! Each change is one durable transaction. The transaction that records the target's success also transfers the
+//! allocation's rows to the target machine. The response is sent after this transaction.
+
+pub mod install_reports;
+
+use super::boot_prohibitions::{bar_allocations, lift_bar};
+use super::install_attempt::AttemptStart;
+use super::json_columns::to_json_column;
+use super::migration::{Migration, MigrationEvent, MigrationState};
+use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
+use super::{ServerState, epoch, restore_confirmation};
+use common::error::Result;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// Result of ordering a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MigrationPlacement {
+    Placed,
+    /// The migration cannot be ordered, because a record has changed after the order was checked. Contains the reason.
+    Rejected(String),
+}
+
+/// Migration after an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationUpdate {
+    pub is: Migration,
+    /// True if the event has changed the migration.
+    pub news: bool,
+}
+
+impl ServerState {
+    /// Stores the order of a migration, unless an order or a migration is already open for one of the machines.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn place_migration(&self, new: Migration) -> Result<MigrationPlacement> {
+        self.run_durably(move |transaction| insert_migration(transaction, &new)).await
+    }
+
+    /// Records an event of the machine's migration, with all its effects. Returns `None` if the machine has no live
+    /// migration with this id (see `Migration::is_live`). An empty id matches any migration. The inner error is the
+    /// reason why the event is rejected.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn apply_migration_event(
+        &self,
+        machine: &str,
+        id: &str,
+        word: MigrationEvent,
+    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+        let (machine, id) = (machine.to_owned(), id.to_owned());
+        self.run_durably(move |transaction| {
+            let Some(is) = find_live(transaction, &machine)?.filter(|is| id.is_empty() || is.id == id) else {
+                return Ok(None);
+            };
+            apply_event(transaction, &is, &word).map(Some)
+        })
+        .await
+    }
+
+    /// Records that the target machine passes its point of no return. Returns `None` if the machine is not the target
+    /// of a live migration. If the target must not start to copy, records nothing, and returns the reason as the inner
+    /// error.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn start_migration_copy(
+        &self,
+        machine: &str,
+        start: AttemptStart,
+    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+        let machine = machine.to_owned();
+        self.run_durably(move |transaction| {
+            let Some(is) = find_live(transaction, &machine)?.filter(|is| is.b == machine) else { return Ok(None) };
+            if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [is.a.as_str(), &is.b])? {
+                return Ok(Some(Err(why)));
+            }
+            let now = read_current_boots(transaction, &is.a, &is.b)?;
+            apply_event(transaction, &is, &MigrationEvent::StartRequested { start, now }).map(Some)
+        })
+        .await
+    }
+}
+
+pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite::Result<MigrationPlacement> {
+    let no = |why: String| Ok(MigrationPlacement::Rejected(why));
+    if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
+        return no(why);
+    }
+    for machine in [&new.a, &new.b] {
+        if let Some(other) = find_live(transaction, machine)? {
+            return no(explain_migration_block(machine, &other));
+        }
+        let open = "SELECT 1 FROM orders WHERE machine = ?1 LIMIT 1";
+        if transaction.query_row(open, [machine], |_| Ok(())).optional()?.is_some() {
+            return no(format!("a reinstall of machine {machine} is ordered"));
+        }
+    }
+    let installed = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2 AND succeeded = 1";
+    if transaction.query_row(installed, [&new.a, &new.allocation], |_| Ok(())).optional()?.is_none() {
+        return no(format!("allocation {} of machine {} is not installed", new.allocation, new.a));
+    }
+    store_migration(transaction, &Migration { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
+    Ok(MigrationPlacement::Placed)
+}
+
+/// Applies an event to a migration, and stores the result with all its effects. The inner error is the reason why the event is rejected.
+pub fn apply_event(
+    transaction: &Transaction,
+    is: &Migration,
+    word: &MigrationEvent,
+) -> rusqlite::Result<Result<MigrationUpdate, String>> {
+    let after = match is.apply_event(word) {
+        Ok(after) => after,
+        Err(why) => return Ok(Err(why)),
+    };
+    let news = after != *is;
+    if news {
+        apply_transition(transaction, is, &after)?;
+        store_migration(transaction, &after)?;
+        if let (MigrationState::Copying, Some(sender)) = (after.state, &after.sender) {
+            // Like the boot of an installation that has started, the source's boot must not end after a day.
+            transaction.execute("UPDATE boots SET begun = 1 WHERE hash = ?1", [sender.boot])?;
+        }
+    }
+    Ok(Ok(MigrationUpdate { is: after, news }))
+}
+
+/// Applies the effects of a state change to the rows of the allocation, and to the bars that prevent machines from
+/// booting from their disks.
+fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> rusqlite::Result<()> {
+    let Migration { id, a, b, allocation, .. } = after;
+    match (before.state, after.state) {
+        (before, after) if before == after => Ok(()),
+        (_, MigrationState::Copying) => bar_allocations(transaction, b, allocation, id),
+        (_, MigrationState::Booting) => {
+            transfer_allocation(transaction, allocation, a, b)?;
+            lift_bar(transaction, b, Some(allocation))?;
+            bar_allocations(transaction, a, allocation, id)
+        }
+        (MigrationState::Booting, MigrationState::Cancelled) => {
+            transfer_allocation(transaction, allocation, b, a)?;
+            let marker = after.marker.as_ref().map(to_json_column).transpose()?;
+            let update = "UPDATE allocations SET marker = ?3 WHERE machine = ?1 AND id = ?2";
+            transaction.execute(update, params![a, allocation, marker])?;
+            // Lift the bars of the source that this migration has set.
+            transaction.execute("DELETE FROM barred WHERE machine = ?1 AND move = ?2", [a, id])?;
+            bar_allocations(transaction, b, allocation, id)
+        }
+        // Nothing was written to the target.
+        (_, MigrationState::Refused) => transaction.execute("DELETE FROM barred WHERE move = ?1", [id]).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// Transfers all rows of the allocation to another machine, and replaces the rows that the other machine already has
+/// for this allocation.
+fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
+    for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
+        let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");
+        transaction.execute(&delete, [to, allocation])?;
+        let update = format!("UPDATE {table} SET machine = ?3 WHERE machine = ?1 AND {column} = ?2");
+        transaction.execute(&update, [from, allocation, to])?;
+    }
+    Ok(())
+}

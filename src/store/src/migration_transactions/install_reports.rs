@@ -1,0 +1,101 @@
+//! Handling of install reports from machines whose migration is in progress or has ended.
+
+use super::{MigrationUpdate, apply_event};
+use crate::boot_prohibitions::bar_allocations;
+use crate::json_columns::{parse_column, to_json_column};
+use crate::migration::{Migration, MigrationEvent, MigrationState};
+use crate::migration_records::{find_live, read_current_boots};
+use crate::{ServerState, TokenHash, to_json};
+use common::error::Result;
+use control::api_types::InstallReport;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+impl ServerState {
+    /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a migration. The inner
+    /// error is the reason why a reported success is rejected.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn handle_migration_report(
+        &self,
+        machine: &str,
+        boot: TokenHash,
+        report: &InstallReport,
+    ) -> Result<Option<Result<MigrationUpdate, String>>> {
+        let (machine, report, text) = (machine.to_owned(), report.clone(), to_json(report)?);
+        self.run_durably(move |transaction| handle_report(transaction, &machine, boot, &report, &text)).await
+    }
+}
+
+/// Handles a report, as [`ServerState::handle_migration_report`] does. `text` is the report as JSON.
+pub fn handle_report(
+    transaction: &Transaction,
+    machine: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+    text: &str,
+) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+    let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
+    // A migration that has ended no longer affects its machines, except for a repeated report of success.
+    let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
+    let part = is.role_of(machine);
+    let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+    let message = format!("{step}{}", report.message);
+    let word = match report.success {
+        true => success_event(transaction, &is, part, boot, report)?,
+        false => MigrationEvent::Failed { part, boot, untouched: report.untouched, message },
+    };
+    let heard = apply_event(transaction, &is, &word)?;
+    if let Ok(MigrationUpdate { is: Migration { state: MigrationState::Booting, .. }, news: true }) = &heard
+        && report.success
+    {
+        let marker = report.marker.as_ref().map(to_json_column).transpose()?;
+        transaction.execute(
+            "UPDATE allocations SET report = ?3, marker = coalesce(?4, marker) WHERE machine = ?1 AND id = ?2",
+            params![machine, is.allocation, text, marker],
+        )?;
+    }
+    Ok(Some(heard))
+}
+
+/// Returns the event that corresponds to a report of success.
+fn success_event(
+    transaction: &Transaction,
+    is: &Migration,
+    part: model::migration::MigrationSide,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> rusqlite::Result<MigrationEvent> {
+    let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
+    Ok(MigrationEvent::Succeeded { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
+}
+
+/// Handles a report of a machine whose migration has ended. If the boot that received the system repeats its report of
+/// success, the report is acknowledged. Other reports are handled as if the machine were not part of a migration.
+fn handle_repeated_report(
+    transaction: &Transaction,
+    machine: &str,
+    boot: TokenHash,
+    report: &InstallReport,
+) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+    let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
+    let key = [machine, report.allocationuuid.as_str()];
+    let is: Option<Migration> = transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();
+    let Some(is) = is.filter(|_| !report.allocationuuid.is_empty()) else { return Ok(None) };
+    let is_taken_back = matches!(is.state, MigrationState::Cancelled | MigrationState::Refused);
+    if !report.success && !report.untouched && is_taken_back && is.b == machine {
+        // The target has written without permission: it must not boot from its disks.
+        bar_allocations(transaction, machine, &is.allocation, &is.id)?;
+    }
+    if !report.success {
+        return Ok(None);
+    }
+    let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
+    match is.role_of(machine) {
+        model::migration::MigrationSide::Receive if has_begun => {
+            let word = success_event(transaction, &is, model::migration::MigrationSide::Receive, boot, report)?;
+            Ok(Some(is.apply_event(&word).map(|after| MigrationUpdate { is: after, news: false })))
+        }
+        _ => Ok(None),
+    }
+}
