@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use testing::http::{Act, Server};
 
-mod any_tree;
-mod bombs;
-mod liars;
+mod decompression_bombs;
+mod file_types;
+mod generated_trees;
+mod malicious_servers;
 mod merge;
 mod sources;
-mod work;
-mod zoo;
+mod work_limits;
 
-pub(crate) use zoo::make_zoo;
+pub(crate) use file_types::make_zoo;
 
 fn digest(kind: DigestKind, bytes: &[u8]) -> Digest {
     let mut digesting = DigestReader::new(bytes, kind);

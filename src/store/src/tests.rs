@@ -1,12 +1,12 @@
 //! Tests of the database without a server: restarts, databases of earlier versions, and all sequences of events during
 //! a reinstall.
 
-mod files;
+mod database_files;
 mod installed_fields;
-mod model;
-mod recorded;
+mod order_model;
+mod recorded_database;
 
-use self::model::{Actor, Expected, STEPS, Step};
+use self::order_model::{Actor, Expected, STEPS, Step};
 use super::*;
 use ::model::install_marker;
 use common::error::Result;

@@ -1,7 +1,7 @@
 //! Encrypted groups: created, preserved, left locked, refused.
 
+use super::arrays_and_groups::{group, volume};
 use super::luks::{on_device, planned, request_with_key};
-use super::stacks::{group, volume};
 use super::*;
 use crate::luks::containers_to_open;
 use model::device::{DevicePath, KernelName};

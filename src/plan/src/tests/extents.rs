@@ -1,7 +1,7 @@
 //! Byte ranges that each stage may write.
 
-use super::effect::{Brought, Effect, brought, effect};
-use super::stacks::{installed as stacked, layout as stacked_layout};
+use super::arrays_and_groups::{installed as stacked, layout as stacked_layout};
+use super::operation_effects::{Brought, Effect, brought, effect};
 use super::*;
 use model::device::DevicePath;
 use operations::{ByteRange, DeviceOp, DiskExtents, LockDisk, Operation, SessionOp, StageExtents, StageName};

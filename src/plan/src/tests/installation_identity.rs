@@ -1,6 +1,6 @@
 //! Identification of the installation on the disks, and of the disks of the installation.
 
-use super::degraded::unplug;
+use super::blank_and_failed_disks::unplug;
 use super::*;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::FilesystemContents;

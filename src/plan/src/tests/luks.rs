@@ -1,7 +1,7 @@
 //! Encrypted filesystems: created, preserved, left locked, refused.
 
 use super::installation_identity::{claim, empty, marked, reinstall};
-use super::making::next;
+use super::interrupted_mkfs::next;
 use super::*;
 use crate::luks::containers_to_open;
 use model::device::KernelName;

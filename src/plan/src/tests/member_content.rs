@@ -26,7 +26,7 @@ filesystems:
 
 /// Returns a preserved array with a group on it. The physical volume, with this UUID, is also visible on the members.
 fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
-    let mut inventory = stacks::installed();
+    let mut inventory = arrays_and_groups::installed();
     let array = inventory.arrays.iter_mut().find(|array| array.name == "data").unwrap();
     array.metadata = metadata.to_owned();
     let running = array.running.clone();
@@ -44,8 +44,8 @@ fn with_metadata(metadata: &str, on_members: Option<&str>) -> Inventory {
 fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_its_members() {
     for metadata in ["0.90", "1.0"] {
         let inventory = with_metadata(metadata, None);
-        let plan =
-            make(&stacks::layout(), &inventory, InstallMode::Reinstall).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let plan = make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall)
+            .unwrap_or_else(|refusal| panic!("{refusal}"));
         let kept: Vec<DiskVerdict> = MEMBERS.iter().map(|index| plan.disks[*index].verdict).collect();
         assert_eq!(kept, [DiskVerdict::Keep; 3], "{metadata}");
     }
@@ -54,7 +54,7 @@ fn the_content_of_an_array_with_its_metadata_at_the_end_is_no_second_claim_on_it
 #[test]
 fn any_other_second_claim_is_refused() {
     let refused = |inventory: &Inventory, what: &str| {
-        let reasons = reasons(make(&stacks::layout(), inventory, InstallMode::Reinstall));
+        let reasons = reasons(make(&arrays_and_groups::layout(), inventory, InstallMode::Reinstall));
         assert!(
             reasons.iter().any(|reason| reason.contains("one member has several signatures")),
             "{what}: {reasons:#?}"

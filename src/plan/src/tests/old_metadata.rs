@@ -11,7 +11,7 @@ fn layout_of(members: usize, level: RaidLevel, options: &[&str]) -> Layout {
     layout.disks.truncate(1);
     layout.filesystems.retain(|is| !is.device.as_str().starts_with("/dev/sdb"));
     let names: Vec<String> = (0..members).map(|number| format!("/dev/sdx{number}")).collect();
-    let member = |name: &String| DiskSpec { wipeonreinstall: true, ..stacks::whole(name) };
+    let member = |name: &String| DiskSpec { wipeonreinstall: true, ..arrays_and_groups::whole(name) };
     layout.disks.extend(names.iter().map(member));
     layout.raid.push(ArraySpec {
         arrayname: "/dev/md1".into(),

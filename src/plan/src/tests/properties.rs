@@ -1,10 +1,10 @@
 //! Properties that hold for every layout on every machine.
 
-use super::degraded::{replace, unplug};
-use super::drawn::{NAMES, any_layout, any_machine, blank};
-use super::effect::{Brought, brought, effect};
+use super::blank_and_failed_disks::{replace, unplug};
+use super::generators::{NAMES, any_layout, any_machine, blank};
 use super::installation_identity::{claim, marker, reinstall};
-use super::judged::Judged;
+use super::operation_effects::{Brought, brought, effect};
+use super::property_counts::Judged;
 use super::*;
 use model::device::DevicePath;
 use model::storage_graph::DeviceStack;
@@ -258,7 +258,7 @@ fn no_reinstall_of_a_machine_that_has_suffered_destroys_what_is_kept() {
             prop_assert_eq!(untouched(&machine, &plan), untouched(&reinstalled, &plan));
         }
         // Created objects are preserved from now on, even by the next attempt if this one was interrupted at the end.
-        let begin = super::stacks::operations(&plan, StageName::ReportBegin);
+        let begin = super::arrays_and_groups::operations(&plan, StageName::ReportBegin);
         let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { disks, .. }))] = begin else { panic!("{begin:?}") };
         let request = InstallClaim { waiver: Some(MarkerWaiver::Begun), begun_on: disks.clone(), ..request };
         let again = reinstall(&layout, &reinstalled, request).unwrap_or_else(|refusal| panic!("{refusal}"));

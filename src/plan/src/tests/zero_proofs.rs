@@ -63,14 +63,15 @@ fn a_whole_disk_is_read_unless_it_is_proven_to_be_a_new_one() {
 /// The disk has a table that an interrupted run wrote. Its partitions, and the space between them, are read.
 #[test]
 fn of_a_disk_with_a_table_all_but_the_table_is_read() {
-    let mut layout = stacks::layout();
+    let mut layout = arrays_and_groups::layout();
     let part = |number| partition(number, "", if number == 1 { 4000 } else { 0 }, PartitionType::LinuxRaid);
     for index in 2..5 {
         layout.disks[index].partitions = vec![part(1), part(2)];
     }
     layout.raid[2].devices = ["/dev/sdc2", "/dev/sdd2", "/dev/sde2"].map(Into::into).to_vec();
     layout.raid[2].spares = 0;
-    let mut inventory = after(&make(&layout, &stacks::five(), InstallMode::Install).unwrap(), stacks::five());
+    let mut inventory =
+        after(&make(&layout, &arrays_and_groups::five(), InstallMode::Install).unwrap(), arrays_and_groups::five());
     inventory.arrays.retain(|array| array.name != "data");
     inventory.groups.clear();
     inventory.stacked.retain(|stacked| {

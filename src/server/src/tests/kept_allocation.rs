@@ -1,7 +1,7 @@
 //! A reinstall keeps the installed allocation, and lists the differences, unless the order applies the machine file.
 
 use super::reinstall::{failure, success, with_images};
-use super::released::with_secrets;
+use super::secret_release::with_secrets;
 use super::*;
 
 /// Waits until the server's list of the machine satisfies the condition.

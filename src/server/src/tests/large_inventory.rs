@@ -1,6 +1,6 @@
 //! Machines that register very many devices: they are refused because of a limit, or planned without delaying others.
 
-use super::page::Browser;
+use super::web_page::Browser;
 use super::*;
 use control::api_types::RegisterRequest;
 use model::inventory::{Inventory, large_inventories};

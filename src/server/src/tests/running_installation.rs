@@ -1,6 +1,6 @@
 //! Attacks that try to interrupt a running installation with boot requests.
 
-use super::attackers::{ATTACKER, MACHINE, in_earnest};
+use super::boot_network_attackers::{ATTACKER, MACHINE, in_earnest};
 use super::reinstall::with_images;
 use super::*;
 

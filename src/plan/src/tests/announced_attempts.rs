@@ -1,0 +1,107 @@
+//! Distinguishes attempts that were only announced from those that have started to write.
+
+use super::arrays_and_groups;
+use super::installation_identity::{claim, marker, reinstall};
+use super::*;
+use crate::simulator::cut;
+use model::inventory::FilesystemContents;
+use model::layout::RaidLevel;
+use operations::PlanStage;
+
+/// Returns a machine with an installation of that layout, and its marker on that device.
+fn installed_with_marker(layout: &Layout, machine: Inventory, device: &str) -> Inventory {
+    let mut inventory = after(&make(layout, &machine, InstallMode::Install).unwrap(), machine);
+    // Each plan numbers its generated ids from the same value.
+    for (number, table) in (1..).zip(inventory.disks.iter_mut().filter_map(|disk| disk.table.as_mut())) {
+        table.guid = Some(uuid::Uuid::from_u128(u128::MAX - number));
+    }
+    let (device, marker) = (device.into(), Some(marker(&inventory)));
+    inventory.filesystems = vec![FilesystemContents { device, marker, ..FilesystemContents::default() }];
+    inventory
+}
+
+/// Power fails after each destructive operation, with each order of the disks. The old filesystem stays visible in the
+/// objects that replace it.
+#[test]
+fn an_installation_is_whole_until_the_first_disk_is_wiped() {
+    let mut two_disks = layout();
+    two_disks.disks[1].wipeonreinstall = true;
+    let mut root_last = two_disks.clone();
+    root_last.disks.reverse();
+    for (layout, machine, marked) in [
+        (layout(), machine(), "/dev/sda2"),
+        (two_disks, machine(), "/dev/sda2"),
+        (root_last, machine(), "/dev/sda2"),
+        (arrays_and_groups::layout(), arrays_and_groups::five(), "/dev/sda2"),
+        (arrays_and_groups::layout(), arrays_and_groups::five(), "/dev/sdb2"),
+    ] {
+        let before = installed_with_marker(&layout, machine, marked);
+        let plan = reinstall(&layout, &before, claim()).unwrap();
+        let count = |stages: &[PlanStage]| stages.iter().map(|stage| stage.operations.len()).sum::<usize>();
+        let harmless = count(&plan.stages[..plan.point_of_no_return]);
+        let all = count(&plan.stages.iter().filter(|stage| stage.name.is_destructive()).cloned().collect::<Vec<_>>());
+        for done in 0..=all {
+            let mut after = cut(&plan, before.clone(), harmless + done);
+            after.filesystems = before.filesystems.clone();
+            assert_eq!(is_intact(&layout, &after, &claim()), done == 0, "{done} of {all} operations: {plan}");
+        }
+    }
+}
+
+fn wiped(device: &str) -> DiskSpec {
+    DiskSpec { wipeonreinstall: true, ..arrays_and_groups::whole(device) }
+}
+
+type Case = (&'static str, fn(&mut Layout, &mut Inventory, &mut InstallClaim));
+
+#[test]
+fn what_nobody_can_tell_is_not_whole() {
+    let layout = layout();
+    let whole = installed_with_marker(&layout, machine(), "/dev/sda2");
+    assert!(is_intact(&layout, &whole, &claim()));
+    let cases: [Case; 11] = [
+        ("no marker", |_, inventory, _| inventory.filesystems.clear()),
+        ("nobody looked into it", |_, inventory, _| inventory.filesystems[0].marker = None),
+        ("another allocation", |_, _, claim| claim.allocation = "a-2".to_owned()),
+        ("another machine", |_, _, claim| claim.machine = "m-2".to_owned()),
+        ("the new installation", |_, inventory, claim| {
+            inventory.filesystems[0].marker.as_mut().unwrap().order = claim.order.clone();
+        }),
+        ("a copy elsewhere", |_, inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into()),
+        ("another table", |_, inventory, _| {
+            inventory.disks[0].table.as_mut().unwrap().guid = Some(uuid::Uuid::from_u128(7));
+        }),
+        ("a marker of before tables were recorded", |_, inventory, _| {
+            inventory.filesystems[0].marker.as_mut().unwrap().disks.iter_mut().for_each(|disk| disk.guid = None);
+        }),
+        ("a partition is gone", |_, inventory, _| {
+            inventory.disks[0].table.as_mut().unwrap().partitions.retain(|part| part.number != 3);
+        }),
+        ("another disk that is wiped is not there", |layout, _, _| {
+            layout.disks.push(wiped("/dev/sdx"));
+        }),
+        ("another disk that is wiped has nothing", |layout, _, _| layout.disks.push(wiped("/dev/sdc"))),
+    ];
+    for (name, change) in cases {
+        let (mut layout, mut inventory, mut claim) = (layout.clone(), whole.clone(), claim());
+        change(&mut layout, &mut inventory, &mut claim);
+        assert!(!is_intact(&layout, &inventory, &claim), "{name}");
+    }
+}
+
+/// The superblock of an array may be at the end of the disk, which is wiped slightly later than the start.
+#[test]
+fn a_whole_disk_tells_by_what_begins_it() {
+    let mut layout = layout();
+    layout.disks.push(wiped("/dev/sdc"));
+    layout.disks.push(wiped("/dev/sdd"));
+    layout.raid = vec![arrays_and_groups::raid("/dev/md/scratch", &["/dev/sdc", "/dev/sdd"], RaidLevel::Raid1, 0)];
+    let mut machine = machine();
+    machine.disks.push(disk("sdd", 9_000));
+    let mut inventory = installed_with_marker(&layout, machine, "/dev/sda2");
+    assert!(!is_intact(&layout, &inventory, &claim()));
+    for disk in &mut inventory.disks[2..] {
+        disk.signatures[0].kind = "xfs".to_owned();
+    }
+    assert!(is_intact(&layout, &inventory, &claim()));
+}

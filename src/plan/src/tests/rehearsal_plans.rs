@@ -1,0 +1,163 @@
+//! The rehearsal: which objects are activated, and which filesystems are mounted read-only.
+
+use super::arrays_and_groups::{five, installed as stacked, layout as stacked_layout, operations};
+use super::*;
+use model::layout::OnReinstall;
+use operations::{DeviceOp, MountFilesystem, Operation, Rehearsal, SessionOp, StageName};
+
+fn rehearsal(plan: &Plan) -> &Rehearsal {
+    match operations(plan, StageName::StorageRehearse) {
+        [Operation::Run(SessionOp::Rehearse(rehearsal))] => rehearsal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mounts(operations: &[Operation]) -> Vec<MountFilesystem> {
+    let mounts = operations.iter().filter_map(|operation| match operation {
+        Operation::Run(SessionOp::Mount(mount)) => Some(mount.clone()),
+        _ => None,
+    });
+    mounts.collect()
+}
+
+fn rehearsed(plan: &Plan) -> Vec<Operation> {
+    rehearsal(plan).operations.iter().cloned().map(Operation::from).collect()
+}
+
+#[test]
+fn what_is_kept_is_rehearsed_before_the_point_of_no_return_and_before_it_is_announced() {
+    for (layout, before, over) in [
+        (layout(), installed(), &["/dev/sdb1"][..]),
+        (stacked_layout(), stacked(), &["/dev/sdc", "/dev/sdd", "/dev/sde"][..]),
+    ] {
+        let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+        let place = |name| plan.stages.iter().position(|stage| stage.name == name).unwrap();
+        assert_eq!(place(StageName::StorageRehearse) + 1, place(StageName::ReportBegin));
+        assert!(place(StageName::StorageRehearse) < plan.point_of_no_return);
+        let Rehearsal { over: found, operations: rehearsed } = rehearsal(&plan);
+        assert_eq!(found, over);
+        // The rehearsal activates the same objects as the stage after the image.
+        let later = operations(&plan, StageName::StorageMountKept).iter();
+        let is_about_it = |is: &&Operation| {
+            !matches!(is, Operation::Run(SessionOp::UnlockDisk(_)) | Operation::Device(DeviceOp::TakeDown(_)))
+        };
+        let rehearsed = rehearsed.iter().cloned().map(Operation::from);
+        assert_eq!(rehearsed.collect::<Vec<_>>(), later.filter(is_about_it).cloned().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn nothing_is_rehearsed_where_nothing_comes_back() {
+    let plan = make(&stacked_layout(), &five(), InstallMode::Install).unwrap();
+    assert_eq!(operations(&plan, StageName::StorageRehearse), []);
+    // The filesystem is created, so it cannot be mounted in the rehearsal.
+    let mut before = installed();
+    let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
+    (srv.signatures, srv.blank) = (Vec::new(), true);
+    let plan = make(&layout(), &before, InstallMode::Reinstall).unwrap();
+    assert!(plan.to_string().contains("the filesystem will be created"), "{plan}");
+    assert_eq!(operations(&plan, StageName::StorageRehearse), []);
+}
+
+#[test]
+fn merged_filesystems_are_rehearsed_too_and_devices_that_options_name_are_covered() {
+    let mut layout = layout();
+    layout.filesystems[0].reinstall = OnReinstall::Merge;
+    layout.filesystems[0].mountoptions = vec!["noatime,journal_path=/dev/sdb7".to_owned(), "data=journal".to_owned()];
+    let mut before = installed();
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts.push(inventory::DiskPartition { number: 7, device: "/dev/sdb7".into(), ..Default::default() });
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb7"]);
+    assert_eq!(mounts(&rehearsed(&plan))[0].path, "/srv");
+}
+
+#[test]
+fn all_parts_of_a_kept_btrfs_are_covered() {
+    let (mut layout, mut before) = (layout(), installed());
+    layout.filesystems[0].format = FilesystemFormat::Btrfs;
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts[0].signatures[0].kind = "btrfs".to_owned();
+    let mut other = inventory::DiskPartition { number: 2, device: "/dev/sdb2".into(), ..parts[0].clone() };
+    parts.push(other.clone());
+    other.signatures[0].uuid = "another".to_owned();
+    parts.push(inventory::DiskPartition { number: 3, device: "/dev/sdb3".into(), ..other });
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2"]);
+}
+
+/// The other devices include the whole disk sdc, which the layout lists without any content.
+#[test]
+fn the_other_devices_of_a_kept_btrfs_are_known_to_its_mounts_and_identified() {
+    let (mut layout, mut before) = (layout(), installed());
+    layout.filesystems[0].format = FilesystemFormat::Btrfs;
+    let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
+    assert!(mounts(operations(&plan, StageName::StorageMount)).iter().all(|mount| mount.others.is_empty()), "{plan}");
+    let parts = &mut before.disks[1].table.as_mut().unwrap().partitions;
+    parts[0].signatures[0].kind = "btrfs".to_owned();
+    let signatures = parts[0].signatures.clone();
+    parts.push(inventory::DiskPartition { number: 2, device: "/dev/sdb2".into(), ..parts[0].clone() });
+    before.disks[2].signatures = signatures;
+    layout.disks.push(arrays_and_groups::whole("/dev/sdc"));
+    let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+    assert_eq!(rehearsal(&plan).over, ["/dev/sdb1", "/dev/sdb2", "/dev/sdc"]);
+    for operations in [&rehearsed(&plan), operations(&plan, StageName::StorageMountKept)] {
+        let mounts = mounts(operations);
+        assert_eq!(
+            (mounts[0].device.as_str(), &mounts[0].others[..]),
+            ("/dev/sdb1", &["/dev/sdc".into(), "/dev/sdb2".into()][..])
+        );
+    }
+    let identified = operations(&plan, StageName::StorageIdentify).iter().map(|operation| match operation {
+        Operation::Run(SessionOp::IdentifyDisk(identity)) => identity.device.as_str(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(identified.collect::<Vec<_>>(), ["/dev/sda", "/dev/sdb", "/dev/sdc"]);
+}
+
+#[test]
+fn what_is_kept_and_says_ro_is_written_by_no_mount() {
+    for (options, format, expected) in [
+        (&["ro"][..], FilesystemFormat::Ext4, &["ro", "noload"][..]),
+        (&["noatime,ro"], FilesystemFormat::Ext4, &["noatime,ro", "noload"]),
+        (&["ro"], FilesystemFormat::Xfs, &["ro", "norecovery"]),
+        (&["ro"], FilesystemFormat::Btrfs, &["ro", "rescue=nologreplay"]),
+        (&["ro"], FilesystemFormat::Vfat, &["ro"]),
+        (&["ro", "rw"], FilesystemFormat::Ext4, &["ro", "rw"]),
+        (&["noatime"], FilesystemFormat::Ext4, &["noatime"]),
+    ] {
+        let (mut layout, mut before) = (layout(), installed());
+        layout.filesystems[0].format = format;
+        layout.filesystems[0].mountoptions = options.iter().map(|option| (*option).to_owned()).collect();
+        let srv = &mut before.disks[1].table.as_mut().unwrap().partitions[0];
+        srv.signatures[0].kind = format.name().to_owned();
+        let plan = make(&layout, &before, InstallMode::Reinstall).unwrap();
+        assert_eq!(mounts(operations(&plan, StageName::StorageMountKept))[0].options, expected, "{options:?}");
+        // The rehearsal mounts filesystems as the installed system will, which replays the journal.
+        assert_eq!(mounts(&rehearsed(&plan))[0].options, options, "{options:?}");
+        let line = plan.fstab.iter().find(|entry| entry.path == "/srv").unwrap();
+        assert_eq!(line.options, options);
+    }
+}
+
+#[test]
+fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
+    let mut layout = layout();
+    layout.filesystems[3].mountoptions = vec!["ro,noatime".to_owned()];
+    let plan = make(&layout, &machine(), InstallMode::Install).unwrap();
+    assert_eq!(mounts(operations(&plan, StageName::StorageMount))[0].options, ["noatime"]);
+    assert_eq!(plan.fstab[0].options, ["ro,noatime"]);
+}
+
+#[test]
+fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
+    let mut before = stacked();
+    before.groups[0].closed = Some("it is exported: `vgimport` it in the installed system".to_owned());
+    assert_eq!(
+        reasons(make(&stacked_layout(), &before, InstallMode::Reinstall)),
+        ["volumegroups[0]: vg:vg00 must be kept, but it is exported: `vgimport` it in the installed system"]
+    );
+    let mut all = stacked_layout();
+    all.disks.iter_mut().for_each(|disk| disk.wipeonreinstall = true);
+    make(&all, &before, InstallMode::Reinstall).unwrap();
+}

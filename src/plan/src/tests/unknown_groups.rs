@@ -1,0 +1,62 @@
+//! Members of unknown arrays or groups: refused only if a reinstall could split such an array or group.
+
+use super::installation_identity::{claim, reinstall};
+use super::*;
+use model::inventory::UnassignedDevices;
+
+const SAID: &str = "`lvm fullreport` exited with 5, saying: bad checksum";
+
+fn with(devices: &[&str], mut inventory: Inventory) -> Inventory {
+    let devices = devices.iter().map(|device| (*device).into()).collect();
+    inventory.unknown.push(UnassignedDevices { devices, reason: SAID.to_owned() });
+    inventory
+}
+
+#[test]
+fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unknown() {
+    // sda is wiped, sdb preserved, sdc not ours.
+    for (devices, named) in [
+        (&["/dev/sda2"][..], "/dev/sda2"),
+        (&["/dev/sdb1"], "/dev/sdb1"),
+        (&["/dev/sda2", "/dev/sdb1", "/dev/sdc"], "/dev/sda2, /dev/sdb1"),
+    ] {
+        let reasons = reasons(make(&layout(), &with(devices, installed()), InstallMode::Reinstall));
+        let expected = format!(
+            "disks: the array or group of {named} is unknown, and may span other disks: {SAID}; repair it, or erase its members if it is not needed"
+        );
+        assert_eq!(reasons, [expected]);
+    }
+}
+
+#[test]
+fn what_an_attempt_that_has_begun_left_half_made_is_its_own() {
+    let begun = |device| {
+        let claim = InstallClaim { waiver: Some(MarkerWaiver::Begun), ..claim() };
+        reinstall(&layout(), &with(&[device], installed()), claim)
+    };
+    begun("/dev/sda2").unwrap();
+    assert!(reasons(begun("/dev/sdb1"))[0].contains("the array or group of /dev/sdb1 is unknown"));
+}
+
+#[test]
+fn on_an_array_of_its_disks_too() {
+    let inventory = with(&["/dev/md125"], arrays_and_groups::installed());
+    let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
+    assert!(reasons.iter().any(|reason| reason.contains("the array or group of /dev/md125 is unknown")), "{reasons:?}");
+}
+
+#[test]
+fn what_is_unknown_on_other_disks_is_nobodys_business() {
+    let plan = make(&layout(), &with(&["/dev/sdc", "/dev/sdc1"], installed()), InstallMode::Reinstall).unwrap();
+    let without = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
+    assert_eq!(Plan { opaque: Vec::new(), ..plan }, without);
+}
+
+#[test]
+fn an_installation_wipes_it() {
+    let inventory = with(&["/dev/sda2", "/dev/sdb1", "/dev/sdc"], installed());
+    let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
+    assert_eq!(plan.opaque.len(), 1, "{plan}");
+    let without = make(&layout(), &installed(), InstallMode::Install).unwrap();
+    assert_eq!(Plan { opaque: Vec::new(), ..plan }, without);
+}

@@ -1,0 +1,366 @@
+//! Attackers on the boot network: what they receive, and what they cannot interrupt.
+
+use super::reinstall::{failure, with_images};
+use super::secret_release::with_secrets;
+use super::*;
+use std::time::Instant;
+
+/// All of 127.0.0.0/8 is local, so requests can come from several addresses.
+impl Running {
+    pub(super) async fn from(&self, address: &str, method: &str, path: &str, token: &str, body: &str) -> Answer {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+        self.over(socket, method, path, token, body).await
+    }
+
+    pub(super) async fn over(
+        &self,
+        socket: tokio::net::TcpSocket,
+        method: &str,
+        path: &str,
+        token: &str,
+        body: &str,
+    ) -> Answer {
+        let mut stream = socket.connect(self.address).await.unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.address,
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+        let text = String::from_utf8(answer).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer { status, headers: BTreeMap::new(), body: body.as_bytes().to_vec() }
+    }
+
+    pub(super) async fn boot_from(&self, address: &str, id: &str) -> Answer {
+        self.from(address, "GET", &format!("/boot.ipxe?uuid={id}"), "", "").await
+    }
+
+    pub(super) async fn register_from(&self, address: &str, id: &str, token: &str) -> u16 {
+        self.from(address, "POST", "/v1/machine/register", token, &registration(id).to_string()).await.status
+    }
+}
+
+pub(super) const MACHINE: &str = "127.0.0.2";
+pub(super) const ATTACKER: &str = "127.0.0.66";
+
+/// Starts a server on which boots count as active for the real duration.
+pub(super) async fn in_earnest(dir: TempDir) -> Running {
+    let (options, around) = (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
+    Running::start_with(dir, &options, &around, 10_000).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_installation_is_ended_by_nobody_at_another_address() {
+    let server = in_earnest(with_images()).await;
+    let path = format!("/v1/machine/{ONE}");
+    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
+
+    let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
+    server.heard(&format!("one: boot requested from {ATTACKER}; the boot at {MACHINE} was active ")).await;
+    assert_eq!(server.from(ATTACKER, "GET", &path, &stolen, "").await.status, 401, "it has not registered");
+    assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
+    server
+        .heard(&format!("one: a boot at {ATTACKER} cannot register yet: the boot at {MACHINE} is still active"))
+        .await;
+    // The machine's own token is refused from another address.
+    assert_eq!(server.from(ATTACKER, "GET", &path, &token, "").await.status, 401);
+    assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
+    server
+        .heard(&format!(
+            "one: request from {ATTACKER} refused: its token belongs to the boot that registered from {MACHINE}"
+        ))
+        .await;
+    let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
+    assert_eq!(server.from(MACHINE, "POST", &format!("{path}/point-of-no-return"), &token, &body).await.status, 200);
+
+    // A second boot at the machine's own address must wait as well, until the first one is silent.
+    let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 503);
+    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 200);
+    assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 401);
+
+    // When the next boot registers, it replaces a silent boot.
+    let server = Running::start_in(server.stop().await).await;
+    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
+    assert_eq!(server.from(MACHINE, "GET", &path, &token, "").await.status, 401);
+    assert_eq!(server.from(MACHINE, "GET", &path, &next, "").await.status, 200);
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_timeout_applies_to_the_same_address_only() {
+    let dir = with_images();
+    let options = ServerConfig { restart_timeout: Duration::ZERO, ..options(dir.path()) };
+    let around = HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() };
+    let server = Running::start_with(dir, &options, &around, 10_000).await;
+    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    let stolen = token_of(&server.boot_from(ATTACKER, ONE).await.text());
+    assert_eq!(server.register_from(ATTACKER, ONE, &stolen).await, 503);
+    let next = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &next).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_for_boots_use_up_no_order() {
+    let server = in_earnest(with_images()).await;
+    server.installed().await;
+    let order = server.order("debian-13").await;
+    for address in [ATTACKER, "127.0.0.67", ATTACKER, "127.0.0.68", ATTACKER] {
+        assert!(server.boot_from(address, ONE).await.text().contains("drophammer.token="));
+    }
+    assert_eq!(
+        (&server.listed().await["order"]["id"], &server.listed().await["order"]["attempts"]),
+        (&json!(order), &json!(1))
+    );
+    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    for _ in 0..5 {
+        server.boot_from(ATTACKER, ONE).await;
+    }
+    assert_eq!(server.listed().await["order"]["attempts"], 1);
+    // A failure ends the attempt.
+    let report = failure(&order, false).to_string();
+    let path = format!("/v1/machine/{ONE}/report");
+    let mut token = token;
+    for attempts in [2, 3] {
+        assert_eq!(server.from(MACHINE, "POST", &path, &token, &report).await.status, 200);
+        token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+        assert_eq!(server.listed().await["order"]["attempts"], attempts);
+        assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    }
+}
+
+/// A boot that is requested while another boot is active is counted as an attempt only when it registers, after the
+/// other boot has become silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_was_requested_while_a_boot_is_active_counts_when_it_registers() {
+    let server = in_earnest(with_images()).await;
+    server.installed().await;
+    server.order("debian-13").await;
+    let mut server = server;
+    for (address, attempts) in
+        [("127.0.0.3", json!(1)), (MACHINE, json!(2)), (ATTACKER, json!(3)), (MACHINE, Value::Null)]
+    {
+        let token = token_of(&server.boot_from(address, ONE).await.text());
+        // On this server, each boot is silent immediately.
+        let silent = Running::start_in(server.stop().await).await;
+        assert_eq!(silent.register_from(MACHINE, ONE, &token).await, 200);
+        assert_eq!(silent.listed().await["order"]["attempts"], attempts);
+        if attempts.is_null() {
+            silent.heard("abandoned after 3 attempts: image debian-13 is not installed").await;
+            assert_eq!(silent.listed().await["order"], Value::Null);
+        }
+        server = in_earnest(silent.stop().await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whose_card_is_none_of_the_machines_gets_nothing() {
+    let dir = with_images();
+    let cards = [(MACHINE, "52:54:00:00:00:01"), (ATTACKER, "52:54:00:00:00:66")];
+    let neighbours = move |address: IpAddr| {
+        let found = cards.iter().filter(|(at, _)| at.parse() == Ok(address));
+        found.map(|(_, mac)| (*mac).to_owned()).collect()
+    };
+    let around = HostEnvironment { neighbours: Arc::new(neighbours), ..silent() };
+    let options = options(dir.path());
+    let server = Running::start_with(dir, &options, &around, 10_000).await;
+    assert!(server.boot_from(ATTACKER, ONE).await.text().contains("sanboot"));
+    server.heard(&format!("has MAC 52:54:00:00:00:66, which is not among those of its file (52:54:00:00:00:01): nothing is served. If two machines share a UUID, assign each its own id; if it is the same machine, add the MAC to its file; the request came from {ATTACKER}")).await;
+    let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 409);
+    assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);
+    // Behind a router, the MAC of the NIC is unknown. A machine whose file does not list MACs may have any MAC.
+    assert!(server.boot_from("127.0.0.9", ONE).await.text().contains("drophammer.token="));
+    assert!(server.boot_from(ATTACKER, STRANGER).await.text().contains("drophammer.token="));
+}
+
+/// Unauthorized requests are refused after their head. The server does not read or wait for the body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_call_is_told_before_the_body() {
+    let server = Running::start().await;
+    let token = server.token(ONE).await;
+    let machine = format!("/v1/machine/{ONE}");
+    let calls = ["/v1/machine/register".to_owned(), format!("{machine}/event"), format!("{machine}/report")];
+    let more = [format!("{machine}/point-of-no-return"), format!("{machine}/reinstall"), format!("{machine}/rename")];
+    for path in calls.iter().chain(&more) {
+        let head = |token: &str, bytes: usize| {
+            format!(
+                "POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nAuthorization: Bearer {token}\r\nContent-Length: {bytes}\r\n\r\n"
+            )
+        };
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head("x", 3 << 20).as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401", "{path}");
+        // Authorized requests with too large a body are refused before the body as well.
+        let token =
+            if path.ends_with("reinstall") || path.ends_with("rename") { server.operator() } else { token.clone() };
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head(&token, 5 << 20).as_bytes()).await.unwrap();
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 413", "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_few_bodies_of_one_address_fill_its_share() {
+    let server = Running::start().await;
+    let token = server.token(ONE).await;
+    let head = format!(
+        "POST /v1/machine/{ONE}/report HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\nContent-Length: {}\r\n\r\n{{",
+        4 << 20
+    );
+    let bodies = async || {
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+        open
+    };
+    let mut open = bodies().await;
+    let path = format!("/v1/machine/{ONE}/event");
+    let event = json!({ "event": "Alive", "message": "" });
+    let (began, mut opened) = (Instant::now(), Instant::now());
+    while server.call(&token, "POST", &path, &event).await.status != 429 {
+        assert!(began.elapsed() < PATIENCE);
+        // On a very busy host, the stalled bodies may have timed out before the request was handled.
+        if opened.elapsed() > Duration::from_secs(5) {
+            (open, opened) = (bodies().await, Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(open);
+    while server.call(&token, "POST", &path, &event).await.status != 200 {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_are_kept_for_what_the_machine_was_given() {
+    let server = Running::start().await;
+    let token = server.token(ONE).await;
+    let path = format!("/v1/machine/{ONE}/report");
+    let report =
+        |allocation: &str, success: bool| json!({ "success": success, "message": "m", "allocationuuid": allocation });
+    let foreign = server.call(&token, "POST", &path, &report("nobodys", true)).await;
+    assert_eq!(foreign.status, 409);
+    assert!(foreign.text().contains("this machine never had allocation"), "{}", foreign.text());
+    assert_eq!(server.call(&token, "POST", &path, &report("nobodys", false)).await.status, 200);
+    let stranger = server.token(STRANGER).await;
+    let path = format!("/v1/machine/{STRANGER}/report");
+    assert_eq!(server.call(&stranger, "POST", &path, &report("", false)).await.status, 200);
+    server.heard(&format!("\"machine\":\"{STRANGER}\"")).await;
+    let dir = server.stop().await;
+    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
+    let kept: u32 = database.query_row("SELECT count(*) FROM allocations", [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
+    const MANY: usize = 300;
+    let server = in_earnest(directory()).await;
+    let heard = server.token(STRANGER).await;
+    let event = json!({ "event": "Alive", "message": "x".repeat(50_000) });
+    assert_eq!(server.call(&heard, "POST", &format!("/v1/machine/{STRANGER}/event"), &event).await.status, 200);
+    let known = server.token(ONE).await;
+    for number in 0..MANY {
+        let id = format!("4c4c4544-0051-3010-8052-b4c05{number:07x}");
+        assert_eq!(server.boot_from(ATTACKER, &id).await.status, 200);
+    }
+    // Active boots are not removed.
+    for (id, token) in [(STRANGER, &heard), (ONE, &known)] {
+        assert_eq!(server.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await.status, 200, "{id}");
+    }
+    let dir = server.stop().await;
+    let database = rusqlite::Connection::open(dir.path().join("drophammer.sqlite")).unwrap();
+    let count = |what: &str| database.query_row(&format!("SELECT {what}"), [], |row| row.get::<_, u32>(0)).unwrap();
+    assert_eq!(count("count(*) FROM machines WHERE stranger IS NOT NULL"), 256);
+    assert!(count("count(*) FROM boots") <= 257);
+    assert_eq!(
+        count("count(*) FROM events WHERE machine <> (SELECT machine FROM boots ORDER BY created LIMIT 1 OFFSET 1)"),
+        0
+    );
+    assert!(count("max(length(last_event)) FROM machines") < 5000, "a message is cut to what is read");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operator_is_answered_on_a_listener_of_its_own() {
+    let dir = directory();
+    let options = ServerConfig { operator_listen: Some("127.0.0.1:0".parse().unwrap()), ..options(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    let operator = server.operator();
+    assert_eq!(server.call(&operator, "GET", "/v1/machines", &Value::Null).await.status, 404);
+    let one = format!("/v1/machine/{ONE}");
+    assert_eq!(server.call(&operator, "GET", &one, &Value::Null).await.status, 401);
+    let machines = Running { address: server.operators.unwrap(), ..server };
+    assert_eq!(machines.call(&operator, "GET", "/v1/machines", &Value::Null).await.status, 200);
+    assert_eq!(machines.call(&operator, "GET", &one, &Value::Null).await.status, 200);
+    assert_eq!(machines.boot(&format!("uuid={ONE}")).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_says_for_whom_it_asks_and_nobody_else_does() {
+    let dir = directory();
+    let options = ServerConfig { proxies: vec!["127.0.0.1".parse().unwrap()], ..options(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    let boot = format!("/boot.ipxe?uuid={ONE}");
+    server.ask("GET", &boot, &[("X-Forwarded-For", "192.0.2.1, 10.9.9.9")], "").await;
+    server.heard("\"from\":\"10.9.9.9\"").await;
+    server.boot_from("127.0.0.8", ONE).await;
+    server.heard("\"from\":\"127.0.0.8\"").await;
+    let dir = server.stop().await;
+    let server = Running::start_in(dir).await;
+    server.ask("GET", &boot, &[("X-Forwarded-For", "10.8.8.8")], "").await;
+    server.heard("\"from\":\"127.0.0.1\"").await;
+    assert!(!server.heard.text().contains("10.8.8.8"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_has_forgotten_is_adopted_by_the_operators_word() {
+    let server = Running::start_in(with_secrets()).await;
+    let path = format!("/v1/machine/{ONE}/adopt");
+    let adopt = async || server.call(&server.operator(), "POST", &path, &Value::Null).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.call(&token, "POST", &path, &Value::Null).await.status, 401, "it is no word of the machine's");
+    let listed = adopt().await;
+    assert_eq!(
+        (listed.status, &listed.json()["adopted"], &listed.json()["installed"]),
+        (200, &json!(true), &json!(false))
+    );
+    server.heard("one: 127.0.0.1 recorded allocation a1 as installed").await;
+    // Nothing can be installed now, not even by the boot that was already running.
+    let given = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!((given.succeeded, given.image.url.as_str(), given.user_data.as_str()), (true, "", ""));
+    assert_eq!(server.begin(&token, "").await, 409);
+    // The machine's own report confirms the record.
+    let token = server.token(ONE).await;
+    let marker = json!({ "machine": ONE, "allocation": "a1", "image": "debian-12", "layout": "default" });
+    server
+        .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
+        .await;
+    let listed = server.listed().await;
+    assert_eq!(
+        (&listed["adopted"], &listed["installed"], &listed["image"]),
+        (&json!(false), &json!(true), &json!("debian-12"))
+    );
+    assert!(server.boots_disk().await);
+    let again = adopt().await;
+    assert_eq!(again.status, 409);
+    assert!(again.text().contains("is already recorded as installed"), "{}", again.text());
+}

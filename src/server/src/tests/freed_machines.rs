@@ -1,0 +1,143 @@
+//! Machines that are freed while the tenant's system still runs.
+
+use super::boot_network_attackers::MACHINE;
+use super::secret_release::with_secrets;
+use super::unprivileged_processes::Process;
+use super::*;
+use crate::bmc::redfish::double::{Ignores, RedfishDouble, SYSTEM};
+
+impl Running {
+    async fn free(&self) -> Answer {
+        self.v1("DELETE", &format!("/v1/machine/{ONE}/free"), &Value::Null).await
+    }
+
+    async fn is_not_clean(&self) -> bool {
+        self.listed().await["not_clean"] == true
+    }
+
+    /// Writes the allocation of the next tenant, with secrets, and waits until it is in force.
+    async fn allocate_again(&self) {
+        let secrets = "  user_data: the-user-data\n  console_password: the-password\n";
+        self.write("machines/one.yaml", &machine_file(ONE, "one", "52:54:00:00:00:01", "a2", secrets));
+        while self.listed().await["allocation"] != "a2" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_system_of_the_previous_tenant_does_not_get_the_next_allocation() {
+    let server = Running::start_in(with_secrets()).await;
+    let old = token_of(&server.boot_from(MACHINE, ONE).await.text());
+    assert_eq!(server.register_from(MACHINE, ONE, &old).await, 200);
+    let machine = format!("/v1/machine/{ONE}");
+    assert_eq!(server.from(MACHINE, "GET", &format!("{machine}/wait?seconds=60"), &old, "").await.status, 200);
+    assert_eq!(server.from(MACHINE, "GET", &machine, &old, "").await.status, 200);
+    let requested_before = server.requested().await;
+    let begin = json!({ "allocationuuid": "a1", "order": "" }).to_string();
+    assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/point-of-no-return"), &old, &begin).await.status, 200);
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1" }).to_string();
+    assert_eq!(server.from(MACHINE, "POST", &format!("{machine}/report"), &old, &report).await.status, 200);
+    assert!(!server.is_not_clean().await, "it has its own allocation");
+
+    let server = server.restarted_strict(|_| ()).await;
+    let freed = server.free().await;
+    assert_eq!(freed.status, 200, "{}", freed.text());
+    server.heard("one: cannot power off the freed machine: the file of machine").await;
+    assert!(server.is_not_clean().await);
+    server.allocate_again().await;
+    assert!(server.is_not_clean().await);
+
+    let requested_after = server.requested().await;
+    for (process, token, status) in [
+        (Process::Unprivileged, &old, 401),
+        (Process::Privileged, &old, 401),
+        (Process::Unprivileged, &requested_before, 401),
+        (Process::Privileged, &requested_before, 401),
+        (Process::Unprivileged, &requested_after, 403),
+    ] {
+        let answer = server.register_as(process, token).await;
+        assert_eq!(answer.status, status, "{process:?}: {}", answer.text());
+        let answer = server.sent_by(process, "GET", &machine, token, &Value::Null).await;
+        assert_eq!(answer.status, 401, "{process:?}: {}", answer.text());
+        assert!(!answer.text().contains("the-user-data"));
+    }
+    assert!(server.is_not_clean().await);
+
+    // The next boot loads the ramdisk, and its agent registers.
+    assert!(server.boot_from(MACHINE, ONE).await.text().contains("initrd"));
+    let token = server.requested().await;
+    assert_eq!(server.register_as(Process::Privileged, &token).await.status, 200);
+    assert!(!server.is_not_clean().await);
+    let wait = format!("{machine}/wait?seconds=60");
+    assert_eq!(server.sent_by(Process::Privileged, "GET", &wait, &token, &Value::Null).await.status, 200);
+    let answer = server.sent_by(Process::Privileged, "GET", &machine, &token, &Value::Null).await;
+    assert_eq!(
+        (answer.status, &answer.json()["allocation"]["allocationuuid"]),
+        (200, &json!("a2")),
+        "{}",
+        answer.text()
+    );
+}
+
+/// A machine can also be freed by an edit of its file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_whose_file_gets_another_allocation_is_not_clean() {
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    assert!(!server.is_not_clean().await);
+    server.allocate_again().await;
+    assert!(server.is_not_clean().await);
+    let token = server.token(ONE).await;
+    assert!(!server.is_not_clean().await);
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a2", true).await;
+    assert!(!server.is_not_clean().await, "the next tenant's system runs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_freed_machine_is_powered_off_by_its_controller() {
+    let controller = RedfishDouble::start("On", &[]);
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    let url = format!("{}{SYSTEM}", controller.url());
+    let bmc = format!("bmc: {{url: '{url}', username: admin, password: hunter2}}\n");
+    server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
+    let freed = loop {
+        let freed = server.free().await;
+        // The edited file takes effect a moment later.
+        if freed.status != 409 {
+            break freed;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(freed.status, 200, "{}", freed.text());
+    assert_eq!((controller.changes(), controller.state().power), (vec!["POST ForceOff".to_owned()], "Off"));
+    server.heard("one: powered off, because it was freed").await;
+    assert!(server.file("machines/one.yaml").contains(&url), "{}", server.file("machines/one.yaml"));
+    assert!(server.is_not_clean().await, "it has not been through the ramdisk");
+
+    // If the machine is freed in the ramdisk, no tenant's system runs. The machine waits there for its next allocation.
+    let token = server.token(ONE).await;
+    server.allocate_again().await;
+    assert_eq!(server.free().await.status, 200);
+    assert!(!server.is_not_clean().await);
+    assert_eq!(controller.changes().len(), 1);
+    assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_freed_machine_that_stays_on_is_reported() {
+    let controller = RedfishDouble::start("On", &[Ignores]);
+    let server = Running::start_in(with_secrets()).await;
+    server.installed().await;
+    let bmc = format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url());
+    server.write("machines/one.yaml", &(server.file("machines/one.yaml") + &bmc));
+    let began = std::time::Instant::now();
+    while server.free().await.status == 409 {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.heard("cannot power off the freed machine").await;
+    server.heard("accepted the reset type ForceOff, but reports PowerState On, not Off").await;
+}

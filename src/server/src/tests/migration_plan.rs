@@ -1,0 +1,248 @@
+//! Predicted plans of a migration's target: with `drophammer plan`, with `drophammer rack plan`, and approved.
+
+use super::machine_migration::{certificate, disks, marker, with_one_disk};
+use super::plan_approval::{compared, rack, row};
+use super::*;
+use crate::plan_input::PlanInput;
+use common::exit_status::CommandOutcome;
+use drophammer::commands::rack::PlanOptions;
+use model::install_marker::InstallMarker;
+use model::inventory::{FilesystemContents, Inventory};
+use operations::{Operation, SessionOp, TellPointOfNoReturn, WriteMarker};
+use plan::{Plan, request_from_allocation, simulator};
+use uuid::Uuid;
+
+/// Returns the source's description of its filesystems, as `plan::check_migration` derives it from the layout.
+fn carried() -> Value {
+    json!({
+        "marker": marker(ONE),
+        "filesystems": [{ "device": "/dev/sda1", "format": "ext4", "uuid": "020641d6-0000-4000-8000-000000000001",
+            "size_bytes": 500_000_000u64, "sector_bytes": 512 }],
+        "partitions": [{ "device": "/dev/sda1", "guid": "020641d6-0000-4000-8000-000000000002" }],
+    })
+}
+
+fn agent(machine: &allocation::AssignedMachine) -> Plan {
+    agent_on(machine, &with_one_disk())
+}
+
+fn agent_on(machine: &allocation::AssignedMachine, inventory: &Inventory) -> Plan {
+    let allocation = machine.allocation.clone().unwrap();
+    let layout = allocation.parse_layout().unwrap().layout;
+    let request = request_from_allocation::build_request(machine, TWO, &allocation, &[]);
+    plan::make_plan(&layout, inventory, request, &mut Uuid::new_v4).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+impl Running {
+    async fn preview(&self, id: &str) -> PlanInput {
+        let path = format!("/v1/machine/{id}/preview");
+        let answer = self.call(&self.operator(), "GET", &path, &Value::Null).await;
+        serde_json::from_value(answer.json()).unwrap()
+    }
+
+    /// Returns the rows of both machines, and the outcome of `rack plan`.
+    async fn both(&self, approve: bool) -> (Value, Value, CommandOutcome) {
+        let only = |options: &mut PlanOptions| {
+            (options.approve, options.machine) = (approve, vec!["one".to_owned(), "two".to_owned()]);
+        };
+        let (printed, exit) = rack(self.dir.path(), only).await.unwrap();
+        (row(&printed, ONE).clone(), row(&printed, TWO).clone(), exit)
+    }
+
+    async fn until_approved(&self, token: &str, sha256: &str) -> allocation::AssignedMachine {
+        loop {
+            let answer = self.call(token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await;
+            if answer.json()["allocation"]["approved"]["sha256"] == json!(sha256) {
+                return serde_json::from_value(answer.json()).unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sends the requests of the plan to the server, as a session does. Stops at the operation for which `until`
+    /// returns true, as if the power was lost.
+    async fn told_by(&self, plan: &Plan, token: &str, until: impl Fn(&SessionOp) -> bool) -> Option<InstallMarker> {
+        let mut marker = plan.already.clone();
+        for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+            let Operation::Run(operation) = operation else { continue };
+            if until(operation) {
+                break;
+            }
+            let (path, body) = match operation {
+                SessionOp::WriteMarker(WriteMarker(written)) => {
+                    let received_from = Some(model::migration::certificate_digest(&certificate(ONE)));
+                    marker = Some(InstallMarker { received_from, ..written.clone() });
+                    continue;
+                }
+                SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
+                    allocation,
+                    disks,
+                    approved,
+                    secret_digest,
+                    ..
+                }) => {
+                    let body = json!({ "allocationuuid": allocation, "order": "", "disks": disks, "approved": approved,
+                        "secret_digest": secret_digest });
+                    ("point-of-no-return", body)
+                }
+                SessionOp::Report(closing) => {
+                    let (message, allocation) = (&closing.message, &closing.allocation);
+                    let body =
+                        json!({ "success": true, "message": message, "allocationuuid": allocation, "marker": marker });
+                    ("report", body)
+                }
+                _ => continue,
+            };
+            let answer = self.call(token, "POST", &format!("/v1/machine/{TWO}/{path}"), &body).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        }
+        marker
+    }
+
+    async fn given_to(&self, id: &str, token: &str) -> allocation::AssignedMachine {
+        let answer = self.call(token, "GET", &format!("/v1/machine/{id}"), &Value::Null).await;
+        serde_json::from_value(answer.json()).unwrap()
+    }
+
+    async fn begins_with(&self, token: &str, approved: Option<&str>) -> Answer {
+        let mut body = json!({ "allocationuuid": "a1", "order": "", "disks": disks() });
+        if let Some(approved) = approved {
+            body["approved"] = approved.into();
+        }
+        self.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plan_of_who_receives_is_seen_and_approved_before() {
+    let (server, order) = Running::move_ordered().await;
+    // The target's plan is unknown until the source has reported its contents. The source does not lose anything.
+    let words = "waits in its ramdisk for the migration";
+    let (one, two, exit) = server.both(false).await;
+    assert_eq!(
+        (&one["outcome"], &two["outcome"], exit),
+        (&json!("nothing"), &json!("unknown"), CommandOutcome::Refused)
+    );
+    assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to two (ordered)"), "{one}");
+    assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
+    assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
+    assert!(server.preview(ONE).await.withheld.unwrap().contains("its disks are only read"));
+
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let (_, two, _) = server.both(false).await;
+    assert_eq!((&two["outcome"], &two["mode"], &two["approved"]), (&json!("erases"), &json!("install"), &json!(false)));
+    // `drophammer plan` prints the same plan as the agent.
+    let told =
+        serde_json::from_value(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.json());
+    let printed = agent(&told.unwrap()).to_string();
+    assert!(printed.contains("received from machine"), "{printed}");
+    let (planned, _) = server.plan(&["--machine", "two"]).await.unwrap();
+    let stages = |text: &str| -> Vec<String> {
+        let stages = text.lines().skip_while(|line| !line.contains("storage.")).take_while(|line| !line.is_empty());
+        stages.map(str::to_owned).collect()
+    };
+    assert_eq!(stages(&planned), stages(&printed));
+    assert!(!planned.contains("the image's server"), "{planned}");
+
+    let (_, two, _) = server.both(true).await;
+    let sha256 = two["sha256"].as_str().unwrap().to_owned();
+    assert_eq!(two["approved"], json!(true));
+    let plan = agent(&server.until_approved(&token, &sha256).await);
+    assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
+    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is now in force")] {
+        let answer = server.begins_with(&token, approved).await;
+        assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
+    }
+    let answer = server.begins_with(&token, Some(&sha256)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // The plan after the point of no return is predicted, and after the cancellation that nothing is done.
+    let (_, two, _) = server.both(false).await;
+    assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
+    assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);
+    assert_eq!(server.both(false).await.1["outcome"], json!("nothing"));
+}
+
+/// Returns a server, the order, A's token, and B's inventory after a complete copy that was not reported, because B
+/// lost power between marker and report.
+async fn complete_and_not_reported() -> (Running, String, String, Inventory) {
+    let (server, order) = Running::move_ordered().await;
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
+    let plan = agent(&server.given_to(TWO, &token).await);
+    let marker = server.told_by(&plan, &token, |operation| matches!(operation, SessionOp::Report(_))).await;
+    let mut after = simulator::after(&plan, with_one_disk());
+    let root = after.disks[0].table.as_ref().unwrap().partitions[0].device.clone();
+    after.filesystems = vec![FilesystemContents { device: root, marker, ..FilesystemContents::default() }];
+    (server, order, token_of_one, after)
+}
+
+/// The next boot detects that the copy is complete, and must report it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_was_complete_and_not_reported_is_reported_by_the_next_boot() {
+    let (server, order, _, after) = complete_and_not_reported().await;
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(again.already.is_some(), "{again}");
+    server.told_by(&again, &token, |_| false).await;
+    let answer = server.about_move("GET", "", Value::Null).await;
+    assert_eq!(answer.json()["state"], json!("booting"), "{}", answer.text());
+}
+
+/// The source has booted since, so its own system may have run in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_an_earlier_boot_does_not_count() {
+    let (server, order, _, after) = complete_and_not_reported().await;
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let again = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(again.already.is_some(), "{again}");
+    // The source boots before the report arrives.
+    let token_of_one = server.ramdisk(ONE).await;
+    let until_report = |operation: &SessionOp| matches!(operation, SessionOp::Report(_));
+    let marker = server.told_by(&again, &token, until_report).await;
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
+    let reports = async |token: &str| server.call(token, "POST", &format!("/v1/machine/{TWO}/report"), &report).await;
+    let answer = reports(&token).await;
+    assert!(answer.status == 409 && answer.text().contains("has booted again"), "{}", answer.text());
+    let body = json!({ "order": order, "certificate": certificate("another boot"), "carried": carried() });
+    let answer = server.call(&token_of_one, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(reports(&token).await.status, 409);
+    assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("copying"));
+    // The next boot of the target receives all data again.
+    let token = server.ramdisk(TWO).await;
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    let anew = agent_on(&server.given_to(TWO, &token).await, &after);
+    assert!(anew.already.is_none() && anew.to_string().contains("received from machine"), "{anew}");
+}
+
+/// The source boots again just when the target requests its point of no return.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_while_the_other_machine_boots_is_asked_to_wait() {
+    let (server, order) = Running::move_ordered().await;
+    let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    let stands = async |token: &str| {
+        let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
+        server.call(token, "POST", &format!("/v1/machine/{ONE}/moving"), &body).await.status
+    };
+    assert_eq!(stands(&token_of_one).await, 200);
+    assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
+    server.looks(&token_of_one).await;
+    let token_of_one = server.ramdisk(ONE).await;
+    let answer = server.begins_with(&token, None).await;
+    assert!(answer.status == 503 && answer.text().contains("make sure that the source waits"), "{}", answer.text());
+    assert_eq!(server.about_move("GET", "", Value::Null).await.json()["state"], json!("planned"));
+    assert_eq!(stands(&token_of_one).await, 200);
+    server.looks(&token_of_one).await;
+    assert_eq!(server.begins_with(&token, None).await.status, 200);
+}

@@ -1,0 +1,100 @@
+//! Migrations in a database that was restored from a backup.
+
+use super::machine_migration::disks;
+use super::reinstall::with_images;
+use super::*;
+use store::backup::{back_up_database, restore_database};
+
+/// Orders a migration whose machines wait in their ramdisks, and restores the database on a new host.
+async fn restored() -> (Running, String, String, String) {
+    let (server, order) = Running::move_ordered().await;
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        let answer = server.stands(id, token, &order).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup");
+    back_up_database(server.dir.path(), &file).unwrap();
+    drop(server.stop().await);
+    let dir = with_images();
+    restore_database(dir.path(), &file, false).unwrap();
+    (Running::start_in(dir).await, order, one, two)
+}
+
+async fn begins(server: &Running, token: &str) -> u16 {
+    let body = json!({ "allocationuuid": "a1", "order": "", "disks": disks() });
+    server.call(token, "POST", &format!("/v1/machine/{TWO}/point-of-no-return"), &body).await.status
+}
+
+async fn confirm(server: &Running, id: &str) {
+    let answer = server.call(&server.operator(), "POST", &format!("/v1/machine/{id}/confirm"), &Value::Null).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_migration_sends_and_erases_nothing_until_both_machines_are_confirmed() {
+    let (server, order, one, two) = restored().await;
+    for confirmed in [None, Some(TWO)] {
+        if let Some(id) = confirmed {
+            confirm(&server, id).await;
+        }
+        for (id, token) in [(ONE, &one), (TWO, &two)] {
+            assert_eq!(server.told(id, token).await, Value::Null, "{id} {confirmed:?}");
+        }
+        assert_eq!(begins(&server, &two).await, 409, "{confirmed:?}");
+    }
+    // The source's marker does not show what the target has received.
+    let marker = super::machine_migration::marker(ONE);
+    let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker });
+    let _ = server.call(&one, "POST", &format!("/v1/machine/{ONE}/report"), &report).await;
+    assert!(server.listed().await["needs_confirmation"].as_bool().unwrap());
+
+    // Both boot the ramdisk and wait there.
+    assert_eq!(server.told(TWO, &server.ramdisk(TWO).await).await, Value::Null);
+    confirm(&server, ONE).await;
+    let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
+    assert!(server.told(ONE, &one).await["moving"].is_object());
+    for (id, token) in [(ONE, &one), (TWO, &two)] {
+        assert_eq!(server.stands(id, token, &order).await.status, 200);
+    }
+    server.looks(&one).await;
+    let given = server.allocated(TWO, &two).await.allocation.unwrap();
+    assert!(given.fencing.is_some_and(|token| token.is_plausible()), "what is received has a token too");
+    assert_eq!(begins(&server, &two).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_migration_is_ordered_of_an_unconfirmed_machine_and_a_restored_one_can_be_cancelled() {
+    let (server, ..) = restored().await;
+    let cancelled = server.about_move("DELETE", "", Value::Null).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.text());
+    for confirmed in [ONE, TWO] {
+        let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+        assert!(answer.status == 409 && answer.text().contains("needs confirmation"), "{}", answer.text());
+        confirm(&server, confirmed).await;
+    }
+    let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// According to the database, the system is on TWO, but the files were not changed before the backup.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_files_are_not_changed_for_a_restored_migration_before_it_is_confirmed() {
+    let (server, _) = Running::move_ordered().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup");
+    back_up_database(server.dir.path(), &file).unwrap();
+    drop(server.stop().await);
+    let booting = "UPDATE moves SET state = 'booting',
+        document = json_set(document, '$.state', 'booting', '$.files', json('true'))";
+    rusqlite::Connection::open(&file).unwrap().execute(booting, []).unwrap();
+    let dir = with_images();
+    restore_database(dir.path(), &file, false).unwrap();
+    let server = Running::start_in(dir).await;
+    let text = |name: &str| std::fs::read_to_string(server.dir.path().join(format!("machines/{name}.yaml"))).unwrap();
+    confirm(&server, ONE).await;
+    assert!(text("one").contains("allocation:") && !text("two").contains("allocation:"));
+    confirm(&server, TWO).await;
+    server.until(|| text("two").contains("allocation:") && !text("one").contains("allocation:"), "it has moved").await;
+}
