@@ -81,7 +81,7 @@ fn tree(folder: &Path) -> Result<Files> {
 
 /// Reads the files of new filesystems, and detects damage, if the tools are installed.
 pub fn self_test() {
-    let folder = crate::witness_log::test_folder("crash-files");
+    let folder = crate::write_log::test_folder("crash-files");
     let (root, view, out) = (folder.join("root"), folder.join("view"), folder.join("out"));
     fs::create_dir_all(root.join("deep")).expect("a folder");
     fs::write(root.join("deep/file"), "content").expect("written");

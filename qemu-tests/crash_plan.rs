@@ -234,7 +234,7 @@ pub fn self_test() {
 }
 
 fn disks_are_probed() {
-    let folder = crate::witness_log::test_folder("crash-plan");
+    let folder = crate::write_log::test_folder("crash-plan");
     let mut disk = crate::crash_states::test_disk(&folder, "vda", &[(0, 128, 4), (16, 1, 0), (24, 1, 0)]);
     let known = inventory::InventoryDisk {
         name: "vda".into(),

@@ -4,14 +4,14 @@
 //!
 //! It is stored as files, so that it can be checked again without a machine.
 
-use crate::drama::GAVE_UP;
 use crate::host::{Context, Result, write};
-use crate::lives::{self, Start};
 use crate::machine::{Chassis, Vm};
+use crate::network_boot::GAVE_UP;
+use crate::power_cycles::{self, Start};
 use crate::proxy::Proxy;
 use crate::server::{self, Server};
-use crate::witness_judge::State;
-use crate::{looker, witness_log};
+use crate::write_attribution::State;
+use crate::{inspection_ramdisk, write_log};
 use model::allocation::AssignedMachine;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
     fs::copy(built.join("vmlinux"), folder.join("vmlinux")).context(built.join("vmlinux").display())?;
-    let said = looker::prepare(chassis, &both, "run2-prepare", script)?;
+    let said = inspection_ramdisk::prepare(chassis, &both, "run2-prepare", script)?;
     fs::remove_dir_all(&both).context(both.display())?;
     Ok(said)
 }
@@ -214,7 +214,7 @@ impl Keeper<'_> {
     fn keep(&self, phase: Phase) -> Result<AssignedMachine> {
         let answer = self.answer()?;
         self.server.freeze(true)?;
-        let copied = lives::copy(self.state, &phase.folder(self.folder));
+        let copied = power_cycles::copy(self.state, &phase.folder(self.folder));
         self.server.freeze(false)?;
         copied.map(|()| answer)
     }
@@ -248,7 +248,7 @@ impl Keeper<'_> {
             let whole = console.rfind('\n').map_or(0, |end| end + 1);
             console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.hear(line));
             heard = whole;
-            let counts = logs.iter().map(|log| witness_log::count(log)).collect::<Result<Vec<u64>>>()?;
+            let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<Vec<u64>>>()?;
             let moment =
                 Moment { step: state.step.clone().unwrap_or_default(), phases: [before, self.phase()], counts };
             if state.gone {

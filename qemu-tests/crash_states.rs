@@ -7,7 +7,7 @@
 //! A flush is assumed to cover everything that precedes it in the log.
 
 use crate::host::{Context, Result};
-use crate::witness_log::{self, Record};
+use crate::write_log::{self, Record};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
@@ -58,7 +58,7 @@ impl Disk {
         copy_part(&source, &file, 0, length).context(path.display())?;
         Ok(Disk {
             name: name.to_owned(),
-            records: witness_log::records(log)?,
+            records: write_log::records(log)?,
             file,
             path,
             log: File::open(log).context(log.display())?,
@@ -305,9 +305,9 @@ pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
 pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
-    witness_log::write_log(&log, heads.len() as u64, heads);
+    write_log::write_log(&log, heads.len() as u64, heads);
     let file = File::options().write(true).open(&log).expect("a log");
-    for record in witness_log::records(&log).expect("records") {
+    for record in write_log::records(&log).expect("records") {
         let letter = b'a' + record.number as u8;
         let bytes = vec![letter; record.length as usize];
         record.data.into_iter().for_each(|place| file.write_all_at(&bytes, place).expect("written"));
@@ -322,7 +322,7 @@ pub const TEST_HEADS: [(u64, u64, u64); 7] =
 /// Checks that disks advance through their logs and are reverted, that flushed writes and any subset of the others have
 /// arrived, and that ranges are computed.
 pub fn self_test() {
-    let folder = witness_log::test_folder("crash-states");
+    let folder = write_log::test_folder("crash-states");
     let mut disk = test_disk(&folder, "sda", &TEST_HEADS);
     disks_move(&mut disk);
     some_arrive(&disk);

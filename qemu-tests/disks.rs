@@ -1,7 +1,7 @@
 //! Disks of the machine: sparse raw files, their initial contents, and detection of changes.
 
 use crate::host::{Context, Result, tool, write};
-use crate::plugs;
+use crate::qemu_disks;
 use crate::scenario::{Before, Bus, Disk, Mkfs, Partition, Pattern, Random};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -28,7 +28,7 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     }
     make_empty(folder, disk)?;
     if !disk.errors_at_mib.is_empty() {
-        write(&plugs::errors_file(folder, disk), plugs::error_rules(disk))?;
+        write(&qemu_disks::errors_file(folder, disk), qemu_disks::error_rules(disk))?;
     }
     let path = path(folder, disk);
     for before in &disk.before {

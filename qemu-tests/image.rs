@@ -3,8 +3,8 @@
 use crate::host::{Context, Result, tool, write};
 use crate::registry::{self, Registry};
 use crate::scenario::{Bus, Disk};
-use crate::served::{Digest, Image, Signer, System};
-use crate::{members, server};
+use crate::served_image::{Digest, Image, Signer, System};
+use crate::{server, tar_members};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -149,7 +149,7 @@ fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<
     if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {
         let mut tar = filter(&["zstd", "-dcq"], &bytes, scratch)?;
         if !image.members.is_empty() {
-            tar = members::append(tar, &image.members)?;
+            tar = tar_members::append(tar, &image.members)?;
         }
         tar.truncate(image.cut_tar_at.map_or(usize::MAX, |length| length as usize));
         let program = image.compress.as_deref().unwrap_or("zstd");

@@ -2,15 +2,15 @@
 
 mod qemu_options;
 
+use crate::console_input::{Typed, Typist};
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, patience, write};
-use crate::monitor::Monitor;
-use crate::plugs::{self, add_disks};
+use crate::phase_times;
+use crate::qemu_disks::{self, add_disks};
+use crate::qemu_monitor::Monitor;
 use crate::scenario::{Disk, Firmware, Machine};
-use crate::times;
 use crate::tpm::Tpm;
-use crate::typist::{Typed, Typist};
-use crate::witness::Witness;
+use crate::write_witness::Witness;
 use qemu_options::{add_bmc, add_nics, base, uefi};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -125,7 +125,7 @@ pub struct Vm {
     tpm: Option<Tpm>,
     _typist: Option<Typist>,
     /// Watch of the console, if times are measured.
-    _watch: Option<times::Watch>,
+    _watch: Option<phase_times::Watch>,
 }
 
 impl Vm {
@@ -195,11 +195,11 @@ impl Vm {
         let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let parts = match boot {
-            Boot::Network(_) | Boot::Direct { network: true, .. } => times::NETWORK,
-            Boot::Disk | Boot::DiskThen(_) | Boot::DiskWithout(_) => times::DISK,
-            Boot::Direct { .. } => times::DIRECT,
+            Boot::Network(_) | Boot::Direct { network: true, .. } => phase_times::NETWORK,
+            Boot::Disk | Boot::DiskThen(_) | Boot::DiskWithout(_) => phase_times::DISK,
+            Boot::Direct { .. } => phase_times::DIRECT,
         };
-        let _watch = times::watch(&console, parts);
+        let _watch = phase_times::watch(&console, parts);
         let shown = RefCell::default();
         let _typist = typist;
         Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _typist, _watch })
@@ -266,14 +266,14 @@ impl Vm {
         let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
         let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
         for disk in &disks {
-            let id = plugs::device_id(disk);
+            let id = qemu_disks::device_id(disk);
             self.monitor.ask("device_del", &json!({"id": id}))?;
             self.monitor.wait_until_gone(&id)?;
         }
         for (disk, place) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
             let log = self.witness.as_ref().and_then(|witness| witness.log(&disk.name));
-            for (command, arguments) in plugs::plug_in(chassis, disk, place, log) {
+            for (command, arguments) in qemu_disks::plug_in(chassis, disk, place, log) {
                 self.monitor.ask(command, &arguments)?;
             }
         }
@@ -346,7 +346,7 @@ pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\
                 - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
-    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let machine = &scenario.machine;
     let with = |order: &[&str], absent: &[&str], boot: &Boot| {
         let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
@@ -384,7 +384,7 @@ pub fn self_test() {
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 
     let nics = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks: []\nnics: [e1000, virtio-net-pci]\n";
-    let scenario = crate::reader::parse(nics, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(nics, "x".into(), ".".into()).expect("a scenario");
     let cards = |shown: &[&str]| {
         let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
         (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());

@@ -5,61 +5,61 @@
 //! so they are ignored unless they are enabled by `scripts/test` (`DROPHAMMER_QEMU=1`; `DROPHAMMER_FULL=1` adds the long ones), `--ignored`
 //! or `--scenarios`. The harness's own tests run in every `cargo test`.
 
-mod budget;
-mod bystanders;
-mod check;
-mod crash;
+mod baseline_state;
+mod console_input;
+mod crash_case;
 mod crash_files;
-mod crash_judge;
-mod crash_picks;
 mod crash_plan;
 mod crash_record;
+mod crash_state_checks;
+mod crash_state_selection;
 mod crash_states;
 mod disks;
-mod drama;
-mod earlier;
-mod expect;
+mod expectation_check;
+mod expectations;
 mod facts;
-mod fits;
-mod fleet;
+mod faulty_responses;
+mod file_control_plane;
 mod host;
 mod image;
-mod lies;
-mod lives;
-mod looker;
+mod inspection_ramdisk;
 mod machine;
-mod members;
-mod monitor;
-mod offer;
-mod plugs;
+mod network_boot;
+mod phase_times;
+mod power_cycles;
 mod powercut;
 mod proxy;
-mod ramdisk;
-mod reader;
+mod qemu_disks;
+mod qemu_monitor;
+mod ramdisk_archives;
 mod registry;
 mod reinstall;
-mod run;
+mod run_boots;
+mod run_setup;
 mod scenario;
-mod served;
+mod scenario_parser;
+mod scenario_rules;
+mod scenario_run;
+mod served_image;
 mod server;
-mod stack;
-mod survivors;
-mod switch_on;
-mod times;
+mod storage_comparison;
+mod survival_checks;
+mod tar_members;
+mod time_budget;
 mod tls;
 mod tpm;
-mod trunk;
-mod typist;
+mod unused_disks;
+mod vlan_trunk;
 mod volume_command;
-mod witness;
-mod witness_judge;
-mod witness_log;
+mod write_attribution;
+mod write_log;
+mod write_witness;
 
-use budget::Budget;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use time_budget::Budget;
 
 /// Number of concurrent VMs. The host has two cores; a third VM would only wait.
 const VMS_AT_ONCE: usize = 2;
@@ -76,8 +76,8 @@ fn main() -> ExitCode {
     let folder = folder.unwrap_or_else(own_scenarios);
     let mut trials = vec![
         Trial::test("harness::facts", || quiet(facts::self_test)),
-        Trial::test("harness::check", || quiet(check::self_test)),
-        Trial::test("harness::stack", || quiet(stack::self_test)),
+        Trial::test("harness::expectation_check", || quiet(expectation_check::self_test)),
+        Trial::test("harness::storage_comparison", || quiet(storage_comparison::self_test)),
         Trial::test("harness::machine", || quiet(machine::self_test)),
         Trial::test("harness::disks", || quiet(disks::self_test)),
         Trial::test("harness::proxy", || quiet(proxy::self_test)),
@@ -86,32 +86,32 @@ fn main() -> ExitCode {
         Trial::test("harness::powercut", || quiet(powercut::self_test)),
         Trial::test("harness::server", || quiet(server::self_test)),
         Trial::test("harness::volume_command", || quiet(volume_command::self_test)),
-        Trial::test("harness::times", || quiet(times::self_test)),
+        Trial::test("harness::phase_times", || quiet(phase_times::self_test)),
         Trial::test("harness::tls", || quiet(tls::self_test)),
-        Trial::test("harness::trunk", || quiet(trunk::self_test)),
-        Trial::test("harness::typist", || quiet(typist::self_test)),
-        Trial::test("harness::reader", || quiet(reader::self_test)),
-        Trial::test("harness::fits", || quiet(fits::self_test)),
-        Trial::test("harness::fleet", || quiet(fleet::self_test)),
-        Trial::test("harness::plugs", || quiet(plugs::self_test)),
-        Trial::test("harness::monitor", || quiet(monitor::self_test)),
-        Trial::test("harness::ramdisk", || quiet(ramdisk::self_test)),
-        Trial::test("harness::looker", || quiet(looker::self_test)),
-        Trial::test("harness::drama", || quiet(drama::self_test)),
-        Trial::test("harness::lies", || quiet(lies::self_test)),
-        Trial::test("harness::members", || quiet(members::self_test)),
-        Trial::test("harness::earlier", || quiet(earlier::self_test)),
-        Trial::test("harness::budget", || quiet(budget::self_test)),
-        Trial::test("harness::bystanders", || quiet(bystanders::self_test)),
-        Trial::test("harness::witness", || quiet(witness::self_test)),
-        Trial::test("harness::witness_judge", || quiet(witness_judge::self_test)),
-        Trial::test("harness::witness_log", || quiet(witness_log::self_test)),
+        Trial::test("harness::vlan_trunk", || quiet(vlan_trunk::self_test)),
+        Trial::test("harness::console_input", || quiet(console_input::self_test)),
+        Trial::test("harness::scenario_parser", || quiet(scenario_parser::self_test)),
+        Trial::test("harness::scenario_rules", || quiet(scenario_rules::self_test)),
+        Trial::test("harness::file_control_plane", || quiet(file_control_plane::self_test)),
+        Trial::test("harness::qemu_disks", || quiet(qemu_disks::self_test)),
+        Trial::test("harness::qemu_monitor", || quiet(qemu_monitor::self_test)),
+        Trial::test("harness::ramdisk_archives", || quiet(ramdisk_archives::self_test)),
+        Trial::test("harness::inspection_ramdisk", || quiet(inspection_ramdisk::self_test)),
+        Trial::test("harness::network_boot", || quiet(network_boot::self_test)),
+        Trial::test("harness::faulty_responses", || quiet(faulty_responses::self_test)),
+        Trial::test("harness::tar_members", || quiet(tar_members::self_test)),
+        Trial::test("harness::baseline_state", || quiet(baseline_state::self_test)),
+        Trial::test("harness::time_budget", || quiet(time_budget::self_test)),
+        Trial::test("harness::unused_disks", || quiet(unused_disks::self_test)),
+        Trial::test("harness::write_witness", || quiet(write_witness::self_test)),
+        Trial::test("harness::write_attribution", || quiet(write_attribution::self_test)),
+        Trial::test("harness::write_log", || quiet(write_log::self_test)),
         Trial::test("harness::crash_states", || quiet(crash_states::self_test)),
         Trial::test("harness::crash_files", || quiet(crash_files::self_test)),
-        Trial::test("harness::crash_picks", || quiet(crash_picks::self_test)),
+        Trial::test("harness::crash_state_selection", || quiet(crash_state_selection::self_test)),
         Trial::test("harness::crash_plan", || quiet(crash_plan::self_test)),
-        Trial::test("harness::crash_judge", || quiet(crash_judge::self_test)),
-        Trial::test("harness::crash", || quiet(crash::self_test)),
+        Trial::test("harness::crash_state_checks", || quiet(crash_state_checks::self_test)),
+        Trial::test("harness::crash_case", || quiet(crash_case::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
     let budget = Arc::new(Budget::from_env());
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
         trials.push(timed("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
         let runs = wanted && (is_set("DROPHAMMER_FULL") || arguments.filter.as_deref() == Some("witness"));
-        let states = || crash::run(&artifacts(), &work()).map_err(Failed::from);
+        let states = || crash_case::run(&artifacts(), &work()).map_err(Failed::from);
         trials.push(timed("witness", RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
     }
     match scenario_files(&folder) {
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    times::print();
+    phase_times::print();
     conclusion.exit_code()
 }
 
@@ -162,7 +162,7 @@ fn own_scenarios() -> PathBuf {
 
 fn all_can_be_read(folder: &Path) -> Result<(), Failed> {
     let files = scenario_files(folder)?;
-    let errors: Vec<String> = files.iter().filter_map(|file| reader::read(file).err()).collect();
+    let errors: Vec<String> = files.iter().filter_map(|file| scenario_parser::read(file).err()).collect();
     if errors.is_empty() { Ok(()) } else { Err(Failed::from(errors.join("\n"))) }
 }
 
@@ -181,7 +181,7 @@ fn scenario_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// Sorts the longest scenarios first: at the end, one VM would be idle while the other finishes. The number of runs is the best estimate.
 fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let runs = |file: &PathBuf| reader::read(file).map_or(0, |scenario| scenario.runs.len());
+    let runs = |file: &PathBuf| scenario_parser::read(file).map_or(0, |scenario| scenario.runs.len());
     files.sort_by_cached_key(|file| std::cmp::Reverse(runs(file)));
     files
 }
@@ -190,11 +190,11 @@ fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
 /// runs if the filter is its name.
 fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    match reader::read(file) {
+    match scenario_parser::read(file) {
         Ok(scenario) => {
             let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL") || filter == Some(name.as_str()));
             let count = scenario.runs.len();
-            let test = move || run::run(&scenario, &artifacts(), &work()).map_err(Failed::from);
+            let test = move || scenario_run::run(&scenario, &artifacts(), &work()).map_err(Failed::from);
             timed(&name, count, budget.clone(), test).with_ignored_flag(!runs)
         }
         Err(error) => Trial::test(name, || Err(Failed::from(error))),

@@ -4,10 +4,10 @@
 //! Every test run takes a sample; `DROPHAMMER_FULL=1` runs all cuts. `DROPHAMMER_SEED` selects another sample.
 
 use crate::host::{Context, Result};
-use crate::lives::Start;
+use crate::power_cycles::Start;
 use crate::scenario::Scenario;
-use crate::survivors::{self, Verdict};
-use crate::{looker, run};
+use crate::survival_checks::{self, Verdict};
+use crate::{inspection_ramdisk, scenario_run};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fs;
@@ -46,9 +46,9 @@ enum Cut {
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
 pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
-    run::need(artifacts)?;
+    scenario_run::need(artifacts)?;
     let text = include_str!("powercut.yaml");
-    let scenario = crate::reader::parse(text, "powercut".to_owned(), work.to_owned())?;
+    let scenario = crate::scenario_parser::parse(text, "powercut".to_owned(), work.to_owned())?;
     let folder = work.join("powercut");
     // Leftovers of an earlier failure; usually there are none.
     let _ = fs::remove_dir_all(&folder);
@@ -61,8 +61,8 @@ pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
 }
 
 fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent) -> Result<()> {
-    let chassis = run::assemble(scenario, artifacts, folder)?;
-    let prepare = |script: &str| looker::prepare(&chassis, artifacts, "run2-prepare", script);
+    let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
+    let prepare = |script: &str| inspection_ramdisk::prepare(&chassis, artifacts, "run2-prepare", script);
     let start = Start::install_and_order(scenario, artifacts, &chassis, prepare)?;
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -212,8 +212,9 @@ fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut> {
 
 /// Moments are selected from the existing steps, equal for equal seeds; a cut happens when it is due, not before.
 pub fn self_test() {
-    survivors::self_test();
-    let scenario = crate::reader::parse(include_str!("powercut.yaml"), "x".into(), ".".into()).expect("a scenario");
+    survival_checks::self_test();
+    let scenario =
+        crate::scenario_parser::parse(include_str!("powercut.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
 
     let timings = [("storage.wipe", 1.0), ("image.burn", 20.0), ("report.final", 9.0)];

@@ -4,12 +4,12 @@ mod faults;
 
 pub use faults::Trap;
 
-use crate::fleet::Files;
+use crate::faulty_responses;
+use crate::file_control_plane::Files;
 use crate::host::{Context, Result};
-use crate::lies;
 use crate::registry::Registry;
 use crate::scenario::Act;
-use crate::served::Lie;
+use crate::served_image::Lie;
 use faults::Broken;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -190,7 +190,7 @@ impl Wire {
         let about_image = path.starts_with("/images/") || path.contains("/blobs/");
         let lie = lock(&self.broken).lie.filter(|_| about_image);
         let image = about_image && method == "GET";
-        let heard = lies::heard(lie, &head);
+        let heard = faulty_responses::heard(lie, &head);
         if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&heard)) {
             return self.tell(lie, image, &mut &answer[..], &mut client);
         }

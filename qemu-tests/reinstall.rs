@@ -1,7 +1,7 @@
 //! Reinstalls in the harness: the order, the script of a machine that reinstalls itself, and the expectations.
 
-use crate::check::Seen;
-use crate::expect::{Expect, Order, Outcome};
+use crate::expectation_check::Seen;
+use crate::expectations::{Expect, Order, Outcome};
 use crate::facts::{Facts, matches};
 use crate::host::{Result, tool};
 use crate::proxy::Proxy;
@@ -198,7 +198,8 @@ pub fn image_of(facts: &Facts) -> Option<String> {
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
     let with = |expect: &str| {
-        let scenario = crate::reader::parse(&format!("{head}{expect}"), "x".into(), ".".into()).expect("a scenario");
+        let scenario =
+            crate::scenario_parser::parse(&format!("{head}{expect}"), "x".into(), ".".into()).expect("a scenario");
         scenario.runs.into_iter().nth(1).expect("a second run")
     };
     let text =

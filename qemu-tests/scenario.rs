@@ -1,9 +1,9 @@
-//! Types of a scenario file. `docs/scenarios.md` describes each field; `reader.rs` parses it.
+//! Types of a scenario file. `docs/scenarios.md` describes each field; `scenario_parser.rs` parses it.
 
-use crate::expect::Expect;
-use crate::fleet::Fleet;
-use crate::served::Image;
-use crate::typist::Typed;
+use crate::console_input::Typed;
+use crate::expectations::Expect;
+use crate::file_control_plane::Fleet;
+use crate::served_image::Image;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

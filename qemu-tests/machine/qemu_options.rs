@@ -3,7 +3,7 @@
 use super::Chassis;
 use crate::host::{Context, Result};
 use crate::scenario::Machine;
-use crate::trunk;
+use crate::vlan_trunk;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +68,7 @@ pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&P
             None => String::new(),
         };
         match chassis.machine.vlan.filter(|_| index == 0) {
-            Some(vlan) => trunk::add(command, "net0", vlan)?,
+            Some(vlan) => vlan_trunk::add(command, "net0", vlan)?,
             None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
         }
         let known = (index == boot_nic).then_some(&chassis.mac);

@@ -2,9 +2,9 @@
 
 use super::{Wire, lock};
 use crate::facts::matches;
-use crate::lies::Told;
+use crate::faulty_responses::Told;
 use crate::scenario::Act;
-use crate::served::Lie;
+use crate::served_image::Lie;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-"""Control plane of metal-stack's API v1, and its pixie, for the tests of the agent (src/agent/src/metal_conformance/api_v1.rs).
+"""Control plane of metal-stack's API v1, and its pixie, for the tests of the agent (src/agent/src/metal_conformance_tests/api_v1.rs).
 
 gRPC is that of PyPI's grpcio, over mutual TLS. The messages are built from a table (first_messages.py), which has the field numbers and nothing
 of metal-stack's own files; protobuf's own library parses and validates them. Errors are a field that is not in the table, an event out of

@@ -1,4 +1,4 @@
-"""Control plane of metal-stack's API v2, and its pixie, for the tests of the agent (src/agent/src/metal_conformance.rs).
+"""Control plane of metal-stack's API v2, and its pixie, for the tests of the agent (src/agent/src/metal_conformance_tests.rs).
 
 The messages are those of PyPI's metal-stack-api, the server is that of connectrpc, and protovalidate validates every message by the published
 rules. Three rules of the control plane are checked too: a machine has exactly two leaf switches, its events arrive in order, and only the last

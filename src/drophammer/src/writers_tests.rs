@@ -5,7 +5,7 @@ use testing::sources::product_sources;
 /// Files that write to a terminal directly, each through `format::terminal`.
 const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "server/src/status_log.rs"];
 /// Sandboxed process that writes to its standard error, which its parent reads.
-const WORKER: &str = "linux/src/verify/worker.rs";
+const WORKER: &str = "linux/src/verify_program/worker.rs";
 
 /// Returns the first line that writes to standard output or standard error.
 fn writes(code: &str) -> Option<&str> {

@@ -2,9 +2,9 @@
 //! write. An interrupted mkfs leaves unrecognized data, or a filesystem that cannot be mounted. The record allows the
 //! next attempt to recognize such an unfinished object, and to create it again.
 
-use super::attempt_records::{AttemptDevices, unique_id};
 use super::decider::PlanDecider;
 use super::devices::PlannedDevice;
+use super::earlier_attempt::{AttemptDevices, unique_id};
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::{DiskVerdict, PlanRequest, install_marker};
 use model::device::{KernelName, LayoutPath};

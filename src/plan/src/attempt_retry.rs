@@ -7,7 +7,7 @@
 //! | concerns any other disk, or no disk at all | the first decision is final |
 //! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated, and the first decision is final |
 
-use super::attempt_records::AttemptDevices;
+use super::earlier_attempt::AttemptDevices;
 use super::plan_decisions::PlanDecisions;
 use super::recorded_disk::table_guid;
 use super::{DiskPlan, PlanRequest};

@@ -32,7 +32,8 @@ fn run(script: &str) -> VerifyVerdict {
 fn without_the_harness(verdict: VerifyVerdict) -> VerifyVerdict {
     match verdict {
         VerifyVerdict::Refused(words) => {
-            let words = words.replace("running 1 test | ", "").replace("test verify::worker::tests::worker ... ", "");
+            let words =
+                words.replace("running 1 test | ", "").replace("test verify_program::worker::tests::worker ... ", "");
             VerifyVerdict::Refused(words)
         }
         other => other,

@@ -74,7 +74,7 @@ pub fn self_test() {
     let disks: String = names.iter().map(|name| format!("- {{name: {name}, bus: scsi, size_mib: 1}}\n")).collect();
     let disks = disks + "- {name: sdy, bus: scsi, size_mib: 1}\n- {name: sdz, bus: scsi, path_of: sdy}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
-    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     assert_eq!(unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\n/dev/mapper/luks-7 /srv ext4 rw 0 0\n=== facts end tiny\n";
     assert!(unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());

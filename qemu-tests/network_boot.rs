@@ -1,13 +1,13 @@
 //! A boot over the network with the events of the scenario, until the outcome is known.
 
-use crate::check::Seen;
-use crate::expect::Outcome;
+use crate::expectation_check::Seen;
+use crate::expectations::Outcome;
 use crate::facts::{Facts, matches, shows};
 use crate::host::{Result, write};
 use crate::machine::{POLL, Vm};
 use crate::proxy::{Proxy, Trap};
-use crate::run::Stage;
 use crate::scenario::{Act, Answer, BootFrom, Event, Moment};
+use crate::scenario_run::Stage;
 use crate::server::Server;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -344,7 +344,7 @@ pub fn self_test() {
                 - {at: {request: 'GET /a'}, do: server_stop, seconds: 3}\n\
                 - {at: {request: 'POST */register'}, do: cancel}\n\
                 - {at: {image_bytes: 7}, do: power_cut, after: 2}\n";
-    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let events = &scenario.runs[0].events;
     let trap = |request: &str, swallow, act, seconds| Trap {
         request: request.to_owned(),

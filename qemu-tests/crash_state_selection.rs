@@ -169,9 +169,9 @@ pub fn apply(record: &Record, disks: &mut [Disk], pick: &Pick, made: &Made) -> R
 /// Checks that states are selected and composed as the logs and moments allow, and that the phases of the server match
 /// the disks.
 pub fn self_test() {
-    let folder = crate::witness_log::test_folder("crash-picks");
+    let folder = crate::write_log::test_folder("crash-picks");
     let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
-    let (mut record, mut disks) = crate::crash_judge::test_record(&folder, said);
+    let (mut record, mut disks) = crate::crash_state_checks::test_record(&folder, said);
     let moment = |step: &str, phases, counts: [u64; 2]| Moment { step: step.to_owned(), phases, counts: counts.into() };
     record.moments = vec![
         moment("", [Phase::Ordered, Phase::Ordered], [0, 0]),

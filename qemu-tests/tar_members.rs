@@ -1,7 +1,7 @@
 //! Additional members of a tar, written exactly as the scenario specifies: libraries refuse to create some of them.
 
 use crate::host::{Context, Result};
-use crate::served::Member;
+use crate::served_image::Member;
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;

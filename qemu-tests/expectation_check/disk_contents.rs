@@ -1,20 +1,20 @@
 //! Comparison of the disk contents that the inspection ramdisk reports with the expectations.
 
 use crate::disks::kind_guid;
-use crate::expect::{File, Inspect};
+use crate::expectations::{File, Inspect};
 use crate::facts::{Facts, matches};
 use crate::scenario::Partition;
-use crate::stack;
+use crate::storage_comparison;
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
 
 pub(super) fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
-        stack::all_lines(facts, section, lines.as_deref(), failures);
+        storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
     }
     for (device, wanted) in &expect.signatures {
-        stack::signatures(device, wanted, facts, failures);
+        storage_comparison::signatures(device, wanted, facts, failures);
     }
     for (disk, wanted) in &expect.partitions {
         table(disk, wanted, facts, failures);

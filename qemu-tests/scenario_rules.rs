@@ -1,9 +1,9 @@
 //! Consistency rules between the fields of a scenario.
 
-use crate::expect::Outcome;
-use crate::members;
+use crate::expectations::Outcome;
 use crate::scenario::{Act, Answer, BootFrom, Bus, Disk, Event, Machine, Run};
-use crate::served::{Digest, Image};
+use crate::served_image::{Digest, Image};
+use crate::tar_members;
 
 /// Checks a scenario.
 ///
@@ -132,7 +132,7 @@ fn image_fits(image: &Image) -> Result<(), String> {
     if image.packed && !image.members.is_empty() {
         return Err("a packed image is not a tar: members are not supported".to_owned());
     }
-    if let Some(member) = image.members.iter().find(|member| !members::fits(member)) {
+    if let Some(member) = image.members.iter().find(|member| !tar_members::fits(member)) {
         let kinds = "text, directory, symlink, hard_link, device";
         return Err(format!("member {} must be one of: {kinds}", member.path));
     }
@@ -148,7 +148,7 @@ pub fn self_test() {
     let disks = "disks:\n- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: sdb, bus: scsi, path_of: sda}\n\
                  - {name: sdc, bus: scsi, size_mib: 1, usb: true}\n- {name: vda, bus: virtio, size_mib: 1, serial: A}\n\
                  - {name: vdb, bus: virtio, size_mib: 1, serial: A}\n- {name: vdc, bus: virtio, size_mib: 1, read_only: true}\n";
-    let parse = |rest: &str| crate::reader::parse(&format!("{head}{rest}"), "x".into(), ".".into());
+    let parse = |rest: &str| crate::scenario_parser::parse(&format!("{head}{rest}"), "x".into(), ".".into());
     let event = "expect: {}\nevents:\n- {at: {step: image.burn}, after: 2, do: ";
     parse(&format!("{disks}{event}replug, disks: [vda, vdb]}}\n")).expect("a scenario");
     parse(&format!("{disks}image: {{cut_connection_at: [7], cut_for_ever: true, lie: no_range}}\nexpect: {{}}\n"))

@@ -1,7 +1,7 @@
 //! Parser for scenario files, with a line in every error.
 
-use crate::fits::fits;
 use crate::scenario::{MACHINE_FIELDS, Reinstall, Run, Scenario};
+use crate::scenario_rules::fits;
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ fn json(node: &Node) -> serde_json::Value {
 
 /// The documentation's example is valid, and errors have a line.
 pub fn self_test() {
-    use crate::expect::Outcome;
+    use crate::expectations::Outcome;
     let documentation = include_str!("../docs/scenarios.md");
     let example = documentation.split("```").find_map(|block| block.strip_prefix("yaml\n")).expect("an example");
     let scenario = parse(example, "example".into(), ".".into()).expect("the documentation's example");

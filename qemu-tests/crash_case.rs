@@ -6,17 +6,17 @@
 //! their number, and `DROPHAMMER_BOOTS` the number of booted states. `DROPHAMMER_RECORD` names a folder of an earlier
 //! run, whose record is checked again.
 
-use crate::crash_judge::{Finding, Judge};
-use crate::crash_picks::{Pick, apply, make, phases, picks, place, sample, step};
 use crate::crash_plan::at_rest;
 use crate::crash_record::{self, Phase, Record};
+use crate::crash_state_checks::{Finding, Judge};
+use crate::crash_state_selection::{Pick, apply, make, phases, picks, place, sample, step};
 use crate::crash_states::{self, Disk, copy_part};
 use crate::host::{Context, Result, tool};
-use crate::lives::Start;
 use crate::machine::{Chassis, SPARED};
+use crate::power_cycles::Start;
 use crate::scenario::Scenario;
-use crate::survivors::{Promise, Verdict};
-use crate::{powercut, run};
+use crate::survival_checks::{Promise, Verdict};
+use crate::{powercut, scenario_run};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ struct Tally {
 /// # Errors
 /// Lists the states that violate a guarantee.
 pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
-    run::need(artifacts)?;
-    let scenario = crate::reader::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
+    scenario_run::need(artifacts)?;
+    let scenario = crate::scenario_parser::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
     let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
     let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
     if kept.is_none() {
@@ -101,7 +101,7 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
 
 /// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
 fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Record> {
-    let chassis = run::assemble(scenario, artifacts, folder)?;
+    let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
     let mut said = String::new();
     let start = Start::install_and_order(scenario, artifacts, &chassis, |script| {
         said = crash_record::prepare(&chassis, artifacts, script)?;
@@ -229,7 +229,8 @@ fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) 
 
 /// The machine of this case can be parsed, and errors have a location.
 pub fn self_test() {
-    let scenario = crate::reader::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
+    let scenario =
+        crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
     let mut tally = Tally::default();
     tally.add(Finding { next: vec!["refuse".to_owned()], ..Finding::default() }, || "here".to_owned());

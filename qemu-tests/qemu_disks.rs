@@ -2,8 +2,8 @@
 
 use crate::machine::{Boot, Chassis};
 use crate::scenario::{Bus, Disk};
-use crate::witness::Witness;
-use crate::witness_log;
+use crate::write_log;
+use crate::write_witness::Witness;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         // until a flush.
         let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
         let log = witness.and_then(|witness| witness.log(&disk.name));
-        let kind = log.map_or_else(|| format!("format={format}"), |log| witness_log::blklogwrites(log, format));
+        let kind = log.map_or_else(|| format!("format={format}"), |log| write_log::blklogwrites(log, format));
         let mut drive = format!("if=none,id=drive{index},{kind},cache={cache},discard=unmap,snapshot={snapshot}");
         if let Some(mib) = disk.throttle_mib {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
@@ -221,8 +221,8 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
 fn two_paths_have_two_logs() {
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{odd}");
-    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
-    let folder = witness_log::test_folder("plugs");
+    let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let folder = write_log::test_folder("plugs");
     let chassis = Chassis::new(&scenario.machine, &folder);
     let (boot, console) = (Boot::Network(&folder), folder.join("console"));
     crate::host::write(&console, "").expect("written");
@@ -246,7 +246,7 @@ fn two_paths_have_two_logs() {
 /// Returns the arguments of a machine with these disks, one per line, after `change` was applied.
 fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
-    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
     change(&mut chassis);
     let mut command = Command::new("qemu");
@@ -302,7 +302,7 @@ pub fn self_test() {
     assert!(found.contains("virtio-blk-pci,bus=port-vdb,"), "{found}");
     assert!(found.contains("serial=B,drive=drive1,id=disk-vdb,bootindex=3"), "{found}");
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{two}");
-    let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let chassis = Chassis::new(&scenario.machine, Path::new("/f"));
     let [(_, drive), (_, device)] = plug_in(&chassis, chassis.disks[1], chassis.disks[0], None);
     assert_eq!(drive["file"]["filename"], "/f/vdb.raw");
@@ -319,14 +319,14 @@ pub fn self_test() {
     let spaces = "- {name: nvme0n1, bus: nvme, size_mib: 1, serial: N}\n- {name: nvme0n2, bus: nvme, size_mib: 1}\n\
                   - {name: sdn2, bus: scsi, size_mib: 1}\n";
     let scenario = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{spaces}");
-    let scenario = crate::reader::parse(&scenario, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(&scenario, "x".into(), ".".into()).expect("a scenario");
     let shelf = Chassis::new(&scenario.machine, Path::new("/f"));
     let shown: Vec<String> = shelf.disks.iter().map(|disk| shown_serial(&shelf, disk)).collect();
     assert_eq!(shown, ["N", "N", "DH-SDN2"]);
 
     let rules = error_rules(chassis.disks[0]);
     assert_eq!(rules, "");
-    let mut scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+    let mut scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     scenario.machine.disks[0].errors_at_mib.push(3);
     let rules = error_rules(&scenario.machine.disks[0]);
     assert!(rules.contains("\"read\"\nerrno = \"5\"\nsector = \"6144\"\n") && rules.contains("\"8184\""), "{rules}");

@@ -2,11 +2,11 @@
 
 mod disk_contents;
 
-use crate::expect::{Expect, Outcome, Tiny};
+use crate::expectations::{Expect, Outcome, Tiny};
 use crate::facts::{Facts, fields_match, matches, shows};
 use crate::proxy::drop_query;
 use crate::scenario::Machine;
-use crate::{bystanders, reinstall, stack};
+use crate::{reinstall, storage_comparison, unused_disks};
 use disk_contents::inspect;
 use serde_json::Value;
 
@@ -103,7 +103,7 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     }
     for (name, facts) in &seen.without {
         let mut found = Vec::new();
-        stack::degraded(&expect.tiny, facts, &mut found);
+        storage_comparison::degraded(&expect.tiny, facts, &mut found);
         failures.extend(found.into_iter().map(|failure| format!("installed system without {name}: {failure}")));
     }
     if let Some(facts) = &seen.inspect {
@@ -183,7 +183,7 @@ fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
     let facts = seen.over_network.as_ref().filter(|_| is_back);
-    let unused = facts.map(|facts| bystanders::unused(machine, facts)).unwrap_or_default();
+    let unused = facts.map(|facts| unused_disks::unused(machine, facts)).unwrap_or_default();
     for disk in &machine.disks {
         let must_not = all || expect.untouched_disks.contains(&disk.name) || unused.contains(&disk.name.as_str());
         if must_not && seen.changed_disks.contains(&disk.name) {
@@ -196,10 +196,10 @@ fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "boot", &[via.to_owned()], failures);
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
-    stack::these_lines(facts, "fstab", expect.fstab_is.as_deref(), failures);
+    storage_comparison::these_lines(facts, "fstab", expect.fstab_is.as_deref(), failures);
     has_lines(facts, "swaps", &expect.swaps, failures);
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
-        stack::all_lines(facts, section, lines.as_deref(), failures);
+        storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
     }
     for (section, lines) in &expect.facts {
         has_lines(facts, section, lines, failures);
@@ -242,7 +242,8 @@ a: text
 "#;
     let machine = "about: x\nfirmware: bios\ndisks: [{name: sda, bus: sata, size_mib: 10000}]\nlayout: x\nexpect:\n";
     let found = |expect: &str, seen: &Seen| {
-        let scenario = crate::reader::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
+        let scenario =
+            crate::scenario_parser::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
         let expect = &scenario.runs[0].expect;
         failures(&scenario.machine, expect, seen)
     };

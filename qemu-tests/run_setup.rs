@@ -1,14 +1,14 @@
 //! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
 
-use crate::fleet::Files;
+use crate::file_control_plane::Files;
 use crate::host::{Context, Result, write};
 use crate::machine::SPARED;
 use crate::proxy::Proxy;
 use crate::registry::Registry;
-use crate::run::Stage;
+use crate::scenario_run::Stage;
 use crate::server::{self, Server};
 use crate::tls::{self, Ends};
-use crate::{image, ramdisk};
+use crate::{image, ramdisk_archives};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -136,7 +136,7 @@ impl Stage<'_> {
             fs::copy(&from, folder.join(name)).context(from.display())?;
         }
         for name in ["initrd", "quick"] {
-            let whole = ramdisk::with_files(self.chassis.folder, &built.join(name), &files)?;
+            let whole = ramdisk_archives::with_files(self.chassis.folder, &built.join(name), &files)?;
             write(&folder.join(name), whole)?;
         }
         // As scripts/build-ramdisk does.

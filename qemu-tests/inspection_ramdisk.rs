@@ -1,10 +1,10 @@
 //! Neutral ramdisk: prepares the disks of a scenario with standard tools, and inspects them afterwards.
 
-use crate::expect::Inspect;
+use crate::expectations::Inspect;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
-use crate::ramdisk::{lines, with_files};
+use crate::ramdisk_archives::{lines, with_files};
 use std::path::Path;
 
 /// Message of the ramdisk after the script, followed by the exit code.
@@ -81,7 +81,7 @@ fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";
-    let scenario = crate::reader::parse(text, "x".into(), ".".into()).expect("a scenario");
+    let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let [mounts, files, checks] = questions(&scenario.runs[0].expect.inspect);
     assert_eq!(mounts, ("inspect.mount", "vda1:/a b\nvg/lv:/\n".to_owned()));
     assert_eq!(files, ("inspect.files", "/b\n/with blank, and comma\n".to_owned()));

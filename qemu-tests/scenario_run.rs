@@ -1,14 +1,14 @@
 //! Sequence of a scenario: disks, server, PXE boot, power cycle, check of the disks by the inspection ramdisk, verdict.
-//! `offer.rs` contains what a run offers to the machine, `switch_on.rs` how the machine is switched on.
+//! `run_setup.rs` contains what a run offers to the machine, `run_boots.rs` how the machine is switched on.
 
-use crate::check::{self, Seen};
-use crate::earlier::{self, Memory};
-use crate::expect::{Expect, Outcome};
+use crate::baseline_state::{self, Memory};
+use crate::expectation_check::{self, Seen};
+use crate::expectations::{Expect, Outcome};
 use crate::host::{Context, Result};
 use crate::machine::{Boot, Chassis, in_order};
 use crate::scenario::{Act, Run, Scenario};
-use crate::served::System;
-use crate::{disks, image, looker, times, tpm};
+use crate::served_image::System;
+use crate::{disks, image, inspection_ramdisk, phase_times, tpm};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -75,7 +75,7 @@ pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) 
         ..Chassis::new(&scenario.machine, folder)
     };
     if let Some(script) = &scenario.machine.prepare {
-        looker::prepare(&chassis, artifacts, "prepare", script)?;
+        inspection_ramdisk::prepare(&chassis, artifacts, "prepare", script)?;
     }
     Ok(chassis)
 }
@@ -93,7 +93,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
         let label = format!("run{}", index + 1);
         plug(&mut chassis, run)?;
         if let Some(script) = &run.prepare {
-            let said = looker::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+            let said = inspection_ramdisk::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
             said.lines().filter_map(quoted).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
         }
         let stage = Stage {
@@ -206,23 +206,23 @@ impl Stage<'_> {
         if expect.nothing_bootable {
             self.nothing_boots()?;
         }
-        if !expect.inspect.asks_nothing() || earlier::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
+        if !expect.inspect.asks_nothing() || baseline_state::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
             let label = format!("{}-inspect", self.label);
-            seen.inspect = Some(looker::look(self.chassis, self.artifacts, &label, &expect.inspect)?);
+            seen.inspect = Some(inspection_ramdisk::look(self.chassis, self.artifacts, &label, &expect.inspect)?);
         }
         self.judge(&expect, &seen)
     }
 
     fn judge(&self, expect: &Expect, seen: &Seen) -> Result<Played> {
         let memory = Memory::take(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
-        let mut failures = check::failures(&self.scenario.machine, expect, seen);
-        failures.extend(earlier::failures(expect, &memory, self.earlier));
+        let mut failures = expectation_check::failures(&self.scenario.machine, expect, seen);
+        failures.extend(baseline_state::failures(expect, &memory, self.earlier));
         Ok(Played { outcome: expect.outcome, failures, memory })
     }
 
     fn fingerprints(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
-        times::timed("harness: digests of the disks", || {
+        phase_times::timed("harness: digests of the disks", || {
             disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect()
         })
     }

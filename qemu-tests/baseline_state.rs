@@ -1,7 +1,7 @@
 //! State of a run that later runs are compared with: UUIDs that blkid finds, and digests of ranges on the disks.
 
 use crate::disks;
-use crate::expect::{Expect, Region, Unchanged};
+use crate::expectations::{Expect, Region, Unchanged};
 use crate::facts::Facts;
 use crate::host::Result;
 use crate::machine::Chassis;
@@ -82,8 +82,11 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nruns:\n- expect: {}\n- expect: {}\n- expect:\n    unchanged:\n      \
                 since_run: 1\n      uuids: [vda1, vdb]\n      regions: [{disk: vdb, at_mib: 1, mib: 2}]\n";
-    let scenario =
-        crate::reader::parse(&text.replace("[]", "[{name: vdb, bus: virtio, size_mib: 4}]"), "x".into(), ".".into());
+    let scenario = crate::scenario_parser::parse(
+        &text.replace("[]", "[{name: vdb, bus: virtio, size_mib: 4}]"),
+        "x".into(),
+        ".".into(),
+    );
     let scenario = scenario.expect("a scenario");
     assert_eq!([1, 2, 3].map(|number| needs_look(&scenario.runs, number)), [true, false, true]);
 

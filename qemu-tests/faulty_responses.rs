@@ -1,7 +1,7 @@
 //! Faulty responses with images, altered by the proxy. The file is intact, but the head or body of the response is not.
 
 use crate::proxy::read_head;
-use crate::served::Lie;
+use crate::served_image::Lie;
 use std::io::{BufReader, Read};
 
 /// Response with an image that replaces the server's response.

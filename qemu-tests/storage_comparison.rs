@@ -1,7 +1,7 @@
 //! Comparison of arrays, volume groups, logical volumes, and signatures.
 
-use crate::check::has_lines;
-use crate::expect::Tiny;
+use crate::expectation_check::has_lines;
+use crate::expectations::Tiny;
 use crate::facts::{Facts, fields_match, matches};
 use std::collections::BTreeSet;
 

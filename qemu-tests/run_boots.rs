@@ -1,15 +1,15 @@
 //! Boots of a run: over the network, from disk, and the check that nothing boots.
 
-use crate::check::Seen;
-use crate::drama::{self, Drama};
-use crate::expect::Outcome;
+use crate::expectation_check::Seen;
+use crate::expectations::Outcome;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
-use crate::run::Stage;
+use crate::network_boot::{self, Drama};
 use crate::scenario::{BootFrom, Firmware};
+use crate::scenario_run::Stage;
 use crate::server::{self, Server};
-use crate::{disks, fleet, reinstall, times};
+use crate::{disks, file_control_plane, phase_times, reinstall};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,9 @@ impl Stage<'_> {
     /// There is no outcome, or an unexpected one.
     pub fn network_boot(&self) -> Result<Seen> {
         let state = self.state();
-        let (mut server, proxy) = times::timed("harness: image, server", || self.serve(&state))?;
-        proxy.set_traps(drama::traps(&self.run.events));
-        proxy.set_holds(drama::holds(&self.run.events));
+        let (mut server, proxy) = phase_times::timed("harness: image, server", || self.serve(&state))?;
+        proxy.set_traps(network_boot::traps(&self.run.events));
+        proxy.set_holds(network_boot::holds(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
@@ -52,7 +52,7 @@ impl Stage<'_> {
         let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
         let mut seen = drama.seen()?;
-        seen.report.iter().for_each(times::stages);
+        seen.report.iter().for_each(phase_times::stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
             seen.report = server::kept_report(&state, self.machine_id())?;
         }
@@ -94,7 +94,7 @@ impl Stage<'_> {
             initrd = self.with_luks(&initrd)?;
         }
         let script = script.map(|script| match self.run.fleet {
-            Some(_) => fleet::cmdline(&script.cmdline, port),
+            Some(_) => file_control_plane::cmdline(&script.cmdline, port),
             None => script.cmdline,
         });
         let boot = match &script {

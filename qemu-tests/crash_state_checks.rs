@@ -327,7 +327,7 @@ pub fn self_test() {
     assert_eq!(regions(said, "vdb"), Ok(Ranges::new([(8192, 512)])));
     assert!(regions("region: vdb x 1 y", "vdb").is_err());
 
-    let folder = crate::witness_log::test_folder("crash-judge");
+    let folder = crate::write_log::test_folder("crash-judge");
     let (record, disks) = test_record(&folder, said);
     let base = record.inventory.clone();
     let mut judge = Judge::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");

@@ -1,16 +1,16 @@
 //! Machine that is switched on repeatedly with the same saved disks, over the network or from disk as the server
 //! decides, until a system is up, and the check of the result. Used for the power cuts and for the crash states.
 
-use crate::drama::GAVE_UP;
 use crate::facts::Facts;
 use crate::host::{Context, Result, tool};
 use crate::machine::{Boot, Chassis, SPARED, Vm, quick_ramdisk};
+use crate::network_boot::GAVE_UP;
 use crate::proxy::Proxy;
 use crate::reinstall;
-use crate::run::Stage;
 use crate::scenario::{Reinstall, Scenario};
+use crate::scenario_run::Stage;
 use crate::server::{self, Server};
-use crate::survivors::{Promise, Verdict};
+use crate::survival_checks::{Promise, Verdict};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

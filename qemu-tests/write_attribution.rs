@@ -1,7 +1,7 @@
 //! Assigns writes to steps, by the console output before and after them, and checks whether these steps may write
 //! there.
 
-use crate::witness_log::Entry;
+use crate::write_log::Entry;
 use serde_json::Value;
 
 /// State of the agent according to its output.

@@ -1,4 +1,4 @@
-//! Expectations of a run as they are written. `docs/scenarios.md` describes each field; `check.rs` compares them.
+//! Expectations of a run as they are written. `docs/scenarios.md` describes each field; `expectation_check.rs` compares them.
 
 use crate::scenario::Partition;
 use serde::Deserialize;

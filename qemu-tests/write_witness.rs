@@ -6,8 +6,8 @@
 use crate::host::{Context, Result, write};
 use crate::machine::{Boot, Chassis};
 use crate::scenario::Disk;
-use crate::witness_judge::{Known, Law, Sample, State};
-use crate::{plugs, witness_log};
+use crate::write_attribution::{Known, Law, Sample, State};
+use crate::{qemu_disks, write_log};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Read;
@@ -104,7 +104,7 @@ impl Witness {
         let law = Law::new(extents, &self.all, self.named_as_listed);
         let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
         for (number, Logged { path, disk, log }) in self.logs.iter().enumerate() {
-            let writes = witness_log::writes(log)?;
+            let writes = write_log::writes(log)?;
             let outside = law.broken_by(number, disk, &writes, &samples, self.from_the_start).into_iter();
             broken.extend(outside.map(|words| match *path == disk.name {
                 true => words,
@@ -130,11 +130,11 @@ impl Drop for Witness {
 
 /// Returns the disk of a path: writes over any of its paths are compared with the extents of the disk.
 fn known(chassis: &Chassis, disk: &Disk) -> Known {
-    let real = plugs::real(chassis, disk);
+    let real = qemu_disks::real(chassis, disk);
     let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
     Known {
         name: real.name.clone(),
-        serial: plugs::shown_serial(chassis, real),
+        serial: qemu_disks::shown_serial(chassis, real),
         paths: paths.map(|path| path.name.clone()).collect(),
     }
 }
@@ -164,7 +164,7 @@ fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<
     loop {
         let is_last = stop.load(Ordering::Relaxed);
         let before = console.look()?;
-        let counts = logs.iter().map(|log| witness_log::count(log)).collect::<Result<_>>()?;
+        let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<_>>()?;
         let sample = Sample { before, counts, after: console.look()? };
         let is_new = samples.last().is_none_or(|last| (&last.before, &last.after) != (&sample.before, &sample.after));
         if is_new || is_last {
@@ -179,10 +179,10 @@ fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<
 
 /// Tests a growing console and a growing log.
 pub fn self_test() {
-    let folder = witness_log::test_folder("witness");
+    let folder = write_log::test_folder("witness");
     let (console, log) = (folder.join("console"), folder.join("disk.writes"));
     write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          stor").expect("written");
-    witness_log::write_log(&log, 1, &[(0, 8, 0)]);
+    write_log::write_log(&log, 1, &[(0, 8, 0)]);
     let file = File::open(&console).expect("a file");
     let mut seen = Console { file, rest: Vec::new(), state: State::default() };
     assert_eq!(seen.look().map(|state| (state.started, state.step)), Ok((true, None)));
@@ -218,7 +218,7 @@ fn two_paths_are_one_disk(folder: &Path) {
                 "- {{name: sda, bus: scsi, size_mib: 9, serial: '{serial}'}}\n- {{name: sdb, bus: scsi, path_of: sda}}\n"
             );
             let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
-            let scenario = crate::reader::parse(&text, "x".into(), ".".into()).expect("a scenario");
+            let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
             let chassis = Chassis::new(&scenario.machine, folder);
             write(&console, "").expect("written");
             let witness = Witness::start(&chassis, "two", &Boot::Network(folder), &console);
@@ -228,7 +228,7 @@ fn two_paths_are_one_disk(folder: &Path) {
             assert_ne!(one, other);
             write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          storage.wipe\r\n")
                 .expect("written");
-            witness_log::write_log(&log(path), 1, &[(sector, 8, 0)]);
+            write_log::write_log(&log(path), 1, &[(sector, 8, 0)]);
             let ranges = json!([{"start": 0, "length": 1 << 20}]);
             let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
             let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
