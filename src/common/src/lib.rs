@@ -18,4 +18,5 @@ pub mod spelling;
 pub mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod url_host;
 pub mod yaml;

@@ -254,7 +254,7 @@ fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
 #[test]
 fn the_way_to_a_first_machine_is_the_servers() {
     let page = include_str!("../../../docs/start.md");
-    let script = server::ipxe::start_script("http://10.0.0.1:8080");
+    let script = pxe::ipxe::start_script("http://10.0.0.1:8080");
     assert!(blocks(page, "text").iter().any(|block| *block == script.trim_end()), "{script}");
     let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
     let dnsmasq = &blocks(page, "conf")[0];

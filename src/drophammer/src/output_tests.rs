@@ -1,6 +1,7 @@
 //! Tests of commands that print hostile names, received from inventories, layouts, images, servers or management controllers.
 
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
+use bmc::{PowerAction, TargetMachine, switch_power};
 use clap::Parser;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -8,7 +9,6 @@ use common::testing::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};
-use server::bmc::{PowerAction, TargetMachine, switch_power};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use testing::http::{Act, Server};

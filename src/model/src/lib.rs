@@ -14,7 +14,6 @@ pub mod boot_contents;
 pub mod cmdline;
 pub mod deploy_steps;
 pub mod device;
-pub mod diagram;
 pub mod install_marker;
 pub mod install_report;
 pub mod inventory;

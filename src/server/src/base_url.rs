@@ -2,12 +2,11 @@
 
 use super::AppState;
 use super::api_error::ApiError;
-use super::host_names::extract_host;
 use super::quotas::ConnectionInfo;
-use super::tls::strip_port;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
+use common::url_host::{extract_host, strip_port};
 use site::boot_values;
 use std::net::IpAddr;
 use std::sync::Arc;

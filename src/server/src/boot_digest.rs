@@ -1,13 +1,13 @@
 //! Digest of kernel, ramdisk and kernel command line, which the operator passes to `drophammer reinstall`.
 
 use super::api_error::ApiError;
-use super::ipxe::RamdiskBoot;
 use super::operator::OperatorAuth;
 use super::{AppState, netboot};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::boot_digest::{ANY_TOKEN, BootDigest};
+use pxe::ipxe::RamdiskBoot;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use site::boot_values;

@@ -3,7 +3,7 @@
 
 use super::host_names::note_doubtful_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
-use super::{ServerConfig, listeners, out_of_band, pxe};
+use super::{ServerConfig, listeners, out_of_band};
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
@@ -84,7 +84,11 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
             Err(error) => all.push(error.to_string()),
         }
         all.extend(
-            options.pxe.as_ref().and_then(|asked| pxe::check_pxe(asked, options).err()).map(|error| error.to_string()),
+            options
+                .pxe
+                .as_ref()
+                .and_then(|asked| pxe::check_pxe(asked, &options.boot_server()).err())
+                .map(|error| error.to_string()),
         );
         all.extend(refuse_lost_database(dir).err().map(|error| error.to_string()));
         all.extend(check_at_start(options));

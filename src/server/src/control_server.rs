@@ -8,8 +8,6 @@ use super::host_names::{HostNames, note_doubtful_name};
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
 use super::planner_pool::PlannerPool;
-use super::pxe::PxeServer;
-use super::pxe::pxe_options::PxeOptions;
 use super::quotas::ClientQuotas;
 use super::rate_limited_log::RateLimitedLog;
 use super::site_reload::{ReloadEvent, SiteReloader};
@@ -17,9 +15,11 @@ use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::status_log::StatusLog;
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migration_requests, out_of_band, pxe, request_context, web};
+use super::{AppState, metrics, migration_requests, out_of_band, request_context, web};
 use common::error::{Context, Error, Phase, Result};
 use hyper_util::server::graceful::GracefulShutdown;
+use pxe::pxe_options::PxeOptions;
+use pxe::{PxeLog, PxeMessage, PxeServer};
 use site::loader::SiteLoader;
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
@@ -64,7 +64,7 @@ impl ControlServer {
         places: usize,
     ) -> Result<ControlServer> {
         check_options(options)?;
-        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, options))?;
+        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, &options.boot_server()))?;
         let lock = store::backup::lock_directory(&options.dir)?;
         refuse_lost_database(&options.dir)?;
         let counters = Arc::<metrics::Metrics>::default();
@@ -279,6 +279,13 @@ pub(super) async fn start_pxe(
     port: u16,
     watch: StatusLog,
 ) -> Result<PxeServer> {
-    let started = tokio::task::spawn_blocking(move || PxeServer::start_dnsmasq(&asked, &options, port, &watch));
+    let limited = RateLimitedLog::new(watch.clone());
+    let log: PxeLog = Arc::new(move |message| match message {
+        PxeMessage::Dnsmasq(line) => limited.log_note(line),
+        PxeMessage::Note(line) => watch.log_note(line),
+        PxeMessage::Problem(line) => watch.log_problem(line),
+    });
+    let started =
+        tokio::task::spawn_blocking(move || PxeServer::start_dnsmasq(&asked, &options.boot_server(), port, &log));
     started.await.context(Phase::Serve, || "start dnsmasq")?
 }

@@ -2,7 +2,7 @@
 
 use super::api_error::ApiError;
 use super::{AppState, power};
-use crate::bmc::PowerAction;
+use bmc::PowerAction;
 
 /// Revokes the tokens of all boots that the machine has requested so far. Powers the machine off if the previous
 /// tenant's system may still run. If the machine cannot be powered off, a problem is logged.

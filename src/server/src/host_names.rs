@@ -5,9 +5,10 @@
 //! are rejected.
 
 use super::ServerConfig;
-use super::tls::{ServerTls, strip_port};
+use super::tls::ServerTls;
+use common::url_host::{extract_host, is_address, strip_port};
 use site::boot_values;
-use std::net::{Ipv4Addr, Ipv6Addr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 
 /// Table of host names, hosts(5).
 const HOSTS: &str = "/etc/hosts";
@@ -82,18 +83,6 @@ fn find_local_name(table: &str, url: &str) -> Option<String> {
             "--url {url}: {HOSTS} contains {name}, but machines resolve names by DNS: check that DNS contains this name"
         )
     })
-}
-
-/// Returns whether a host is an IP address; IPv6 addresses are in brackets, as in URLs.
-pub(crate) fn is_address(name: &str) -> bool {
-    let bracketed = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    bracketed.map_or_else(|| name.parse::<Ipv4Addr>().is_ok(), |address| address.parse::<Ipv6Addr>().is_ok())
-}
-
-/// Returns the host of a URL, without its port.
-pub(crate) fn extract_host(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    strip_port(rest.split('/').next().unwrap_or_default())
 }
 
 /// Returns the name in lower case, without the dot of the DNS root.
@@ -194,15 +183,6 @@ mod tests {
         assert_eq!(parse_name("Install.Rack.").unwrap(), "install.rack");
         for wrong in ["", "install:8080", "http://install", "install/x", "[::1]", "a b", "*.rack"] {
             assert!(parse_name(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_url_has_a_host() {
-        for (url, host) in
-            [("http://install.rack:8080/base", "install.rack"), ("https://[::1]:8443", "[::1]"), ("https://h", "h")]
-        {
-            assert_eq!(extract_host(url), host);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Command line options of `drophammer serve`.
 
-use super::pxe::pxe_options::{AddressRange, DhcpOption, PxeOptions};
 use clap::{Args, Subcommand};
+use pxe::BootServer;
+use pxe::pxe_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -157,6 +158,14 @@ pub struct ServerConfig {
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.
     pub json: bool,
+}
+
+impl ServerConfig {
+    /// Returns the part of the options that the network boot depends on.
+    pub(crate) fn boot_server(&self) -> BootServer {
+        let (listen, url, tls) = (self.listen, self.url.clone(), self.tls.is_some());
+        BootServer { listen, url, tls, leases: self.dir.join("dhcp.leases") }
+    }
 }
 
 impl From<ServeOptions> for ServerConfig {

@@ -64,7 +64,11 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
         boot_values::validate_host(host)
             .map_err(|why| ApiError::bad_request(format!("the request's Host header: {why}")))?;
         if !app.hosts.accepts_host(host) {
-            return Err(reject_misdirected(app, request, truncate_bytes(super::tls::strip_port(host), HOST_BYTES)));
+            return Err(reject_misdirected(
+                app,
+                request,
+                truncate_bytes(common::url_host::strip_port(host), HOST_BYTES),
+            ));
         }
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use super::base_url::check_url_host;
 use super::options::ServerConfig;
-use super::pxe::pxe_options::PxeOptions;
 use common::error::{Error, Phase, Result};
+use pxe::pxe_options::PxeOptions;
 use site::boot_values;
 use site::yaml_folder;
 use std::path::{Path, PathBuf};

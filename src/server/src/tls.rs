@@ -76,7 +76,7 @@ impl ServerTls {
 
     /// Returns whether the certificate covers this host: an address or a name, with or without a port.
     pub(crate) fn covers_host(&self, host: &str) -> bool {
-        let name = strip_port(host).trim_start_matches('[').trim_end_matches(']');
+        let name = common::url_host::strip_port(host).trim_start_matches('[').trim_end_matches(']');
         let certificate = self.chain.first().and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
         let (Some(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
         verify_server_name(&certificate, &name).is_ok()
@@ -118,14 +118,6 @@ pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
             Some("sends plain http to the https port: its URL must begin with https://".to_owned())
         }
         other => Some(format!("TLS handshake failed: {other}")),
-    }
-}
-
-/// Removes the port from `HOST:PORT`, such as `[::1]:80`.
-pub(crate) fn strip_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
     }
 }
 

@@ -8,7 +8,6 @@ use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::output::{print_styled, print_text};
-use model::diagram;
 use model::layout::graph::LayoutGraph;
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Options of the operator's commands.
 
+use bmc::PowerAction;
 use clap::{Args, Subcommand};
 use model::inventory::FirmwareType;
-use server::bmc::PowerAction;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use bmc::{PowerAction, TargetMachine, switch_power};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text};
@@ -10,7 +11,6 @@ use model::bmc::{Bmc, BmcAddress};
 use model::inventory::FirmwareType;
 use model::registry_auth::SecretText;
 use reqwest::Method;
-use server::bmc::{PowerAction, TargetMachine, switch_power};
 use server::operator::MachineSummary;
 use server::power::PowerRequest;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Decision about the next action of a run, from the record of the run and the state of the machine. The module
 //! performs no I/O.
 
-use crate::bmc::redfish::bios::{BiosState, SystemState};
+use bmc::redfish::bios::{BiosState, SystemState};
 use common::format::untrusted_text::sanitize_line;
 use model::deploy_steps::{BiosSetting, OutOfBandStep, is_same_value};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Descriptions of runs, for the log and for operators.
 
 use super::decision::RunAction;
-use crate::bmc::redfish::bios::{BiosState, SystemState};
+use bmc::redfish::bios::{BiosState, SystemState};
 use common::format::untrusted_text::sanitize_line;
 use model::deploy_steps::{OutOfBandStep, is_same_value};
 use serde::{Deserialize, Serialize};

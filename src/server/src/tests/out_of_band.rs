@@ -1,7 +1,7 @@
 //! Steps over Redfish before an installation: a machine with BIOS settings, from its first boot to its installation, and its refusals.
 
 use super::*;
-use crate::bmc::redfish::double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
+use bmc::redfish::double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
 use testing::http::{Act, Request, Server as Controller};
 
 /// Redfish service of a machine, whose changes apply at the next restart.

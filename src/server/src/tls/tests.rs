@@ -52,10 +52,3 @@ fn the_hosts_that_the_certificate_names() {
         assert_eq!(tls.covers_host(host), is_for, "{host}");
     }
 }
-
-#[test]
-fn a_host_without_its_port() {
-    for (host, name) in [("h:80", "h"), ("h", "h"), ("[::1]:80", "[::1]"), ("[fe80::80]", "[fe80::80]")] {
-        assert_eq!(strip_port(host), name);
-    }
-}

@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use common::encoding::percent_encode;
 use common::format::{format_count, without_secrets};
 use maud::html;
-use model::diagram;
 use model::layout::graph::LayoutGraph;
 use site::operator_files::{ImageLocation, ImageSpec};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 use common::format::terminal::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};
-use model::diagram::node_text;
+use diagram::node_text;
 use model::layout::graph::{LayoutGraph, LayoutItem};
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use std::fmt::Write as _;

@@ -1,0 +1,58 @@
+//! Boot flags of a controller (IPMI 2.0, 28.12, parameter 5): boot over PXE once, in the boot mode of the machine.
+
+use super::IpmiController;
+use crate::{READS_AFTER_REJECTION, bmc_refusal, read_until};
+use common::error::Result;
+use model::inventory::FirmwareType;
+
+const VALID: u8 = 0x80;
+const EFI: u8 = 0x20;
+const DEVICE: u8 = 0x3c;
+const PXE: u8 = 0x04;
+/// Flags whose valid bit is not set: the controller reports only the device, as ipmi_sim does, or the flags have
+/// expired.
+const DEVICE_ONLY: [u8; 2] = [0, PXE];
+
+impl IpmiController<'_> {
+    /// Lets the machine boot over PXE once. The boot mode is EFI, unless the machine has registered with BIOS firmware.
+    /// Returns a warning if the controller does not report the flags.
+    pub(super) fn boot_pxe(&self, firmware: Option<FirmwareType>) -> Result<Option<String>> {
+        // By default, the flags expire after 60 seconds. Not all controllers support this parameter.
+        let _ = self.run(&["raw", "0x00", "0x08", "0x03", "0x08"]);
+        let mut before = self.read_boot_flags().ok().flatten();
+        if before == Some(DEVICE_ONLY) {
+            // If the same flags were read after the change, they would not prove that the change took effect.
+            self.run(&["chassis", "bootdev", "none"])?;
+            before = self.read_boot_flags().ok().flatten();
+        }
+        let is_bios = firmware == Some(FirmwareType::Bios);
+        let (options, wanted): (&[&str], _) =
+            if is_bios { (&[], [VALID, PXE]) } else { (&["options=efiboot"], [VALID | EFI, PXE]) };
+        self.run(&[&["chassis", "bootdev", "pxe"], options].concat())?;
+        let is_device_only = |flags: [u8; 2]| flags == DEVICE_ONLY && before != Some(DEVICE_ONLY);
+        let is_set = |flags: &Option<[u8; 2]>| flags.is_some_and(|flags| flags == wanted || is_device_only(flags));
+        let host = self.host;
+        match read_until(READS_AFTER_REJECTION, || self.read_boot_flags(), is_set) {
+            Ok(Some(flags)) if flags == wanted => Ok(None),
+            Ok(Some(flags)) if is_device_only(flags) => Ok(Some(format!(
+                "management controller {host} reports the boot device, but not whether it is in force and in which boot mode"
+            ))),
+            Ok(Some([flags, device])) => Err(bmc_refusal(format!(
+                "management controller {host} accepted the boot device, but reports the boot flags {flags:02x} {device:02x}, not {:02x} {:02x}",
+                wanted[0], wanted[1]
+            ))),
+            Ok(None) | Err(_) => Ok(Some(format!(
+                "management controller {host} does not report its boot flags, so they were not verified"
+            ))),
+        }
+    }
+
+    /// Reads the flags [`VALID`] and [`EFI`] (first byte) and the boot device (second byte). Returns `None` if the
+    /// controller does not report them.
+    fn read_boot_flags(&self) -> Result<Option<[u8; 2]>> {
+        let output = self.run(&["chassis", "bootparam", "get", "5"])?;
+        let data = output.lines().find_map(|line| line.trim().strip_prefix("Boot parameter data:"));
+        let byte = |at: usize| u8::from_str_radix(data?.trim().get(at..at + 2)?, 16).ok();
+        Ok(byte(0).zip(byte(2)).map(|(flags, device)| [flags & (VALID | EFI), device & DEVICE]))
+    }
+}

@@ -1,0 +1,93 @@
+//! Power control and boot override through a machine's management controller (BMC), over Redfish or over IPMI with `ipmitool`.
+
+mod ipmi;
+pub mod redfish;
+
+use common::error::{Error, Phase, Result};
+use model::bmc::{Bmc, BmcAddress};
+use model::inventory::FirmwareType;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Power or boot action on a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[derive(schemars::JsonSchema)]
+pub enum PowerAction {
+    /// Switch the machine on.
+    On,
+    /// Switch the machine off immediately, without a shutdown.
+    Off,
+    /// Power-cycle the machine, or switch it on if it is off.
+    Cycle,
+    /// Boot over PXE at the next boot only.
+    Pxe,
+}
+
+impl fmt::Display for PowerAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PowerAction::On => "switched on",
+            PowerAction::Off => "switched off",
+            PowerAction::Cycle => "switched off and on",
+            PowerAction::Pxe => "boots over PXE at the next boot",
+        })
+    }
+}
+
+/// Machine on which an action is performed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TargetMachine {
+    /// UUID that the machine's firmware reports. It is compared with the UUID that the controller reports.
+    pub uuid: Option<String>,
+    /// Firmware type in the machine's last registration. This type determines the boot mode.
+    pub firmware: Option<FirmwareType>,
+}
+
+/// Performs the action on the machine, and reads the resulting state from the controller. Returns a warning if the
+/// controller may belong to another machine, or if the resulting state differs from the requested state in a harmless
+/// way.
+///
+/// # Errors
+/// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action,
+/// or reports a state other than the requested one.
+pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
+    match &bmc.at {
+        BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine),
+        BmcAddress::Ipmi { host, port } => ipmi::perform_action("ipmitool", bmc, (host, *port), action, machine),
+    }
+}
+
+/// Maximum number of times that the state is read until the controller reports the requested state. Many controllers
+/// report the former state for some seconds.
+const READS: u32 = 60;
+/// Maximum number of times that the state is read after the controller has rejected the request. The rejection may mean
+/// that the machine is already in the requested state.
+const READS_AFTER_REJECTION: u32 = 5;
+const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(any(test, feature = "testing")) { 2 } else { 1000 });
+/// Maximum duration of all reads together if the controller responds slowly or not at all.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Reads the state repeatedly until it is the requested one, or a limit is reached. Returns the last state. Failed
+/// reads are repeated, because some controllers do not respond while the power changes.
+///
+/// # Errors
+/// The last read has failed.
+fn read_until<T>(reads: u32, read: impl Fn() -> Result<T>, is_reached: impl Fn(&T) -> bool) -> Result<T> {
+    let started = Instant::now();
+    let mut last = read();
+    for _ in 1..reads {
+        if last.as_ref().is_ok_and(&is_reached) || started.elapsed() > READ_TIMEOUT {
+            break;
+        }
+        thread::sleep(READ_INTERVAL);
+        last = read();
+    }
+    last
+}
+
+fn bmc_refusal(what: String) -> Error {
+    Error::refusal(Phase::Control, what)
+}

@@ -1,0 +1,128 @@
+//! Redfish (DSP0266): the system of a machine, its power, its boot override, and its BIOS.
+
+pub mod bios;
+mod boot_override;
+mod client;
+mod etag;
+mod power;
+mod session;
+
+use super::{PowerAction, TargetMachine, bmc_refusal};
+use client::RedfishClient;
+use common::error::Result;
+use model::bmc::{Bmc, BmcAddress};
+use model::deploy_steps::BootDevice;
+use model::machine_identity::{is_same_uuid, parse_usable_uuid, usable_uuid};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// One system of a Redfish service.
+pub struct RedfishMachine<'a> {
+    client: RedfishClient<'a>,
+    /// Path of the system.
+    path: String,
+}
+
+/// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
+/// differs from the requested state in a harmless way.
+pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
+    let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
+    match action {
+        PowerAction::On => system.switch_on().map(|()| None),
+        PowerAction::Off => system.switch_off().map(|()| None),
+        PowerAction::Cycle => system.cycle_power().map(|()| None),
+        PowerAction::Pxe => system.set_boot_device(BootDevice::Pxe, false, machine.firmware),
+    }
+}
+
+impl<'a> RedfishMachine<'a> {
+    /// Connects to the controller, and finds the system of the machine with this UUID.
+    ///
+    /// # Errors
+    /// The controller does not support Redfish, cannot be reached, rejects the credentials, or belongs to another machine.
+    pub fn connect(bmc: &'a Bmc, machine: Option<&str>) -> Result<RedfishMachine<'a>> {
+        let BmcAddress::Redfish { url, system } = &bmc.at else {
+            return Err(bmc_refusal("the management controller is addressed over IPMI, not over Redfish".to_owned()));
+        };
+        let client = RedfishClient::new(bmc, url)?;
+        let path = match system {
+            Some(path) => path.clone(),
+            None => client.find_system(machine)?,
+        };
+        Ok(RedfishMachine { client, path })
+    }
+}
+
+impl RedfishClient<'_> {
+    /// Finds the path of the machine's system. If the service has only one system, that system must not report the UUID
+    /// of another machine. If the service has several systems, exactly one system must report the machine's UUID.
+    fn find_system(&self, machine: Option<&str>) -> Result<String> {
+        let members = self.fetch_members("/redfish/v1/Systems")?;
+        let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
+        if let [path] = &members[..] {
+            return match wanted.and_then(usable_uuid) {
+                Some(wanted) => self.refuse_another(path, wanted).map(|()| path.clone()),
+                None => Ok(path.clone()),
+            };
+        }
+        let mut found = Vec::new();
+        for path in &members {
+            if let (Some(uuid), Some(wanted)) = (self.read_uuid(path)?, wanted)
+                && is_same_uuid(uuid, wanted)
+            {
+                found.push((uuid == wanted, path));
+            }
+        }
+        // A UUID in the other byte order is accepted only if no system has the identical UUID.
+        let exact = found.iter().any(|(is_exact, _)| *is_exact);
+        found.retain(|(is_exact, _)| *is_exact == exact);
+        if let [(_, path)] = found[..] {
+            return Ok(path.clone());
+        }
+        let which = machine.map_or("is requested".to_owned(), |id| format!("has the id {id}"));
+        Err(bmc_refusal(format!(
+            "{} has {} systems, and it is unknown which of them {which}: append the path of the system to the address. Systems: {}",
+            self.url,
+            members.len(),
+            members.join(", ")
+        )))
+    }
+
+    /// Returns the UUID of a system; `None` if the UUID is missing or a placeholder.
+    fn read_uuid(&self, path: &str) -> Result<Option<Uuid>> {
+        Ok(self.fetch(path)?.document["UUID"].as_str().and_then(parse_usable_uuid))
+    }
+
+    /// Refuses a system that reports the UUID of another machine, for example because the controller's address was
+    /// reassigned, swapped or mistyped.
+    fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
+        match self.read_uuid(path)? {
+            Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
+                "management controller {} belongs to machine {uuid}, not to {wanted}: nothing was switched. Correct the controller's address; if the address is right, append the path of the system: {}{path}",
+                self.url, self.url
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the path of the settings resource that contains the pending values of `resource`.
+fn find_settings(resource: &Value) -> Option<&str> {
+    resource["@Redfish.Settings"]["SettingsObject"]["@odata.id"].as_str()
+}
+
+/// Adds the apply time `OnReset` to the body of a change, if the settings resource supports it.
+fn with_apply_time(settings: &Value, mut body: Value) -> Value {
+    let times = settings["SupportedApplyTimes"].as_array();
+    if times.into_iter().flatten().any(|time| time.as_str() == Some("OnReset")) {
+        body["@Redfish.SettingsApplyTime"] = json!({ "ApplyTime": "OnReset" });
+    }
+    body
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod double;
+#[cfg(test)]
+mod quirk_tests;
+#[cfg(test)]
+mod tests;

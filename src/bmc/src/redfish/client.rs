@@ -1,0 +1,282 @@
+//! Requests to one controller: redirects, ETags, and the controller's error messages.
+//!
+//! Each request uses its own connection, since some controllers close connections without notice. The password is never
+//! sent to another origin.
+
+use super::etag;
+use super::session::Session;
+use crate::bmc_refusal;
+use common::bounded_read::read_whole;
+use common::error::{Context, Phase, Result};
+use common::format::untrusted_text;
+use linux::http;
+use model::bmc::Bmc;
+use reqwest::blocking::Client;
+use reqwest::header::{ETAG, HeaderMap, IF_MATCH, LOCATION};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::time::Duration;
+
+const ANSWER: Duration = Duration::from_secs(60);
+/// Maximum size of a response, in bytes. A system with all of its sensors fits in such a response.
+const ANSWER_BYTES: u64 = 4 << 20;
+/// Maximum number of redirects of one request.
+const REDIRECTS: usize = 4;
+/// Maximum number of pages of a collection. Controllers return at least a few dozen members in each page.
+const MEMBER_PAGES: usize = 64;
+/// Maximum length of a controller's error message, in bytes.
+const MESSAGE_BYTES: usize = 300;
+
+/// Client of one management controller.
+pub(crate) struct RedfishClient<'a> {
+    http: Client,
+    pub(super) bmc: &'a Bmc,
+    /// URL of the controller, without a path.
+    pub(super) url: &'a str,
+    /// Session, if the controller does not accept Basic authentication.
+    pub(super) session: RefCell<Option<Session>>,
+}
+
+/// Request to a controller.
+pub(super) struct RedfishRequest<'a> {
+    pub method: Method,
+    pub path: &'a str,
+    pub body: Option<&'a Value>,
+    pub if_match: Option<&'a str>,
+    /// True if the request is sent without credentials.
+    pub is_anonymous: bool,
+}
+
+impl<'a> RedfishRequest<'a> {
+    pub(super) fn new(method: Method, path: &'a str) -> RedfishRequest<'a> {
+        RedfishRequest { method, path, body: None, if_match: None, is_anonymous: false }
+    }
+}
+
+/// Response of a controller, which may be an error.
+pub(super) struct RedfishResponse {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+/// Resource, with the ETags that a request to change the resource must contain.
+pub(super) struct RedfishResource {
+    pub document: Value,
+    etag: Option<String>,
+}
+
+impl<'a> RedfishClient<'a> {
+    pub(super) fn new(bmc: &'a Bmc, url: &'a str) -> Result<RedfishClient<'a>> {
+        Ok(RedfishClient { http: http::new_device_client(bmc.insecure)?, bmc, url, session: RefCell::new(None) })
+    }
+
+    /// Reads a resource.
+    pub(super) fn fetch(&self, path: &str) -> Result<RedfishResource> {
+        let response = self.send(&RedfishRequest::new(Method::GET, path))?;
+        let etag = response.header(ETAG.as_str()).map(str::to_owned);
+        let body = self.expect_success(response)?.body;
+        let document = serde_json::from_slice(&body)
+            .context(Phase::Control, || format!("cannot parse the response of {}{path}", self.url))?;
+        Ok(RedfishResource { document, etag })
+    }
+
+    /// Reads the links to the members of a collection. Large collections consist of several pages.
+    ///
+    /// # Errors
+    /// Returns an error if a page cannot be read, or the collection has more than [`MEMBER_PAGES`] pages.
+    pub(super) fn fetch_members(&self, path: &str) -> Result<Vec<String>> {
+        let (mut members, mut next) = (Vec::new(), Some(path.to_owned()));
+        for _ in 0..MEMBER_PAGES {
+            let Some(page) = next else { return Ok(members) };
+            let document = self.fetch(&page)?.document;
+            let links = document["Members"].as_array().into_iter().flatten();
+            members.extend(links.filter_map(|link| link["@odata.id"].as_str()).map(str::to_owned));
+            next = document["Members@odata.nextLink"].as_str().map(str::to_owned);
+        }
+        let too_long = || bmc_refusal(format!("{}{path} has more than {MEMBER_PAGES} pages", self.url));
+        next.map_or(Ok(members), |_| Err(too_long()))
+    }
+
+    /// Changes a resource that was read before. If the controller rejects the ETag, the request is repeated with the
+    /// other forms of the ETag.
+    pub(super) fn patch(&self, path: &str, resource: &RedfishResource, body: &Value) -> Result<RedfishResponse> {
+        let attempts = etag::list_attempts(resource.etag.as_deref(), resource.document["@odata.etag"].as_str());
+        let mut attempts = attempts.iter();
+        loop {
+            let if_match = attempts.next().and_then(Option::as_deref);
+            let request = RedfishRequest { body: Some(body), if_match, ..RedfishRequest::new(Method::PATCH, path) };
+            let response = self.send(&request)?;
+            if !response.rejects_etag() || attempts.len() == 0 {
+                return Ok(response);
+            }
+        }
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<RedfishResponse> {
+        self.send(&RedfishRequest { body: Some(body), ..RedfishRequest::new(Method::POST, path) })
+    }
+
+    /// Sends a request, and follows redirects within the controller. Opens a session if the controller requires one.
+    pub(super) fn send(&self, request: &RedfishRequest) -> Result<RedfishResponse> {
+        let mut url = self.resolve_link(request.path)?;
+        let mut may_open_session = !request.is_anonymous && request.method != Method::DELETE;
+        for _ in 0..=REDIRECTS + 1 {
+            let response = self.send_once(request, &url)?;
+            // Some controllers offer Basic authentication although it is disabled, so the offer is not read. A
+            // session that was rejected has expired.
+            if may_open_session && response.status == StatusCode::UNAUTHORIZED {
+                may_open_session = false;
+                self.open_session().map_err(|why| {
+                    let rejected = self.explain_rejection(&response);
+                    bmc_refusal(format!("{rejected}; no session could be opened either: {why}"))
+                })?;
+                continue;
+            }
+            match self.find_redirect(&request.method, &url, &response)? {
+                Some(next) => url = next,
+                None => return Ok(response),
+            }
+        }
+        Err(bmc_refusal(format!(
+            "management controller {} redirects {} more than {REDIRECTS} times",
+            self.url, request.path
+        )))
+    }
+
+    fn send_once(&self, request: &RedfishRequest, url: &Url) -> Result<RedfishResponse> {
+        let Bmc { username, password, .. } = self.bmc;
+        let builder =
+            self.http.request(request.method.clone(), url.clone()).timeout(ANSWER).header("OData-Version", "4.0");
+        let builder = request.body.iter().fold(builder, |builder, body| builder.json(body));
+        let builder = request.if_match.iter().fold(builder, |builder, etag| builder.header(IF_MATCH, *etag));
+        let builder = match &*self.session.borrow() {
+            _ if request.is_anonymous => builder,
+            Some(session) => builder.header("X-Auth-Token", &session.token),
+            None => builder.basic_auth(username, Some(password.reveal())),
+        };
+        let failed = || format!("no response from the management controller {}", self.url);
+        let response = builder.send().map_err(reqwest::Error::without_url).context(Phase::Control, failed)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = read_whole(response, ANSWER_BYTES).context(Phase::Control, failed)?;
+        let too_long = || bmc_refusal(format!("{}{} has more than {ANSWER_BYTES} bytes", self.url, request.path));
+        Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
+    }
+
+    /// Resolves a link in a response. The target must be on the same controller.
+    fn resolve_link(&self, link: &str) -> Result<Url> {
+        let base = Url::parse(self.url).context(Phase::Control, || format!("cannot parse the address {}", self.url))?;
+        let url = base.join(link).ok().filter(|url| url.origin() == base.origin());
+        url.ok_or_else(|| {
+            bmc_refusal(format!("{} returned the link {link:?}, which is not a path on this controller", self.url))
+        })
+    }
+
+    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A request
+    /// other than GET is repeated only if the redirect preserves its method: a status of 307 or 308, or a path that
+    /// differs only in a trailing slash.
+    fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
+        if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+            return Ok(None);
+        }
+        let location = response.header(LOCATION.as_str()).and_then(|location| url.join(location).ok());
+        let refused = |why: String| {
+            bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status))
+        };
+        let Some(next) = location else { return Err(refused("it redirects to an invalid address".to_owned())) };
+        if next.origin() != url.origin() {
+            let origin = next.origin().ascii_serialization();
+            return Err(refused(format!(
+                "it redirects to another address, {origin}, to which the password is not sent; if this is the controller's own address, use it"
+            )));
+        }
+        let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;
+        let is_same =
+            next.path().trim_end_matches('/') == url.path().trim_end_matches('/') && response.status.as_u16() != 303;
+        match preserves || is_same {
+            true => Ok(Some(next)),
+            false => Err(refused(format!(
+                "it redirects the {method} to another path, {}",
+                untrusted_text::sanitize_line(next.path())
+            ))),
+        }
+    }
+
+    /// Returns the response. If its status is not a success, returns an error with the controller's message.
+    pub(super) fn expect_success(&self, response: RedfishResponse) -> Result<RedfishResponse> {
+        match response.status.is_success() {
+            true => Ok(response),
+            false => Err(bmc_refusal(self.explain_rejection(&response))),
+        }
+    }
+
+    fn explain_rejection(&self, response: &RedfishResponse) -> String {
+        let message = response.message().replace(self.bmc.password.reveal(), "…");
+        let message = untrusted_text::sanitize_line(&untrusted_text::truncate_with_mark(&message, MESSAGE_BYTES));
+        let said = match response.status {
+            StatusCode::UNAUTHORIZED if message.is_empty() => "it rejected the username and password".to_owned(),
+            StatusCode::UNAUTHORIZED => format!("it rejected the username and password: {message}"),
+            _ if message.is_empty() => "it gave no reason".to_owned(),
+            _ => message,
+        };
+        format!("management controller {} responded {}: {said}", self.url, response.status)
+    }
+}
+
+impl RedfishResponse {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Returns the body as JSON; `None` if the body is not JSON, or the response is an error.
+    pub(super) fn document(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok().filter(|_| self.status.is_success())
+    }
+
+    /// Returns whether the body contains the text.
+    pub(super) fn mentions(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.body).contains(text)
+    }
+
+    /// Returns whether the status indicates that the controller may accept the request in another form or at another
+    /// time.
+    pub(super) fn is_unsupported(&self) -> bool {
+        matches!(self.status.as_u16(), 400 | 404 | 405 | 409 | 422 | 501)
+    }
+
+    fn rejects_etag(&self) -> bool {
+        let names_etag =
+            || ["etag", "if-match", "precondition"].iter().any(|word| self.message().to_lowercase().contains(word));
+        matches!(self.status.as_u16(), 412 | 428) || self.status == StatusCode::BAD_REQUEST && names_etag()
+    }
+
+    /// Returns Redfish's messages. Messages without a text are represented by their id and arguments.
+    fn message(&self) -> String {
+        let value: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let error = &value["error"];
+        let extended = [error, &value].into_iter().map(|one| &one["@Message.ExtendedInfo"]).find(|one| !one.is_null());
+        let extended: &[Value] = match extended {
+            Some(Value::Array(all)) => all,
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        };
+        let mut messages: Vec<String> = extended.iter().filter_map(format_message).collect();
+        messages.dedup();
+        match error["message"].as_str() {
+            _ if !messages.is_empty() => messages.join(" "),
+            Some(message) => message.to_owned(),
+            None => String::from_utf8_lossy(&self.body).into_owned(),
+        }
+    }
+}
+
+fn format_message(message: &Value) -> Option<String> {
+    if let Some(text) = message["Message"].as_str().filter(|text| !text.is_empty()) {
+        return Some(text.to_owned());
+    }
+    // Older versions of iLO use the spelling MessageID.
+    let id = message["MessageId"].as_str().or(message["MessageID"].as_str())?;
+    let args = message["MessageArgs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>();
+    Some(if args.is_empty() { id.to_owned() } else { format!("{id}: {}", args.join(", ")) })
+}

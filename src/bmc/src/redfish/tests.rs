@@ -1,0 +1,216 @@
+//! Selection of the machine among the systems of a Redfish controller, and errors of the controller.
+
+use super::*;
+use crate::switch_power;
+use model::registry_auth::SecretText;
+use testing::http::{Act, Request, Server};
+
+const ONE: &str = "/redfish/v1/Systems/1";
+const ID: &str = "4c4c4544-0051-3010-8052-b4c04f4d0001";
+
+fn bmc(server: &Server, system: Option<&str>) -> Bmc {
+    let url = server.url("").trim_end_matches('/').to_owned();
+    let at = BmcAddress::Redfish { url, system: system.map(str::to_owned) };
+    Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false }
+}
+
+/// Restarts the machine with this id.
+fn restart(bmc: &Bmc, id: Option<&str>) -> Result<Option<String>> {
+    let target = TargetMachine { uuid: id.map(str::to_owned), firmware: None };
+    switch_power(bmc, PowerAction::Cycle, &target)
+}
+
+#[test]
+fn of_several_systems_the_one_with_the_machines_id_is_meant() {
+    let server = systems(&["other", "other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
+    restart(&bmc(&server, None), Some(ID)).unwrap();
+    assert_eq!(switches(&server), ["POST /redfish/v1/Systems/2/Actions/ComputerSystem.Reset"]);
+    let why = restart(&bmc(&server, None), Some("x")).unwrap_err().to_string();
+    assert!(why.contains("has 3 systems") && why.contains("/redfish/v1/Systems/1"), "{why}");
+    assert_eq!(switches(&server).len(), 1);
+}
+
+/// Starts a controller with one system for each of these UUIDs.
+fn systems(uuids: &'static [&'static str]) -> Server {
+    Server::start(Vec::new(), move |request: &Request| {
+        let links: Vec<_> =
+            (0..uuids.len()).map(|number| json!({ "@odata.id": format!("/redfish/v1/Systems/{number}") })).collect();
+        match (request.method.as_str(), request.path.strip_prefix("/redfish/v1/Systems")) {
+            ("GET", Some("")) => Act::says(200, &json!({ "Members": links }).to_string()),
+            ("GET", Some(number)) => {
+                let target = format!("/redfish/v1/Systems{number}/Actions/ComputerSystem.Reset");
+                let uuid = uuids[number[1..].parse::<usize>().unwrap()];
+                let uuid = if uuid.is_empty() { Value::Null } else { json!(uuid) };
+                let actions = json!({ "#ComputerSystem.Reset": { "target": target } });
+                Act::says(200, &json!({ "UUID": uuid, "PowerState": "On", "Actions": actions }).to_string())
+            }
+            _ => Act::says(204, ""),
+        }
+    })
+}
+
+fn switches(server: &Server) -> Vec<String> {
+    server.requests().iter().filter(|request| request.method == "POST").map(Request::line).collect()
+}
+
+#[test]
+fn the_only_system_with_another_uuid_is_not_switched() {
+    let own = "4c4c4544-0051-3010-8031-b2c04f333633";
+    for reported in [own, "4C4C4544-0051-3010-8031-B2C04F333633"] {
+        let server = systems(if reported == own {
+            &["4c4c4544-0051-3010-8031-b2c04f333633"]
+        } else {
+            &["4C4C4544-0051-3010-8031-B2C04F333633"]
+        });
+        let other = "aaaaaaaa-0051-3010-8031-b2c04f333633";
+        let error = restart(&bmc(&server, None), Some(other)).unwrap_err();
+        assert!(error.is_refusal(), "{error}");
+        let why = error.to_string();
+        assert!(why.contains(own) && why.contains(other) && why.contains("/redfish/v1/Systems/0"), "{why}");
+        assert!(switches(&server).is_empty());
+        // The same UUID with swapped bytes is accepted. A path after the address selects the system without comparison.
+        for id in [own, "44454c4c-5100-1030-8031-b2c04f333633"] {
+            restart(&bmc(&server, None), Some(id)).unwrap();
+        }
+        restart(&bmc(&server, None), None).unwrap();
+        restart(&bmc(&server, Some("/redfish/v1/Systems/0")), Some(other)).unwrap();
+        assert_eq!(switches(&server).len(), 4);
+    }
+}
+
+#[test]
+fn a_system_without_a_usable_uuid_is_switched() {
+    for uuids in [
+        &[""][..],
+        &["00000000-0000-0000-0000-000000000000"],
+        &["ffffffff-ffff-ffff-ffff-ffffffffffff"],
+        &["03000200-0400-0500-0006-000700080009"],
+        &["00020003-0004-0005-0006-000700080009"],
+        &["not a UUID"],
+    ] {
+        let server = systems(uuids);
+        restart(&bmc(&server, None), Some(ID)).unwrap();
+        assert_eq!(switches(&server).len(), 1, "{uuids:?}");
+    }
+}
+
+#[test]
+fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
+    let swapped = "44454c4c-5100-1030-8052-b4c04f4d0001";
+    let server = systems(&["other", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
+    restart(&bmc(&server, None), Some(ID)).unwrap();
+    let server_of_both = systems(&["44454c4c-5100-1030-8052-b4c04f4d0001", "4c4c4544-0051-3010-8052-b4c04f4d0001"]);
+    restart(&bmc(&server_of_both, None), Some(ID)).unwrap();
+    let reset = |number: usize| format!("POST /redfish/v1/Systems/{number}/Actions/ComputerSystem.Reset");
+    assert_eq!((switches(&server), switches(&server_of_both)), (vec![reset(1)], vec![reset(1)]));
+    // A default UUID that two blades share does not select either of them.
+    let shared = "03000200-0400-0500-0006-000700080009";
+    let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
+    let why = restart(&bmc(&server, None), Some(shared)).unwrap_err().to_string();
+    assert!(why.contains("has 2 systems"), "{why}");
+    let server = systems(&["44454c4c-5100-1030-8052-b4c04f4d0001", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
+    let why = restart(&bmc(&server, None), Some(swapped)).unwrap_err().to_string();
+    assert!(why.contains("has 2 systems") && switches(&server).is_empty(), "{why}");
+}
+
+#[test]
+fn the_controllers_messages_are_in_the_error() {
+    for (status, body, expected) in [
+        (
+            500,
+            r#"{"error": {"message": "general", "@Message.ExtendedInfo": [{"Message": "the fan is on fire"}]}}"#,
+            "the fan is on fire",
+        ),
+        (
+            400,
+            r#"{"error": {"@Message.ExtendedInfo": [{"Message": "One."}, {"Message": "Two."}, {"Message": "Two."}]}}"#,
+            "One. Two.",
+        ),
+        (400, r#"{"error": {"@Message.ExtendedInfo": {"Message": "not a list"}}}"#, "not a list"),
+        (400, r#"{"@Message.ExtendedInfo": [{"Message": "not in error"}]}"#, "not in error"),
+        (
+            400,
+            r#"{"error": {"@Message.ExtendedInfo": [{"MessageID": "iLO.0.10.X", "MessageArgs": ["Power is off"]}]}}"#,
+            "iLO.0.10.X: Power is off",
+        ),
+        (400, r#"{"error": {"message": "general", "@Message.ExtendedInfo": []}}"#, "general"),
+        (503, "<html>busy</html>", "<html>busy</html>"),
+        (503, "", "it gave no reason"),
+        (403, r#"{"error": {"message": "change it first"}}"#, "403 Forbidden: change it first"),
+        (401, r#"{"error": {"message": "hunter2 is wrong"}}"#, "rejected the username and password: … is wrong"),
+        (200, r#"{"Actions": {}}"#, "does not support ComputerSystem.Reset"),
+        (200, "[1", "cannot parse the response of"),
+    ] {
+        let server = Server::start(Vec::new(), move |_| Act::says(status, body));
+        let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
+        assert!(why.contains(expected) && !why.contains("hunter"), "{status} {body}: {why}");
+    }
+}
+
+#[test]
+fn no_password_is_sent_to_another_origin() {
+    let other = systems(&[ID]);
+    for (status, location) in
+        [(301, other.url("redfish/v1/Systems/1/")), (307, other.url("x")), (308, "//127.0.0.2/x".to_owned())]
+    {
+        let server = Server::start(Vec::new(), move |_| Act {
+            headers: vec![("Location", location.clone())],
+            ..Act::says(status, "")
+        });
+        let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
+        assert!(
+            why.contains("to which the password is not sent; if this is the controller's own address, use it"),
+            "{why}"
+        );
+    }
+    assert!(other.requests().is_empty());
+    // Links to another origin are not followed either.
+    let link = other.url("redfish/v1/Systems/1");
+    let members = json!({ "Members": [{ "@odata.id": link }] }).to_string();
+    let server = Server::start(Vec::new(), move |_| Act::says(200, &members));
+    let why = restart(&bmc(&server, None), None).unwrap_err().to_string();
+    assert!(why.contains("which is not a path on this controller") && other.requests().is_empty(), "{why}");
+}
+
+#[test]
+fn changes_are_redirected_only_with_their_method() {
+    for (status, location, expected) in [
+        (307, "/reset-elsewhere", true),
+        (308, "/reset-elsewhere", true),
+        (301, "/reset/", true),
+        (302, "/reset/", true),
+        (301, "/reset-elsewhere", false),
+        (302, "/", false),
+        (303, "/reset/", false),
+    ] {
+        let server = Server::start(Vec::new(), move |request: &Request| match request.line().as_str() {
+            "POST /reset" => Act { headers: vec![("Location", location.to_owned())], ..Act::says(status, "") },
+            "POST /reset/" | "POST /reset-elsewhere" => Act::says(204, ""),
+            _ => {
+                Act::says(200, r##"{"PowerState": "On", "Actions": {"#ComputerSystem.Reset": {"target": "/reset"}}}"##)
+            }
+        });
+        let done = restart(&bmc(&server, Some(ONE)), None);
+        assert_eq!(done.is_ok(), expected, "{status} {location}: {done:?}");
+        assert_eq!(switches(&server).len(), if expected { 2 } else { 1 });
+        let bodies: Vec<_> = server
+            .requests()
+            .into_iter()
+            .filter(|request| request.method == "POST")
+            .map(|request| request.body)
+            .collect();
+        assert!(bodies.iter().all(|body| body == r#"{"ResetType":"ForceRestart"}"#), "{bodies:?}");
+    }
+}
+
+#[test]
+fn a_certificate_that_nobody_knows_is_taken_only_when_that_is_said() {
+    let server = Server::start_tls(Vec::new(), |_| Act::says(401, ""));
+    let strict = bmc(&server, Some(ONE));
+    let why = restart(&strict, None).unwrap_err().to_string();
+    assert!(why.contains("no response from the management controller"), "{why}");
+    assert!(server.requests().is_empty());
+    let lax = Bmc { insecure: true, ..strict };
+    let why = restart(&lax, None).unwrap_err().to_string();
+    assert!(why.contains("rejected the username"), "{why}");
+}

@@ -1,0 +1,128 @@
+//! iPXE scripts, and validation of all values in them that unauthenticated clients control.
+
+use time::OffsetDateTime;
+
+/// Parameters of a ramdisk boot: addresses of the server, and identity of the machine.
+pub struct RamdiskBoot<'a> {
+    /// Base URL of the API, without a trailing slash.
+    pub url: &'a str,
+    /// Base URL of kernel and ramdisk, which the firmware loads.
+    pub files: &'a str,
+    pub token: &'a str,
+    pub machine: &'a str,
+    pub consoles: &'a [String],
+    /// Network configuration for networks without DHCP, in the form in which it is passed in `drophammer.network=`.
+    pub network: Option<&'a str>,
+    /// Additional kernel arguments of the operator.
+    pub cmdline: &'a str,
+    /// True if the ramdisk must offer a shell at the console instead of starting the agent.
+    pub stop: bool,
+    /// File name of the ramdisk.
+    pub initrd: &'a str,
+}
+
+impl RamdiskBoot<'_> {
+    pub fn kernel_url(&self) -> String {
+        format!("{}/boot/vmlinuz", self.files)
+    }
+
+    pub fn initrd_url(&self) -> String {
+        format!("{}/boot/{}", self.files, self.initrd)
+    }
+
+    /// Returns the kernel's command line. iPXE and kexec use the same command line.
+    pub fn kernel_arguments(&self) -> String {
+        let RamdiskBoot { url, token, machine, .. } = self;
+        let mut arguments = vec![
+            format!("drophammer.url={url}"),
+            format!("drophammer.token={token}"),
+            format!("drophammer.machine={machine}"),
+        ];
+        arguments.extend(self.stop.then(|| "drophammer.stop=1".to_owned()));
+        arguments.extend(self.consoles.iter().map(|console| format!("console={console}")));
+        arguments.extend(self.network.map(|network| format!("drophammer.network={network}")));
+        arguments.push("panic=-1".to_owned());
+        arguments.extend(self.cmdline.split_whitespace().map(str::to_owned));
+        arguments.join(" ")
+    }
+}
+
+/// Maximum number of times that a script requests a file.
+const DOWNLOADS: u32 = 4;
+
+/// Returns the part of a script that runs after a failed download. The script is repeated from the label `again`, up to
+/// [`DOWNLOADS`] times in total. It then continues after the label `stop`. A command that fails aborts the script,
+/// unless `||` follows the command.
+fn retry_download(what: &str) -> String {
+    format!(
+        "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
+         echo drophammer: {what} was not loaded: attempt ${{downloads}} of {DOWNLOADS} failed\nsleep 5 ||\ngoto again\n:stop\n"
+    )
+}
+
+/// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
+///
+/// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. If `keep_from_disk` is
+/// true, the system on the disk is incomplete or belongs to another machine. The script then does not return to the
+/// firmware, but restarts the machine after half an hour, as the ramdisk does after a failure.
+pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
+    let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
+    // The time is not part of the arguments for kexec, because their digest must be the same in each boot.
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    let retry = retry_download("the ramdisk");
+    let end = match keep_from_disk {
+        true => {
+            "echo drophammer: its disks must not be booted: it restarts in 30 minutes, or with Ctrl-C\nsleep 1800 ||\n\
+             reboot || goto again\n"
+        }
+        false => "sleep 30 ||\nexit 1\n",
+    };
+    format!(
+        "#!ipxe\nclear downloads ||\n:again\nimgfree ||\nkernel {kernel} initrd=initrd drophammer.time={now} {arguments} || goto failed\n\
+         initrd --name initrd {initrd} || goto failed\nboot ||\n:failed\n{retry}\
+         echo drophammer: this machine CANNOT BOOT the ramdisk from {}: check the output of drophammer serve\n{end}",
+        boot.files
+    )
+}
+
+/// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
+/// firmware continues with its next boot entry. If the script exited without an error, the firmware would show its menu
+/// (UEFI 2.10, 3.1.1). A BIOS may stop in both cases, so on BIOS firmware the script boots the first disk explicitly.
+pub fn local_disk_script(machine: &str) -> String {
+    format!(
+        "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
+         sanboot --no-describe --drive 0x80 ||\n\
+         echo drophammer: this machine CANNOT BOOT its first disk (BIOS drive 0x80): check the order of its disks\nsleep 30 ||\nexit 1\n"
+    )
+}
+
+/// Returns a script that waits and repeats the request, until the operator has corrected the machine file or the
+/// migration has ended. The script never returns to the firmware, even on errors, because the firmware would then boot
+/// the disk.
+pub fn hold_script(url: &str, machine: &str) -> String {
+    format!(
+        "#!ipxe\n:again\necho drophammer: {machine} waits: it takes part in a migration, and its file does not list the NIC ${{netX/mac}}\n\
+         sleep 30 ||\nchain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} || goto again\n"
+    )
+}
+
+/// Returns the script for the TFTP server. `netX` is the NIC that iPXE opened last, and therefore the NIC that has
+/// loaded the script. `dhcp` without a NIC name would open other NICs, and continue on the first NIC that receives a
+/// response.
+///
+/// With `--replace`, the boot script replaces this script. Therefore this script continues only if the download of the
+/// boot script fails, and then repeats the download. The server does not count a repeated request as another attempt.
+pub fn start_script(url: &str) -> String {
+    let retry = retry_download("the boot script");
+    format!(
+        "#!ipxe\necho drophammer: asking {url}\nclear downloads ||\nisset ${{netX/mac}} || dhcp ||\n\
+         isset ${{netX/ip}} || dhcp netX ||\n:again\n\
+         chain --replace {url}/boot.ipxe?uuid=${{uuid}}&mac=${{netX/mac}} ||\n{retry}\
+         echo drophammer: this machine CANNOT BOOT over the network: no boot script from {url}\n\
+         echo drophammer: NIC ${{netX/mac}}, address ${{netX/ip}}, uuid ${{uuid}}: check the output of drophammer serve\n\
+         sleep 30 ||\nexit 1\n"
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP. This module
+//! starts, supervises and stops dnsmasq.
+//!
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
+//! supervises it, `other_servers` detects other DHCP servers, `url_name` checks the name in `--url`.
+
+mod dnsmasq_config;
+mod dnsmasq_directory;
+pub mod ipxe;
+mod nic;
+mod other_servers;
+pub mod pxe_options;
+mod supervisor;
+mod url_name;
+
+use common::error::{Context, Error, Phase, Result};
+use common::url_host::extract_host;
+use dnsmasq_config::{BINARIES, NAME_BYTES};
+use dnsmasq_directory::DnsmasqDirectory;
+use linux::process::capabilities::{self, Capability};
+use nic::{PxeNic, TFTP_PORT};
+use pxe_options::PxeOptions;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
+
+/// Capabilities that dnsmasq needs: it binds ports below 1024, pings through raw sockets, and writes entries of the
+/// neighbour table.
+const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
+
+/// Directory in which Debian installs iPXE.
+const IPXE: &str = "/usr/lib/ipxe";
+
+/// Server that serves the boot files over HTTP.
+#[derive(Debug, Clone)]
+pub struct BootServer {
+    /// Address and port at which the server accepts connections.
+    pub listen: SocketAddr,
+    /// URL at which machines reach the server. By default, it is built from the address of the NIC.
+    pub url: Option<String>,
+    /// True if `url` is served over TLS. Boot files are served over plain HTTP in any case.
+    pub tls: bool,
+    /// File in which the leases are preserved across restarts.
+    pub leases: PathBuf,
+}
+
+/// Message about the network boot, for the log of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PxeMessage {
+    /// Line that dnsmasq logs. Machines can cause any number of these lines.
+    Dnsmasq(String),
+    Note(String),
+    /// Problem that prevents machines from booting.
+    Problem(String),
+}
+
+/// Receiver of the messages. It is called from several threads.
+pub type PxeLog = Arc<dyn Fn(PxeMessage) + Send + Sync>;
+
+/// Running dnsmasq process, which is stopped when this value is dropped.
+pub struct PxeServer {
+    end: Option<mpsc::Sender<()>>,
+    keeper: Option<JoinHandle<()>>,
+    /// Directory with iPXE's binaries.
+    pub ipxe: PathBuf,
+}
+
+impl PxeServer {
+    /// Starts dnsmasq for a server that listens on `port`. Returns when dnsmasq is ready.
+    ///
+    /// # Errors
+    /// dnsmasq cannot be started, or exits immediately.
+    pub fn start_dnsmasq(asked: &PxeOptions, server: &BootServer, port: u16, log: &PxeLog) -> Result<PxeServer> {
+        let home = DnsmasqDirectory::create(&ipxe_directory(asked), server.leases.clone());
+        let home = home.context(Phase::Serve, || "--pxe: create a directory for dnsmasq")?;
+        let (ipxe, dnsmasq) = (home.tftp_directory(), DnsmasqCommand::new(asked, server, port, find_dnsmasq()?, log));
+        let (end, ended) = mpsc::channel();
+        let (say, first) = mpsc::channel();
+        let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home), log.clone());
+        // dnsmasq is terminated when the thread that has started it exits, so the same thread supervises it.
+        let run = move || keeper.supervise(&log, &ended, &say);
+        let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
+        let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);
+        let pxe = PxeServer { end: Some(end), keeper, ipxe };
+        match first.recv() {
+            Ok(Ok(())) => Ok(pxe),
+            Ok(Err(why)) => Err(pxe_error(why)),
+            Err(_) => Err(pxe_error("the thread that starts dnsmasq panicked".to_owned())),
+        }
+    }
+}
+
+impl Drop for PxeServer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+    }
+}
+
+fn pxe_error(why: String) -> Error {
+    Error::new(Phase::Serve, format!("--pxe: {why}"))
+}
+
+fn ipxe_directory(asked: &PxeOptions) -> PathBuf {
+    asked.ipxe.clone().unwrap_or_else(|| IPXE.into())
+}
+
+/// Checks everything that can be checked before dnsmasq is started.
+///
+/// # Errors
+/// Returns all problems, each as one sentence.
+pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
+    let mut wrong: Vec<String> = find_dnsmasq().err().map(|error| error.to_string()).into_iter().collect();
+    let ipxe = ipxe_directory(asked);
+    let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !ipxe.join(name).is_file()).collect();
+    if !missing.is_empty() {
+        let what = missing.join(" and ");
+        wrong.push(format!(
+            "{} lacks {what}: run `apt-get install ipxe`, or specify the directory of iPXE's binaries with --ipxe",
+            ipxe.display()
+        ));
+    }
+    if !capabilities::has_capabilities(CAPABILITIES) {
+        wrong.push(
+            "dnsmasq requires the capabilities net_bind_service, net_admin and net_raw: run as root, or from a systemd unit with these capabilities".to_owned(),
+        );
+    }
+    match check_nic(asked, server) {
+        Err(why) => wrong.push(why),
+        Ok(card) => {
+            let proxies = asked.range.is_none().then_some((4011, "PXE"));
+            let ports = [(67, "DHCP"), (TFTP_PORT, "TFTP")].into_iter().chain(proxies);
+            wrong.extend(ports.filter_map(|(port, what)| card.check_port(port, what).err()));
+        }
+    }
+    let host = server.url.as_deref().map(extract_host);
+    wrong.extend(host.and_then(|host| url_name::check_name(host, &asked.dns_servers()).err()));
+    if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
+}
+
+/// Returns the NIC of `--pxe`, if the other options are consistent with it.
+fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<PxeNic, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if asked.card.is_empty() || !asked.card.bytes().all(plain) {
+        return Err(format!("{:?} is not a NIC name that dnsmasq supports", asked.card));
+    }
+    let card = PxeNic::read_state(&asked.card)?;
+    let listen = server.listen.ip();
+    if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && server.url.is_none() {
+        return Err(format!(
+            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
+            card.name, card.address
+        ));
+    }
+    if let Some(range) = asked.range {
+        let (first, last) = (range.first, range.last);
+        if first <= card.network() || last >= card.broadcast() {
+            let (network, netmask) = (card.network(), card.netmask);
+            return Err(format!(
+                "--range {first},{last} is not within the network of {}, {network}/{netmask}",
+                card.name
+            ));
+        }
+        if (first..=last).contains(&card.address) {
+            return Err(format!("--range {first},{last} contains this host's own address, {}", card.address));
+        }
+    }
+    let longest = script_url(server, &card, server.listen.port())
+        .len()
+        .max(binary_url(server, &card, server.listen.port()).len());
+    match longest > NAME_BYTES {
+        true => Err("--url is too long: DHCP limits the URLs of iPXE and of its script to 127 characters".to_owned()),
+        false => Ok(card),
+    }
+}
+
+/// Returns the base URL of boot files. Boot files do not contain a token, and are served over plain HTTP.
+fn boot_base_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
+    match &server.url {
+        Some(url) if !server.tls => url.trim_end_matches('/').to_owned(),
+        _ => format!("http://{}:{port}", card.address),
+    }
+}
+
+fn script_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
+    format!("{}/start.ipxe", boot_base_url(server, card, port))
+}
+
+fn binary_url(server: &BootServer, card: &PxeNic, port: u16) -> String {
+    format!("{}/ipxe/{}", boot_base_url(server, card, port), dnsmasq_config::UEFI)
+}
+
+/// Finds dnsmasq, even if the user's PATH does not contain `/usr/sbin` and `/sbin`.
+fn find_dnsmasq() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    find_program(std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)))
+}
+
+fn find_program(mut places: impl Iterator<Item = PathBuf>) -> Result<PathBuf> {
+    let found = places.find_map(|place| Some(place.join("dnsmasq")).filter(|path| path.is_file()));
+    found.ok_or_else(|| {
+        Error::new(Phase::Serve, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_dnsmasq_it_is_said_where_it_comes_from() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let why = find_program([nowhere.path().to_owned()].into_iter()).unwrap_err().to_string();
+        assert_eq!(why, "dnsmasq is not installed on this host: run `apt-get install dnsmasq-base`");
+    }
+}

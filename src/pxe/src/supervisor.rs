@@ -1,0 +1,209 @@
+//! Supervision of dnsmasq: starts it, forwards its log, restarts it if it exits or the NIC changes, and stops it when
+//! the server ends.
+
+use super::dnsmasq_config::{self, DnsmasqParameters};
+use super::dnsmasq_directory::DnsmasqDirectory;
+use super::nic::PxeNic;
+use super::other_servers::ServerSearch;
+use super::pxe_options::{AddressRange, DhcpOption, PxeOptions};
+use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binary_url, script_url};
+use linux::process::{BackgroundProcess, ToolCommand};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum time until dnsmasq reports that it has started.
+const START: Duration = Duration::from_secs(30);
+const END: Duration = Duration::from_secs(2);
+/// Pause before the first restart. It is doubled before each further restart, up to [`LONGEST_PAUSE`].
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Parameters with which dnsmasq is started.
+pub(crate) struct DnsmasqCommand {
+    program: PathBuf,
+    card: String,
+    range: Option<AddressRange>,
+    dhcp_options: Vec<DhcpOption>,
+    server: BootServer,
+    port: u16,
+    log: PxeLog,
+}
+
+impl DnsmasqCommand {
+    pub(crate) fn new(
+        asked: &PxeOptions,
+        server: &BootServer,
+        port: u16,
+        program: PathBuf,
+        log: &PxeLog,
+    ) -> DnsmasqCommand {
+        let PxeOptions { card, range, dhcp_options, .. } = asked.clone();
+        DnsmasqCommand { program, card, range, dhcp_options, server: server.clone(), port, log: log.clone() }
+    }
+
+    /// Starts dnsmasq, and waits until it is ready.
+    fn start_process(&self, card: &PxeNic, home: &DnsmasqDirectory) -> Result<BackgroundProcess, String> {
+        let (script, ipxe) = (script_url(&self.server, card, self.port), binary_url(&self.server, card, self.port));
+        let (tftp, leases) = (home.tftp_directory(), home.leases_file());
+        let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
+        let (script, ipxe, tftp, leases) = (&script, &ipxe, &tftp, &leases);
+        let text = dnsmasq_config::dnsmasq_config(&DnsmasqParameters {
+            card,
+            range: self.range,
+            dhcp_options: &self.dhcp_options,
+            forwards,
+            script,
+            ipxe,
+            tftp,
+            leases,
+        });
+        let file =
+            home.write_config(&text).map_err(|error| format!("cannot write dnsmasq's configuration: {error}"))?;
+        let (begun, has_begun) = mpsc::channel();
+        let log = self.log.clone();
+        let command =
+            ToolCommand::new(&self.program).arg("--keep-in-foreground").arg(format!("--conf-file={}", file.display()));
+        let started = command.restrict_capabilities(CAPABILITIES).start_in_background(move |line| {
+            if line.contains(": started, version") {
+                let _ = begun.send(());
+            }
+            if !line.contains("compile time options") {
+                log(PxeMessage::Dnsmasq(remove_pid(line)));
+            }
+        });
+        let mut running = started.map_err(|error| error.to_string())?;
+        let began = Instant::now();
+        while began.elapsed() < START {
+            match has_begun.recv_timeout(Duration::from_millis(50)) {
+                Ok(()) => return Ok(running),
+                Err(RecvTimeoutError::Timeout) => {}
+                // dnsmasq has closed its output, so its start can no longer be observed.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let end = running.poll_exit().map(|error| error.to_string());
+        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {} s", START.as_secs())))
+    }
+}
+
+/// Removes the process id from prefixes such as `dnsmasq-dhcp[123]: `, so that repeated messages are equal.
+fn remove_pid(line: &str) -> String {
+    match (line.find('['), line.find("]: ")) {
+        (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to + 1..]),
+        _ => line.to_owned(),
+    }
+}
+
+pub(crate) struct DnsmasqSupervisor {
+    dnsmasq: DnsmasqCommand,
+    home: DnsmasqDirectory,
+    running: Option<(BackgroundProcess, PxeNic)>,
+    /// Earliest time of the next restart of dnsmasq.
+    due: Instant,
+    pause: Duration,
+    /// Last reported problem, which is not reported again.
+    said: Option<String>,
+    search: ServerSearch,
+}
+
+impl DnsmasqSupervisor {
+    pub(crate) fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
+        DnsmasqSupervisor {
+            dnsmasq,
+            home,
+            running: None,
+            due: Instant::now(),
+            pause: PAUSE,
+            said: None,
+            search: ServerSearch::default(),
+        }
+    }
+
+    /// Supervises dnsmasq until the sender of `ended` is dropped. Sends the result of the first start to `first`.
+    pub(crate) fn supervise(
+        mut self,
+        log: &PxeLog,
+        ended: &mpsc::Receiver<()>,
+        first: &mpsc::Sender<Result<(), String>>,
+    ) {
+        let started = PxeNic::read_state(&self.dnsmasq.card).and_then(|card| self.start_process(card));
+        let is_good = started.is_ok();
+        let _ = first.send(started);
+        while is_good && ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            self.check_state(log);
+            if let Some((_, card)) = &self.running {
+                self.search.start_if_due(card, self.dnsmasq.range.is_some(), log);
+            }
+        }
+        if let Some((running, _)) = self.running.take() {
+            running.terminate(END);
+        }
+        // The saved leases preserve the assigned addresses across restarts. Even without them, most addresses stay the
+        // same, since dnsmasq derives addresses from MACs.
+        let _ = self.home.keep_last_leases();
+    }
+
+    fn start_process(&mut self, card: PxeNic) -> Result<(), String> {
+        let running = self.dnsmasq.start_process(&card, &self.home)?;
+        self.running = Some((running, card));
+        Ok(())
+    }
+
+    fn check_state(&mut self, log: &PxeLog) {
+        if let Err(error) = self.home.keep_leases() {
+            self.report_once(log, format!("cannot save the leases of dnsmasq: {error}"));
+        }
+        let card = match PxeNic::read_state(&self.dnsmasq.card) {
+            Ok(card) => card,
+            Err(why) => {
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                return self.report_once(log, format!("{why}. Until this is repaired, machines cannot boot over PXE"));
+            }
+        };
+        match &mut self.running {
+            Some((running, with)) if *with == card => {
+                let Some(end) = running.poll_exit() else { return };
+                self.running = None;
+                self.schedule_restart(log, &end.to_string());
+            }
+            Some(_) => {
+                // dnsmasq does not follow changes of the NIC or its address, and must be restarted.
+                self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+                self.restart(log, card);
+            }
+            None if Instant::now() >= self.due => self.restart(log, card),
+            None => {}
+        }
+    }
+
+    fn restart(&mut self, log: &PxeLog, card: PxeNic) {
+        match self.start_process(card) {
+            Ok(()) => {
+                self.said = None;
+                log(PxeMessage::Note(format!("dnsmasq serves on {} again", self.dnsmasq.card)));
+            }
+            Err(why) => self.schedule_restart(log, &why),
+        }
+    }
+
+    fn schedule_restart(&mut self, log: &PxeLog, why: &str) {
+        // dnsmasq has run for a while since the last restart, so this is a new problem.
+        if self.due.elapsed() > LONGEST_PAUSE {
+            self.pause = PAUSE;
+        }
+        let seconds = self.pause.as_secs();
+        log(PxeMessage::Problem(format!("machines cannot boot over PXE: {why}; restarting dnsmasq in {seconds} s")));
+        self.due = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Reports a problem, unless it equals the last reported problem.
+    fn report_once(&mut self, log: &PxeLog, what: String) {
+        if self.said.as_ref() != Some(&what) {
+            log(PxeMessage::Problem(what.clone()));
+            self.said = Some(what);
+        }
+    }
+}
