@@ -1,4 +1,9 @@
-//! Power control and boot override through a machine's management controller (BMC), over Redfish or over IPMI with `ipmitool`.
+//! Power control, boot devices and BIOS settings of a machine, through its management controller (BMC): over Redfish, or
+//! over IPMI with `ipmitool`.
+//!
+//! After each change the state is read back until the controller reports the requested state. Controllers that report
+//! another machine's UUID are refused. `redfish::double` simulates the quirks of real Redfish services in tests. Start
+//! with [`switch_power`] and [`redfish::RedfishMachine`].
 
 mod ipmi;
 pub mod redfish;

@@ -121,6 +121,7 @@ fn with_apply_time(settings: &Value, mut body: Value) -> Value {
 }
 
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used)]
 pub mod double;
 #[cfg(test)]
 mod quirk_tests;

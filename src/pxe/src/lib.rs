@@ -1,8 +1,12 @@
-//! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP. This module
-//! starts, supervises and stops dnsmasq.
+//! Network boot of machines on the network of one NIC (`drophammer serve --pxe NIC`). dnsmasq serves DHCP and TFTP; the
+//! server itself serves all other boot files over HTTP.
 //!
-//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
-//! supervises it, `other_servers` detects other DHCP servers, `url_name` checks the name in `--url`.
+//! [`check_pxe`] reports all problems before anything is started. [`PxeServer`] starts dnsmasq, supervises it, and stops
+//! it. The crate does not write to the log of the server: messages are passed to a [`PxeLog`].
+//!
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages the
+//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_servers` detects other DHCP servers, and `url_name`
+//! checks the name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
 
 mod dnsmasq_config;
 mod dnsmasq_directory;

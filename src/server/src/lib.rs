@@ -7,7 +7,7 @@
 //!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates`
 //!   changes templates, and `check_site` checks all files.
 //! * State: the crate `store` contains the database.
-//! * Machines: `netboot` and `ipxe` boot machines, `auth` and `source_port_check` authenticate them,
+//! * Machines: `netboot` boots machines with the scripts of the crate `pxe`, `auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `api` is the API of the agents,
 //!   `console_log` stores console logs, `downloads` serves files, `out_of_band` runs the steps over Redfish that
 //!   precede an installation, and `pxe` runs DHCP and TFTP.

@@ -74,6 +74,7 @@ impl BiosState {
 
     /// Returns a Bios resource with these values, whose attributes can be changed and reset.
     #[cfg(any(test, feature = "testing"))]
+    #[allow(clippy::unwrap_used)]
     pub fn with_values(current: Value, pending: Value, registry: Value) -> BiosState {
         let attributes: Vec<BiosAttribute> = serde_json::from_value(registry).unwrap();
         BiosState {
