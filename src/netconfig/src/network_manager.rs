@@ -141,8 +141,8 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     }
 }
 
-/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, this is `ignore`, which leaves IPv6 to the
-/// kernel.
+/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, the method is `ignore`, which
+/// leaves IPv6 to the kernel.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
         (true, _) | (false, Some(true)) => "auto",

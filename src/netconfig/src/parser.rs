@@ -67,7 +67,10 @@ impl NetworkParser {
         if let Some(version) = fields.get("version")
             && self.reader.read_text(&version).is_some_and(|version| version != "2")
         {
-            self.reader.report(&version.place, "only version 2 is supported, the format of netplan and cloud-init");
+            self.reader.report(
+                &version.place,
+                "the version must be 2: other versions of the network configuration format are not supported",
+            );
         }
         self.read_devices(&fields, "ethernets", Self::read_ethernet);
         self.read_devices(&fields, "bonds", Self::read_bond);

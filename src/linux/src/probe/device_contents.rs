@@ -34,10 +34,10 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Types of partition tables of computers on which this program does not run. libblkid and the kernel recognize these
-/// tables by only a few bytes, and therefore also find them in the first sector of filesystems, encrypted disks and
-/// Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is
-/// ignored.
+/// Partition table types that are used only by computers on which this program does not run. libblkid and the kernel
+/// recognize these tables by only a few bytes, and therefore also find them in the first sector of filesystems,
+/// encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a
+/// table of these types is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is

@@ -146,8 +146,8 @@ pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Resu
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Zeroes this range of whole sectors. The kernel uses a zeroing command of the disk if the disk supports one, and
-/// otherwise writes zeros.
+/// Zeroes this range of whole sectors. The kernel uses a zeroing command of the disk if the disk supports such a
+/// command, and otherwise writes zeros.
 pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 from the address that it gets.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)

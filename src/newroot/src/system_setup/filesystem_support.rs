@@ -15,17 +15,18 @@ use std::path::Path;
 
 /// Paths of e2fsck in an image.
 const E2FSCK: [&str; 2] = ["/usr/sbin/e2fsck", "/sbin/e2fsck"];
-/// Maximum number of bytes that are read of e2fsck. A static build has less than 2 MiB.
+/// Maximum number of bytes that are read from the file of e2fsck. A statically linked e2fsck is smaller than 2 MiB.
 const E2FSCK_BYTES: u64 = 8 << 20;
 /// Paths of systemd in an image.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
 /// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image, and
-/// against the image's e2fsck. If the image contains no kernel modules or no e2fsck, that check is omitted.
+/// against the image's e2fsck. The check against the kernel is omitted if the image contains no kernel modules, and the
+/// check against e2fsck is omitted if the image contains no e2fsck.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot
-/// because e2fsck does not support one. A filesystem whose superblock cannot be read is not checked.
+/// because e2fsck does not support such a feature. A filesystem whose superblock cannot be read is not checked.
 pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], say: LogSink) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
     let kernel = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max().map(|(_, kernel)| kernel);

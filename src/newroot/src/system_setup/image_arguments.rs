@@ -1,4 +1,4 @@
-//! Kernel arguments of an image, without those that describe the machine on which the image was built.
+//! Kernel arguments of an image, without the arguments that describe the machine on which the image was built.
 
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;
@@ -163,7 +163,7 @@ pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String>
     to_kernel_words(&words.unwrap_or_default())
 }
 
-/// Returns the reason why a word is not taken from an image; `None` if it is taken.
+/// Returns the reason why a word is not taken from an image; `None` if the word is taken.
 pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let name = parameter_name(word);
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
@@ -179,7 +179,8 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
 }
 
-/// Methods of `ip=` that Linux (nfsroot.rst) and dracut.cmdline(7) define. Methods suit any machine.
+/// Methods of `ip=` that Linux (nfsroot.rst) and dracut.cmdline(7) define. An `ip=` argument that contains only methods
+/// is valid on any machine.
 const IP_METHODS: [&str; 16] = [
     "",
     "on",

@@ -10,10 +10,10 @@ pub(crate) type ShellVariables = BTreeMap<String, String>;
 /// Character in place of text that cannot be determined.
 pub(crate) const UNKNOWN: char = '\0';
 
-/// Size limit of a word. Assignments such as `A=$A$A` double the size of a value.
+/// Maximum size of a word, in bytes. Assignments such as `A=$A$A` double the size of a value.
 const MAX_WORD: usize = 64 << 10;
 
-/// Maximum total size of the values that are expanded in one text.
+/// Maximum total size, in bytes, of the values that are expanded in one text.
 const MAX_EXPANDED: usize = 1 << 20;
 
 /// Maximum depth of nested expansions such as `${a:-${b:-c}}`.

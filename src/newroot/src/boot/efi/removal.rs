@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// value has changed since it was planned.
 ///
 /// # Errors
-/// Fails if a variable still exists, and the plan requires its removal.
+/// Fails if a variable still exists although the plan requires the removal.
 pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
     let mut failures = Vec::new();
     let mut removed = Vec::new();

@@ -1,5 +1,5 @@
-//! Replaces MAC addresses of the previous machine in configuration files by those of the corresponding NICs of this
-//! machine.
+//! Replaces MAC addresses of the previous machine in configuration files by the MAC addresses of the corresponding NICs
+//! of this machine.
 
 use super::super::{file_search, user_data};
 use crate::NewRoot;

@@ -1,6 +1,6 @@
-//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those of
-//! its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so that a
-//! file of ours could not override them.
+//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those
+//! of its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so a
+//! file written by drophammer could not override these settings.
 
 use crate::NewRoot;
 use common::error::Result;
