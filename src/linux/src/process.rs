@@ -139,7 +139,7 @@ impl ToolCommand {
         self
     }
 
-    /// Sets the working directory of a confined command, as seen from its root.
+    /// Sets the working directory of a confined command, as a path inside the root of the command.
     pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
         if let Some(confined) = &mut self.confined {
             confined.folder = folder.as_ref().to_owned();

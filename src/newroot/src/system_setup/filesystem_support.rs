@@ -73,7 +73,7 @@ fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Supe
     // The device number of a file on btrfs is anonymous, so it does not lead to the device.
     let mounts = proc_mounts::parse_mounts(&std::fs::read_to_string("/proc/self/mountinfo")?);
     let is_here = |mount: &&MountEntry| Path::new(&mount.path) == path.components().as_path();
-    let mount = mounts.iter().rev().find(is_here).ok_or_else(|| io::Error::other("it is not mounted"))?;
+    let mount = mounts.iter().rev().find(is_here).ok_or_else(|| io::Error::other("the filesystem is not mounted"))?;
     Superblock::read(&File::open(&mount.source)?, entry.format)
 }
 

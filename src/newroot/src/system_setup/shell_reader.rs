@@ -223,7 +223,7 @@ fn push_text(word: &mut String, text: &str) {
     }
 }
 
-/// Appends the value of an unquoted variable: its blanks separate words.
+/// Appends the value of an unquoted variable. Blanks in the value separate words.
 fn append_split(words: &mut Vec<ShellWord>, word: &mut ShellWord, value: &str) {
     for (index, part) in value.split(char::is_whitespace).enumerate() {
         if index > 0 {
