@@ -172,7 +172,7 @@ impl ToolCommand {
     }
 
     /// Requires the complete output, of at most `limit` bytes, because a truncated list cannot be distinguished from a
-    /// complete one.
+    /// complete list.
     pub(crate) fn require_complete_output(mut self, limit: usize) -> Self {
         self.whole = Some(limit);
         self

@@ -86,8 +86,8 @@ fn start_connection(id: &str, kind: &str) -> IniFile {
     ini
 }
 
-/// Returns the UUID of the connection. It is derived from the id, so that NetworkManager recognizes the connection after its file was
-/// rewritten.
+/// Returns the UUID of the connection. The UUID is derived from the id, so that NetworkManager recognizes the
+/// connection after the keyfile was rewritten.
 fn connection_uuid(id: &str) -> Uuid {
     let digest = Sha256::digest(format!("drophammer network {id}"));
     let mut bytes = [0; 16];

@@ -99,7 +99,7 @@ impl NetworkParser {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id of a device is a valid interface name, because it becomes the name of the interface.
+    /// Checks that the id of a device is a valid interface name, because the id becomes the name of the interface.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),

@@ -1,5 +1,5 @@
 //! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
-//! lead to the target's `/dev`, and not to that of the ramdisk.
+//! lead to the target's `/dev`, and not to the `/dev` of the ramdisk.
 
 use crate::replaced_attributes::{LABEL, ReplacedAttributes};
 use common::error::{Context, Phase, Result};

@@ -208,7 +208,7 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
 /// Marks members with outdated data as faulty. mdadm excludes such members as well (Assemble.c). A member is outdated
 /// if other members were used without it, or if its event count is lower than the highest count by more than one. A
 /// difference of one may be caused by stopping the array, so it is accepted. If each of two members was used without
-/// the other, both are marked, because the operator must decide which member is correct.
+/// the other member, both members are marked, because the operator must decide which member is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),

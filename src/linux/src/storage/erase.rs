@@ -105,7 +105,7 @@ impl EraseDeadline {
     }
 }
 
-/// Result of trying the methods.
+/// Result of trying the erase methods.
 struct EraseOutcome {
     proven: Option<(EraseMethod, String)>,
     failures: Vec<(EraseMethod, String)>,

@@ -20,7 +20,7 @@ use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
 
-/// Path on an ESP of the program that the firmware starts if it has no boot entry for this ESP (UEFI specification,
+/// Path, on an ESP, of the program that the firmware starts if there is no boot entry for this ESP (UEFI specification,
 /// 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 

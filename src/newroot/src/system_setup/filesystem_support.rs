@@ -77,8 +77,8 @@ fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Supe
     Superblock::read(&File::open(&mount.source)?, entry.format)
 }
 
-/// Reads the version of e2fsck from its program, which contains it as a string (`E2FSPROGS_VERSION`). `None` if the
-/// image does not contain e2fsck, or the version is not found.
+/// Reads the version of e2fsck from its program file. This file contains the version as a string (`E2FSPROGS_VERSION`).
+/// `None` if the image does not contain e2fsck, or the version is not found.
 fn read_e2fsck_version(root: &NewRoot) -> Option<String> {
     let file = E2FSCK.iter().find_map(|path| root.open_file(path).ok())?;
     let mut program = Vec::new();

@@ -136,7 +136,7 @@ impl ConfigReader<'_> {
         self.variables.insert(name.to_owned(), value.replace(UNKNOWN, ""));
     }
 
-    /// Evaluates a condition of `[`; `None` if it is unknown.
+    /// Evaluates a condition of `[`; returns `None` if the result is unknown.
     fn evaluate_condition(&self, words: &[ShellWord]) -> Option<bool> {
         let words: Vec<String> = words.iter().map(|word| word.text.replace(UNKNOWN, "")).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -153,7 +153,8 @@ pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<S
     if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n")) }
 }
 
-/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies their text to GRUB's configuration, in which GRUB evaluates it.
+/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies the text of the arguments to GRUB's
+/// configuration, and GRUB evaluates the text there.
 pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
     let settings = read_assignments(settings);
     let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();

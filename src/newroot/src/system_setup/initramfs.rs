@@ -132,9 +132,9 @@ impl InitramfsRequirement {
     }
 }
 
-/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds the initramfs if it
-/// cannot mount this filesystem. Returns whether the initramfs was built by dracut. If an initramfs can neither be read
-/// nor be rebuilt, the existing initramfs is used.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Rebuilds the initramfs if necessary.
+/// Returns whether the initramfs was built by dracut. If an initramfs can neither be read nor be rebuilt, the existing
+/// initramfs is used.
 ///
 /// # Errors
 /// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also

@@ -81,8 +81,8 @@ fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Configures the image's NTP client to use these servers. If the image contains chrony, its previous servers are
-/// removed; otherwise systemd-timesyncd is configured.
+/// Configures the image's NTP client to use these servers. If the image contains chrony, configures chrony and removes
+/// its previous servers. Otherwise, configures systemd-timesyncd.
 fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());

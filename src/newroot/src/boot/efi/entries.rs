@@ -107,8 +107,9 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network entry from which the machine was booted, or else the first entry of the order if it is a network
-/// entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to IPv6.
+/// Returns the network entry from which the machine was booted, or else the first entry of the boot order if that entry
+/// is a network entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to
+/// IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {

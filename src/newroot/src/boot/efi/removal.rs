@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Removes the variables, and then the numbers of removed load options from the boot orders. Skips a variable whose
-/// value has changed since it was planned.
+/// value has changed since the plan was made.
 ///
 /// # Errors
 /// Fails if a variable still exists although the plan requires the removal.

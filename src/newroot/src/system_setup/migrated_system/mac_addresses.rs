@@ -64,7 +64,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
 }
 
 /// Replaces all addresses in a single pass, so that a replacement is not replaced again if one of the new addresses is
-/// also an old one. Returns `None` if nothing changes.
+/// also an old address. Returns `None` if nothing changes.
 fn replace_once(text: &str, pairs: &[(&str, &str)]) -> Option<String> {
     let (mut new, mut rest) = (String::with_capacity(text.len()), text);
     while !rest.is_empty() {

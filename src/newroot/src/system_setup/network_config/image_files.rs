@@ -38,7 +38,8 @@ fn list_matching(root: &NewRoot, folder: &str, matches: &dyn Fn(&str) -> bool) -
 }
 
 /// Removes the configuration of unused network managers, which would configure the same NICs if their services are
-/// started. NetworkManager of Debian ignores the NICs in ifupdown's file, and udev starts `ifup` for some of them.
+/// started. For example, Debian's NetworkManager ignores the NICs in ifupdown's file, and udev starts `ifup` for some
+/// of these NICs.
 pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let mut files: Vec<String> =
         system.displaced_files_of_others().flat_map(|files| list_displaced(root, &files)).collect();
