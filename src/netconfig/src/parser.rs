@@ -69,7 +69,7 @@ impl NetworkParser {
         {
             self.reader.report(
                 &version.place,
-                "the version must be 2: other versions of the network configuration format are not supported",
+                "only version 2 of the network configuration format is supported: set version to 2",
             );
         }
         self.read_devices(&fields, "ethernets", Self::read_ethernet);

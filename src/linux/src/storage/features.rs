@@ -123,7 +123,7 @@ fn made_and_mounted(
 }
 
 #[test]
-#[ignore = "needs the ramdisk's tools and kernel: scripts/test vm runs this test in a virtual machine"]
+#[ignore = "needs the ramdisk's tools and kernel: scripts/test vm runs it in a machine"]
 fn vm_every_filesystem_that_the_ramdisk_can_make_it_can_mount() {
     let disks = TestDisks::take("vda");
     let device = &disks.partition(&[400]).concat()[0];
