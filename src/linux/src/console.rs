@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// Maximum size of the output that is kept, in bytes; an installation prints about 20 kB.
+/// Maximum size of the output that is kept in memory, in bytes. An installation prints about 20 kB.
 const KEPT: usize = 256 << 10;
 
 /// Output of the ramdisk before the agent started.

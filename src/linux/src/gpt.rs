@@ -1,4 +1,4 @@
-//! GPT partition tables. Reads either copy of a table, and writes both.
+//! GPT partition tables. This module reads either copy of a table, and writes both copies.
 //!
 //! A table is stored as the bytes that were read from the disk, so that the entries in an image keep their attributes
 //! and unknown fields. Entry N is in slot N-1, even if earlier slots are free.
@@ -148,8 +148,8 @@ impl Gpt {
         read_guid(&self.header, DISK_GUID)
     }
 
-    /// Returns the sector of the header of the other copy, which is the backup copy for a primary copy, and the primary
-    /// copy for a backup copy.
+    /// Returns the sector that contains the header of the other copy. For a primary copy, the other copy is the backup
+    /// copy; for a backup copy, it is the primary copy.
     pub(crate) fn backup_lba(&self) -> u64 {
         self.header_u64(BACKUP_LBA)
     }

@@ -1,6 +1,6 @@
-//! Management controller (BMC) of this machine, read in-band by IPMI 2.0 over the system interface (KCS), which is
-//! `/dev/ipmi0` of the kernel's OpenIPMI driver. No command in this module changes the BMC. Most virtual machines have
-//! no BMC, so its absence is normal.
+//! Management controller (BMC) of this machine, read in-band by IPMI 2.0 over the system interface (KCS). The kernel's
+//! OpenIPMI driver provides this interface as `/dev/ipmi0`. No command in this module changes the BMC. Most virtual
+//! machines have no BMC, so its absence is normal.
 
 mod device;
 mod fru;

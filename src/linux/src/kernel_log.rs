@@ -32,7 +32,7 @@ impl KernelLog {
         KernelLog(log.ok().and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log).ok()))
     }
 
-    /// Returns the last messages since [`KernelLog::from_now`] that contain one of these words, ignoring case.
+    /// Returns the last messages since [`KernelLog::from_now`] that contain one of these words, in upper or lower case.
     pub(crate) fn messages_matching(self, words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).filter(|word| !word.is_empty()).collect();
         self.take_last_messages(|line| words.iter().any(|word| line.text.to_lowercase().contains(word)))

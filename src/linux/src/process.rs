@@ -44,8 +44,8 @@ pub struct ToolCommand {
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Whether the variables in `env` replace the inherited environment. If false, they are added to the inherited
-    /// environment.
+    /// Whether the variables in `env` replace the inherited environment. If false, the variables are added to the
+    /// inherited environment.
     only_env: bool,
     input: Vec<u8>,
     confined: Option<Confinement>,
@@ -139,7 +139,7 @@ impl ToolCommand {
         self
     }
 
-    /// Sets the working directory of a confined command, as seen from its root.
+    /// Sets the working directory of a confined command, as a path inside the root of the command.
     pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
         if let Some(confined) = &mut self.confined {
             confined.folder = folder.as_ref().to_owned();
@@ -156,10 +156,10 @@ impl ToolCommand {
 
     /// Runs `check` immediately before the start, while no other thread starts a process.
     ///
-    /// A child process holds copies of all our open files until its exec(2). With several threads, a device that was
-    /// opened exclusively may therefore stay busy for a moment after it was closed, and mkfs fails immediately if the
-    /// device is busy. If `check` can open the device exclusively, no child holds a copy of the device's descriptor,
-    /// and no new copy can appear before mkfs runs.
+    /// A child process holds copies of all open files of this process until exec(2). With several threads, a device
+    /// that was opened exclusively may therefore stay busy for a moment after it was closed, and mkfs fails immediately
+    /// if the device is busy. If `check` can open the device exclusively, no child holds a copy of the device's
+    /// descriptor, and no new copy can appear before mkfs runs.
     pub(crate) fn check_before_start(mut self, check: impl Fn() -> std::io::Result<()> + 'static) -> Self {
         self.before = Some(Box::new(check));
         self
@@ -172,7 +172,7 @@ impl ToolCommand {
     }
 
     /// Requires the complete output, of at most `limit` bytes, because a truncated list cannot be distinguished from a
-    /// complete one.
+    /// complete list.
     pub(crate) fn require_complete_output(mut self, limit: usize) -> Self {
         self.whole = Some(limit);
         self

@@ -12,8 +12,9 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Configuration files of the image that would configure NICs in addition to drophammer's files. They are all files in
-/// `folder` whose names have one of these prefixes and one of these suffixes. Hidden files and `ifcfg-lo` are excluded.
+/// Configuration files of the image that would configure NICs in addition to drophammer's files. These are all files in
+/// `folder` whose names start with one of `beginnings` and end with one of `endings`. Hidden files and `ifcfg-lo` are
+/// excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
     pub folder: &'static str,
@@ -85,7 +86,7 @@ const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 /// precedence.
 pub const CLOUD_FOLDER: &str = "/etc/cloud/cloud.cfg.d";
 
-/// Returns a name for a settings file. The name sorts after the names of these other files.
+/// Returns a name for a settings file. The name sorts after the names of the settings files in `others`.
 fn choose_last_name(others: &[String]) -> String {
     const USUAL: &str = "99-drophammer-network.cfg";
     const OWN: &str = "drophammer-network.cfg";

@@ -7,7 +7,7 @@ pub(super) struct BondParameter {
     pub kernel: &'static str,
     pub networkd: &'static str,
     pub kind: ParameterType,
-    /// Bond modes that support the parameter; empty if all do.
+    /// Bond modes that support the parameter; empty if all modes support the parameter.
     pub modes: &'static [&'static str],
 }
 

@@ -28,7 +28,8 @@ fn address_bits(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the bits of the address, shifted so that the first bit of an IPv4 address is also the most significant bit.
+/// Returns the bits of the address as a number of 128 bits. The 32 bits of an IPv4 address are the most significant
+/// bits of this number.
 fn left_aligned_bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,

@@ -18,7 +18,7 @@ pub(super) struct JsonFields<'a> {
 }
 
 impl<'a> JsonFields<'a> {
-    /// Returns the value of a field; `None` if it is missing or null.
+    /// Returns the value of a field; `None` if the field is missing or null.
     pub(crate) fn get(&self, name: &str) -> Option<JsonField<'a>> {
         let value = self.map.get(name).filter(|value| !value.is_null())?;
         Some(JsonField { place: child_path(&self.place, name), value })

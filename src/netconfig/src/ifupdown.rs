@@ -67,8 +67,9 @@ fn removal_command(id: &str) -> Vec<String> {
     vec![format!("post-down ip link delete dev {id}")]
 }
 
-/// An `iface` stanza. An interface has one stanza for each address and for each dynamic method. Its first stanza contains the commands that
-/// create the device, its last stanza the commands that remove the device.
+/// An `iface` stanza. An interface has one stanza for each address and for each dynamic method. The first stanza of an
+/// interface contains the commands that create the device, and the last stanza contains the commands that remove the
+/// device.
 struct InterfaceStanza {
     is_v4: bool,
     method: &'static str,

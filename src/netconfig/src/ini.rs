@@ -21,7 +21,7 @@ impl IniFile {
         self
     }
 
-    /// Adds a line with this key for each of the values.
+    /// Adds one line for each of the values. All lines have this key.
     pub(crate) fn set_each(&mut self, key: &str, values: impl IntoIterator<Item = impl Display>) -> &mut IniFile {
         for value in values {
             self.set(key, value);

@@ -103,7 +103,8 @@ pub struct StaticRoute {
     pub to: Cidr,
     pub via: IpAddr,
     pub metric: Option<u32>,
-    /// True if the gateway is directly reachable on the link although no address of the device has a prefix that contains it.
+    /// True if the gateway is directly reachable on the link although no address of the device has a prefix that
+    /// contains the gateway.
     pub on_link: bool,
 }
 
@@ -129,7 +130,8 @@ impl RenderedFile {
     }
 }
 
-/// Metric of routes from DHCP: the default of netplan and of NetworkManager's ethernets. networkd and dhclient have other defaults.
+/// Metric of routes from DHCP: the default of netplan, and of NetworkManager for Ethernet. networkd and dhclient have
+/// other defaults.
 const DHCP_METRIC: u32 = 100;
 
 /// Comment in the first line of each configuration file.

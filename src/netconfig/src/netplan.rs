@@ -94,8 +94,8 @@ impl NetworkConfig {
     }
 }
 
-/// Replaces ARP monitoring by carrier monitoring, because netplan and cloud-init use different field names for the ARP targets, and each
-/// program fails on the field name of the other.
+/// Replaces ARP monitoring by carrier monitoring, because netplan and cloud-init use different field names for the ARP
+/// targets, and each program fails on the field name of the other program.
 fn replace_arp_monitoring(bond: &mut BondConfig) {
     let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
     if had {

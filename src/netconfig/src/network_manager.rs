@@ -86,8 +86,8 @@ fn start_connection(id: &str, kind: &str) -> IniFile {
     ini
 }
 
-/// Returns the UUID of the connection. It is derived from the id, so that NetworkManager recognizes the connection after its file was
-/// rewritten.
+/// Returns the UUID of the connection. The UUID is derived from the id, so that NetworkManager recognizes the
+/// connection after the keyfile was rewritten.
 fn connection_uuid(id: &str) -> Uuid {
     let digest = Sha256::digest(format!("drophammer network {id}"));
     let mut bytes = [0; 16];
@@ -141,8 +141,8 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     }
 }
 
-/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, this is `ignore`, which leaves IPv6 to the
-/// kernel.
+/// Returns NetworkManager's `method` for IPv6. If the document contains no IPv6 settings, the method is `ignore`, which
+/// leaves IPv6 to the kernel.
 fn ipv6_method(settings: &InterfaceSettings, has_addresses: bool, has_more: bool) -> &'static str {
     match (settings.dhcp6, settings.accept_ra) {
         (true, _) | (false, Some(true)) => "auto",

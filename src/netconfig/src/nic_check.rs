@@ -7,7 +7,8 @@ use model::inventory::Nic;
 const MAC: &str = "match.macaddress";
 
 impl NetworkConfig {
-    /// Returns the reasons why the configuration does not fit a machine with these NICs. The list is empty if it fits.
+    /// Returns the reasons why the configuration does not fit a machine with these NICs. The list is empty if the
+    /// configuration fits.
     pub fn check_nics(&self, nics: &[Nic]) -> Vec<Diagnostic> {
         let ethernets = self.ethernets.iter();
         let problem = |(id, ethernet): (&String, &EthernetConfig)| {

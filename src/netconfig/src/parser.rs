@@ -67,7 +67,10 @@ impl NetworkParser {
         if let Some(version) = fields.get("version")
             && self.reader.read_text(&version).is_some_and(|version| version != "2")
         {
-            self.reader.report(&version.place, "only version 2 is supported, the format of netplan and cloud-init");
+            self.reader.report(
+                &version.place,
+                "only version 2 of the network configuration format is supported: set version to 2",
+            );
         }
         self.read_devices(&fields, "ethernets", Self::read_ethernet);
         self.read_devices(&fields, "bonds", Self::read_bond);
@@ -96,7 +99,7 @@ impl NetworkParser {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id of a device is a valid interface name, because it becomes the name of the interface.
+    /// Checks that the id of a device is a valid interface name, because the id becomes the name of the interface.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),

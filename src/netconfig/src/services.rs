@@ -4,7 +4,7 @@
 use super::{NetworkBackend, NetworkConfig};
 use model::inventory::Nic;
 
-/// Network managers, each with the prefixes of the names of its services, which are systemd units or OpenRC init
+/// Network managers, each with the name prefixes of its services. The services are systemd units or OpenRC init
 /// scripts. The network manager `initscripts` is absent, because its service configures only the NICs in `ifcfg-*`
 /// files.
 const SERVICES: [(&str, &[&str]); 7] = [
@@ -40,8 +40,8 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns whether udev applies a `.link` file of the image to a NIC instead of a `.link` file of this network
-    /// manager: of all matching files, udev applies only the one whose name sorts first.
+    /// Returns whether udev applies the `.link` file `name` of the image to a NIC instead of a `.link` file of this
+    /// network manager. If several files match a NIC, udev applies only the file whose name sorts first.
     pub fn yields_to_link_file(self, name: &str) -> bool {
         let own = if self == NetworkBackend::Netplan { "10-netplan-" } else { "10-drophammer-" };
         name.ends_with(".link") && (name < own || name.starts_with(own))

@@ -54,7 +54,7 @@ impl NetworkParser {
             found,
             |(is_v4, _)| {
                 format!(
-                    "two default routes of {} have the same metric: increase the metric of the second",
+                    "two default routes of {} have the same metric: increase the metric of the second route",
                     family_name(*is_v4)
                 )
             },

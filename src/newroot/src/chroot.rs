@@ -35,8 +35,8 @@ pub(crate) struct Chroot<'a> {
     before: Vec<PathBuf>,
     /// Mount points on which device nodes cannot be used.
     no_devices: Vec<PathBuf>,
-    /// Environment variables that programs receive in addition to the default ones. They override default variables of
-    /// the same name.
+    /// Environment variables that programs receive in addition to the default variables. A variable in this list
+    /// overrides the default variable of the same name.
     environment: BTreeMap<String, String>,
     say: &'a (dyn Fn(&str) + Sync),
 }
@@ -56,7 +56,7 @@ impl<'a> Chroot<'a> {
         Ok(Chroot { root, special, before, no_devices, environment: BTreeMap::new(), say })
     }
 
-    /// Sets environment variables that programs receive in addition to the default ones.
+    /// Sets environment variables that programs receive in addition to the default variables.
     pub(crate) fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
         self.environment.clone_from(environment);
         self

@@ -29,13 +29,12 @@ fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<St
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
     if !has(&OF_SYSTEMD) && (by_tpm || !has(&OPENERS)) {
         let other = if by_tpm { "" } else { "cryptsetup or " };
-        return Some(format!("{other}systemd-cryptsetup (Debian since 13: package systemd-cryptsetup)"));
+        return Some(format!("{other}systemd-cryptsetup (in Debian 13 and later: package systemd-cryptsetup)"));
     }
     let is_there =
         |library: &&str| LIBRARY_FOLDERS.iter().any(|folder| root.path_exists(&format!("{folder}/{library}")));
     let lacking: Vec<&str> = LIBRARIES.into_iter().filter(|library| by_tpm && !is_there(library)).collect();
-    let packages =
-        "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with suffix t64 since 13; Fedora and derivatives: tpm2-tss";
+    let packages = "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with the suffix t64 since Debian 13; Fedora and derivatives: tpm2-tss";
     (!lacking.is_empty())
         .then(|| format!("{}, which systemd requires to access a TPM 2 ({packages})", lacking.join(", ")))
 }

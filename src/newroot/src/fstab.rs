@@ -8,8 +8,9 @@ use std::io::ErrorKind;
 
 const PATH: &str = "/etc/fstab";
 
-/// Writes fstab, and creates missing mount points, such as those of tmpfs, which are not mounted during installation.
-/// Called after the image's installer has run, so that the fstab of the layout replaces the fstab of the installer.
+/// Writes fstab, and creates missing mount points, such as the mount points of tmpfs filesystems, which are not mounted
+/// during installation. Called after the image's installer has run, so that the fstab of the layout replaces the fstab
+/// of the installer.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written, or a mount point is not a directory.

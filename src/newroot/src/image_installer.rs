@@ -16,7 +16,7 @@ pub(crate) fn find_installer(root: &NewRoot) -> Option<&'static str> {
     INSTALLERS.into_iter().find(|installer| root.open_file(installer).is_ok())
 }
 
-/// Runs the installer in the target, and removes it if it succeeds.
+/// Runs the installer in the target, and removes the installer if it succeeds.
 ///
 /// # Errors
 /// Returns an error if the installer fails (the error includes the last lines of its output), or exceeds its deadline.

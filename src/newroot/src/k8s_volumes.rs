@@ -13,7 +13,7 @@ const UNIT: &str = "metalk8s-sparse-volume@";
 const UNITS: &str = "/etc/systemd/system";
 
 /// systemd unit that attaches the file of a sparse volume to a loop device. MetalK8s creates a unit with the same name,
-/// which may replace this one.
+/// which may replace this unit.
 const TEMPLATE: &str = "\
 [Unit]
 Description=Attach the sparse volume %i

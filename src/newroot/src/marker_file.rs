@@ -1,4 +1,5 @@
-//! Install marker on the disk. It is written after all other files, so a system that contains it is complete.
+//! Install marker on the disk. The marker is written after all other files, so a system that contains the marker is
+//! complete.
 
 use super::NewRoot;
 use common::error::{Context, Phase, Result};
@@ -9,9 +10,9 @@ use time::format_description::well_known::Rfc3339;
 /// Mode of the marker. Only root may read it, because it contains IDs and serial numbers.
 const SECRET: u32 = 0o600;
 
-/// Writes the marker with the time `now`, waits until it is on the disk, and returns it as written. All other data of
-/// the target must already be on the disks, because after a power cut the system is treated as complete if it contains
-/// the marker.
+/// Writes the marker with the time `now`, waits until the marker is on the disk, and returns the marker as written. All
+/// other data of the target must already be on the disks, because after a power cut the system is treated as complete
+/// if it contains the marker.
 ///
 /// # Errors
 /// Returns an error if the marker cannot be written.

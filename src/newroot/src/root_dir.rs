@@ -1,5 +1,5 @@
 //! File access within the target's root. The image may contain any symlink: `/etc/metal -> /dev`, for example, must
-//! lead to the target's `/dev`, and not to that of the ramdisk.
+//! lead to the target's `/dev`, and not to the `/dev` of the ramdisk.
 
 use crate::replaced_attributes::{LABEL, ReplacedAttributes};
 use common::error::{Context, Phase, Result};
@@ -45,7 +45,7 @@ impl NewRoot {
         &self.dir
     }
 
-    /// Writes a new file, replacing any existing one, and creates missing directories.
+    /// Writes a new file, replacing any existing file, and creates missing directories.
     ///
     /// # Errors
     /// Returns an error if a component of the path is not a directory, or the write fails.
@@ -127,8 +127,8 @@ impl NewRoot {
         if path.starts_with(&root) { Ok(path) } else { Err(io::Error::other("the file is outside the target")) }
     }
 
-    /// Replaces a file and preserves its owner and mode. A file that did not exist belongs to root and has the mode
-    /// `mode`.
+    /// Replaces a file and preserves its owner and mode. If no such file exists, creates a file that belongs to root
+    /// and has the mode `mode`.
     ///
     /// # Errors
     /// As for [`NewRoot::write_file`].
@@ -171,7 +171,7 @@ impl NewRoot {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("the file is not a regular file")) }
     }
 
-    /// Reads the SELinux label of a directory; `None` if it has none.
+    /// Reads the SELinux label of a directory; `None` if the directory has no label.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or its filesystem does not store labels.

@@ -1,5 +1,5 @@
-//! Finishing of an image, by the image's installer or by drophammer: makes the system bootable on this machine and
-//! accessible to its owner.
+//! Finishing of an image, by the image's installer or by drophammer. Finishing makes the system bootable on this
+//! machine and accessible to its owner.
 
 mod array_config;
 pub(crate) mod bls;
@@ -68,11 +68,11 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the component that finishes the image: the requested one, or else one that suits the contents of the
-    /// image.
+    /// Selects the component that finishes the image: the requested component, or else a component that suits the
+    /// contents of the image.
     ///
     /// # Errors
-    /// Returns an error if the image must be finished by its own installer, but does not contain one.
+    /// Returns an error if the image must be finished by its own installer, but does not contain an installer.
     pub fn choose(root: &NewRoot, way: FinisherChoice) -> Result<Finisher> {
         let installer = || {
             image_installer::find_installer(root)

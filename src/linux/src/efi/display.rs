@@ -33,7 +33,7 @@ fn format_entry(number: u16, value: &[u8]) -> String {
     mask_control_characters(&format!("{name}{active} {}  {path}{optional}", option.description))
 }
 
-/// Returns the device path as text (UEFI specification 10.6); `None` if it is malformed.
+/// Returns the device path as text (UEFI specification 10.6); `None` if the path is malformed.
 pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
@@ -44,7 +44,7 @@ fn mask_control_characters(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
 
-/// Formats optional data: returns the data as text if it is printable, and otherwise its size in bytes.
+/// Formats optional data. Returns printable data as text. For other data, returns the size in bytes.
 fn format_arguments(optional: &[u8]) -> String {
     if optional.is_empty() {
         return String::new();

@@ -22,7 +22,8 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VENDOR}"))
 }
 
-/// Reads the JSON in a variable. Returns `None` if there is no such variable, which includes machines without EFI.
+/// Reads the JSON in a variable. Returns `None` if there is no such variable, for example because the machine has no
+/// EFI.
 ///
 /// # Errors
 /// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the

@@ -7,7 +7,7 @@ use std::thread;
 const GET_CHANNEL_INFO: Command = (0x06, 0x42);
 const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
-/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because it is the IPMB.
+/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because channel 0 is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
@@ -56,8 +56,8 @@ fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     }
 }
 
-/// Reads the address and the MAC of a channel. Repeats the read if the parameters were being changed before or after
-/// it.
+/// Reads the address and the MAC of a channel. Repeats the read if the parameters were being changed when the read
+/// started or ended.
 fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
     for _ in 0..ATTEMPTS {
         if is_complete(bmc, channel)? {

@@ -9,8 +9,8 @@ pub(super) struct AtaIdentity {
     pub serial: String,
 }
 
-/// Returns the identity of the disk with this sysfs directory; `None` if it is not an ATA disk, or if its controller
-/// does not provide identity data.
+/// Returns the identity of the disk with this sysfs directory; `None` if the disk is not an ATA disk, or if its
+/// controller does not provide identity data.
 pub(super) fn read_identity(disk: &Path) -> Option<AtaIdentity> {
     parse_identity(&std::fs::read(disk.join("device/vpd_pg89")).ok()?)
 }

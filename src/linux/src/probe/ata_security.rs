@@ -22,7 +22,7 @@ pub(crate) struct AtaSecurity {
     /// boots.
     pub frozen: bool,
     pub enhanced: bool,
-    /// Duration of an erase in minutes, as estimated by the disk; 508 means "at least 508".
+    /// Duration of an erase in minutes, as estimated by the disk; 508 means "at least 508 minutes".
     pub erase_minutes: Option<u32>,
     pub enhanced_minutes: Option<u32>,
 }

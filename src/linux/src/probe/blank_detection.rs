@@ -10,8 +10,8 @@ use std::path::Path;
 use super::blkid::DeviceArea;
 use operations::{ByteRange, label_copy_ranges};
 
-/// Size of the areas at both ends that are read completely. Most programs that write to a disk store data at its
-/// beginning or end.
+/// Size in bytes of the area at each end of a device that is read completely. Most programs that write to a disk store
+/// data at its beginning or end.
 const END_BYTES: u64 = 4 << 20;
 
 /// Size of a read, in bytes.
@@ -29,8 +29,8 @@ pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
 }
 
-/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero; on most devices with
-/// data, this is the first sample that is read.
+/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero. On most devices with
+/// data, the first sample that is read is not zero.
 ///
 /// # Errors
 /// Returns an error if a sample cannot be read, because it is then unknown whether the area is blank.

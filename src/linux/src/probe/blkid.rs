@@ -32,7 +32,7 @@ pub(super) struct BlkidPartition {
     pub number: u32,
     pub start_bytes: u64,
     pub size_bytes: u64,
-    /// GUID, or a DOS type such as `0x83`.
+    /// Type of the partition: a GUID, or a DOS type such as `0x83`.
     pub kind: String,
     pub guid: String,
     pub name: String,
@@ -160,7 +160,7 @@ impl BlkidProbe {
         }
     }
 
-    /// Returns the value with this name in the current result; empty if there is none.
+    /// Returns the value with this name in the current result; empty if the result does not contain such a value.
     fn lookup_value(&self, name: &CStr) -> String {
         let mut data: *const c_char = ptr::null();
         // SAFETY: `raw` is a live probe, `name` is NUL-terminated, `data` is writable, and a null length is allowed.

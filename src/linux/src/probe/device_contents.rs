@@ -34,10 +34,10 @@ pub(super) struct DeviceContents {
     pub blank: bool,
 }
 
-/// Types of partition tables of computers on which this program does not run. libblkid and the kernel recognize these
-/// tables by only a few bytes, and therefore also find them in the first sector of filesystems, encrypted disks and
-/// Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a table of these types is
-/// ignored.
+/// Partition table types that are used only by computers on which this program does not run. libblkid and the kernel
+/// recognize these tables by only a few bytes, and therefore also find them in the first sector of filesystems,
+/// encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a
+/// table of these types is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is
@@ -165,9 +165,9 @@ fn build_table(
     DiskTable { kind: found.kind, guid: found.id.parse().ok(), partitions }
 }
 
-/// Returns the signatures in a partition, and whether it is blank. A partition registered with the kernel is read
-/// through its own device node, because data that was written through this node may still be only in the page cache of
-/// the node. Other partitions are read through the disk.
+/// Returns the signatures in a partition, and whether the partition is blank. A partition registered with the kernel is
+/// read through its own device node, because data that was written through this node may still be only in the page
+/// cache of the node. Other partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,
@@ -191,7 +191,7 @@ fn read_partition_contents(
     Ok((signatures, blank))
 }
 
-/// Returns the signatures of a device, and adds a message to `doubts` if they are unreadable or damaged.
+/// Returns the signatures of a device, and adds a message to `doubts` if the signatures are unreadable or damaged.
 fn collect_signatures(
     device: &DevicePath,
     found: io::Result<Vec<BlkidSignature>>,

@@ -94,8 +94,8 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// Returns the part of a by-path name that follows the controller, for the SCSI device `H:B:T:L`: `ata-1`,
-/// `sas-phy3-lun-0`, `scsi-0:0:1:0`.
+/// Returns the component of a by-path name that follows the controller, for the SCSI device `H:B:T:L`. Examples:
+/// `ata-1`, `sas-phy3-lun-0`, `scsi-0:0:1:0`.
 fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
     let [_, bus, target, lun] = parse_scsi_address(address)?;
     let above = |prefix: &str| {
@@ -126,7 +126,7 @@ fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
     Some(format!("scsi-{}:{bus}:{target}:{lun}", parse_number_after(&host, "host")?.checked_sub(first)?))
 }
 
-/// Returns the SAS part of a name: `sas-phy3-lun-0` on the HBA itself, `sas-exp0x…-phy3-lun-0` behind an expander,
+/// Returns the SAS component of a name: `sas-phy3-lun-0` on the HBA itself, `sas-exp0x…-phy3-lun-0` behind an expander,
 /// `sas-0x…-lun-0` on a wide port.
 fn format_sas_part(name: &str, end_device: &Path, lun: u32) -> Option<String> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());

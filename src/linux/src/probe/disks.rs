@@ -127,8 +127,8 @@ fn normalize_vendor(text: &str) -> String {
     if text.starts_with("0x") { String::new() } else { text.to_owned() }
 }
 
-/// Returns the serial number. It is an attribute of the disk for virtio, and of the controller for NVMe; for SCSI and
-/// ATA, it is in the vital product data.
+/// Returns the serial number. For virtio, the serial number is an attribute of the disk; for NVMe, of the controller;
+/// for SCSI and ATA, it is in the vital product data.
 fn read_serial(dir: &Path) -> String {
     let candidates = [read_attribute(&dir.join("serial")), read_attribute(&dir.join("device/serial"))];
     let vital = || parse_unit_serial_number(&std::fs::read(dir.join("device/vpd_pg80")).unwrap_or_default());
@@ -136,7 +136,7 @@ fn read_serial(dir: &Path) -> String {
 }
 
 /// Returns the serial number and the world wide name of the disk with this sysfs directory, in the same format as in
-/// [`InventoryDisk`]. Each of them is empty if unknown.
+/// [`InventoryDisk`]. An unknown value is empty.
 pub(crate) fn read_serial_and_wwn(dir: &Path) -> (String, String) {
     (read_serial(dir), read_wwn(dir))
 }

@@ -22,7 +22,7 @@ pub(super) fn read_system(sys: &Path) -> SystemInfo {
     }
 }
 
-/// Parses the UUID if it identifies a machine: see [`model::machine_identity`].
+/// Parses a UUID. Returns `None` if the UUID does not identify a machine: see [`model::machine_identity`].
 fn parse_machine_uuid(text: &str) -> Option<String> {
     parse_usable_uuid(text).map(|uuid| uuid.to_string())
 }

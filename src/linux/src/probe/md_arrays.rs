@@ -36,8 +36,8 @@ struct MdSuperblock {
     metadata: String,
     raid_devices: u32,
     role: MemberRole,
-    /// Event count of this superblock. If the superblocks of the members differ, the one with the highest count is
-    /// current.
+    /// Event count of this superblock. If the superblocks of the members differ, the superblock with the highest event
+    /// count is current.
     events: u64,
     /// Slots of the array that were empty when this superblock was written.
     empty: Vec<u32>,
@@ -142,8 +142,8 @@ fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
 
 /// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if the start is
 /// read-only. This is the case if the kernel would empty a partial parity log (PPL), replay a journal, or continue a
-/// reshape. Feature bits (linux/raid/md_p.h) indicate all three of them; a reshape is also indicated by metadata
-/// version 0.91.
+/// reshape. Feature bits (linux/raid/md_p.h) indicate each of these three cases; a reshape is also indicated by
+/// metadata version 0.91.
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;
@@ -208,7 +208,7 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
 /// Marks members with outdated data as faulty. mdadm excludes such members as well (Assemble.c). A member is outdated
 /// if other members were used without it, or if its event count is lower than the highest count by more than one. A
 /// difference of one may be caused by stopping the array, so it is accepted. If each of two members was used without
-/// the other, both are marked, because the operator must decide which member is correct.
+/// the other member, both members are marked, because the operator must decide which member is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -249,8 +249,8 @@ fn group_by_uuid(found: Vec<(DevicePath, MdSuperblock)>) -> Vec<MdArray> {
     arrays.into_iter().filter_map(build_array).collect()
 }
 
-/// Builds an array from the superblock with the highest event count, or from the first such superblock if there are
-/// several.
+/// Builds an array from the superblock with the highest event count, or from the first such superblock if several
+/// superblocks have this count.
 fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> {
     mark_outdated_members(&mut members);
     let role = |(device, superblock): &(DevicePath, MdSuperblock)| ArrayMember {

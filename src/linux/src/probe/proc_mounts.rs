@@ -5,9 +5,10 @@
 pub struct MountEntry {
     pub id: u64,
     pub parent: u64,
-    /// Device number such as `8:1`; for btrfs an anonymous number with major 0.
+    /// Device number such as `8:1`. For btrfs, this is an anonymous number with major 0.
     pub number: String,
-    /// Directory of the filesystem that is mounted, usually its root `/`.
+    /// Directory of the filesystem that is visible at the mount point. Usually this is the root directory `/` of the
+    /// filesystem.
     pub root: String,
     pub path: String,
     pub options: Vec<String>,

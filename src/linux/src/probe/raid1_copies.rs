@@ -59,7 +59,7 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
 }
 
 /// Returns the slots of the copies that have the volume's current data, the best copy first. If each of two copies was
-/// used without the other, both are omitted, because the operator must decide which copy is correct.
+/// used without the other copy, both copies are omitted, because the operator must decide which copy is correct.
 pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));

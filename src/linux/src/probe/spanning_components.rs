@@ -47,7 +47,7 @@ const JOURNAL: &str = "filesystem and its external journal";
 /// Types of components. Components are recognized by the following fields. ext: `s_journal_uuid` of `struct
 /// ext4_super_block`, which is zero for an internal journal. xfs: `sb_logstart` and `sb_rblocks` of `struct xfs_dsb`;
 /// the records of an external log contain the UUID of the filesystem, but a realtime device contains no ID. bcache:
-/// `set_uuid` of `struct cache_sb_disk`, which is preceded by `version`, and is zero in a backing device without a
+/// `set_uuid` of `struct cache_sb_disk`; this field is preceded by `version`, and is zero in a backing device without a
 /// cache. Stratis: the pool UUID in the static header. BlueStore: the UUID in the text of the label, which is the same
 /// on data, DB and WAL devices. ZFS: the UUID of the pool, as reported by libblkid; the members of the pool are in
 /// nested lists, which are not parsed.

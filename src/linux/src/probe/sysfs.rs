@@ -42,7 +42,7 @@ pub(crate) fn read_proc_file(roots: &ProbeRoots, name: &str) -> Result<String> {
 }
 
 /// Reads a sysfs attribute without padding and control characters, since firmware and disks may supply arbitrary bytes.
-/// Empty if the attribute does not exist.
+/// Returns an empty text if the attribute does not exist.
 pub(crate) fn read_attribute(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     to_printable(&bytes)
@@ -55,7 +55,7 @@ pub(crate) fn to_printable(bytes: &[u8]) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the sorted names in a sysfs directory; empty if it does not exist.
+/// Returns the sorted names in a sysfs directory; empty if the directory does not exist.
 pub(crate) fn list_names(dir: &Path) -> Result<Vec<String>> {
     let reading = || format!("read {}", dir.display());
     let entries = match std::fs::read_dir(dir) {

@@ -310,9 +310,9 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 }
 
 /// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
-/// together with its snapshots. Activating a volume with a pending merge starts the merge; until it is complete, the
-/// origin's extents do not contain the current content. Activating a volume that is being moved continues the move. In
-/// all other attributes, such volumes are equal to linear volumes.
+/// together with its snapshots. Activating a volume with a pending merge starts the merge; until the merge is complete,
+/// the origin's extents do not contain the current content. Activating a volume that is being moved continues the move.
+/// In all other attributes, a volume with a pending merge or a volume that is being moved is equal to a linear volume.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {

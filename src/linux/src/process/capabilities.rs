@@ -38,7 +38,7 @@ fn capability_bits(capabilities: &[Capability]) -> u32 {
 }
 
 /// Drops all capabilities except these from this process and from the program that it executes. The kernel terminates
-/// the process when the thread that started it ends.
+/// the process when the thread that started the process ends.
 ///
 /// Called between fork and exec, where only system calls are safe.
 ///

@@ -1,5 +1,5 @@
-//! Drops the privileges of sandboxed workers: user, capabilities, and system calls. Files that are already open stay
-//! usable, and so does memory. None of the dropped privileges can be regained.
+//! Drops the privileges of sandboxed workers: user, capabilities, and system calls. Open files and allocated memory
+//! stay usable. None of the dropped privileges can be regained.
 
 use super::unprivileged::{self, describe_failure};
 use nix::errno::Errno;
@@ -32,8 +32,8 @@ pub struct SandboxSupport {
     pub landlock: bool,
 }
 
-/// Drops all privileges of this process, which must be single-threaded. Open descriptors and `data_bytes` of memory
-/// remain.
+/// Drops all privileges of this process, which must be single-threaded. Open descriptors stay usable, and the process
+/// can allocate at most `data_bytes` of memory.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support system call filters, or refuses one of the restrictions. In this

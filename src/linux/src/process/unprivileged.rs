@@ -6,7 +6,7 @@ use nix::libc;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::io;
 
-/// User and group ID of unprivileged processes. Debian reserves this number, so that no other user has it.
+/// User and group ID of unprivileged processes. Debian reserves this number, so that no other user has this ID.
 pub const NOBODY_ELSE: u32 = 65_432;
 
 /// Switches to the unprivileged user and group. Only root can do this.

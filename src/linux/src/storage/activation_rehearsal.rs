@@ -61,8 +61,8 @@ fn build_refusal(why: &str) -> Error {
     )
 }
 
-/// Returns messages of the kernel log that are appended to an error of md or LVM; empty for an error of mount, because
-/// such an error already contains these messages.
+/// Returns messages of the kernel log that are appended to an error of md or LVM. Returns an empty text for an error of
+/// mount, because such an error already contains these messages.
 fn kernel_log_for(log: KernelLog, said: &str) -> String {
     if said.contains(EXCERPT_PREFIX) {
         String::new()

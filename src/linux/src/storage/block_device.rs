@@ -146,8 +146,8 @@ pub(crate) fn discard_range(device: &File, start: u64, length: u64) -> nix::Resu
     unsafe { ioctl::blkdiscard(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Zeroes this range of whole sectors. The kernel uses a zeroing command of the disk if the disk supports one, and
-/// otherwise writes zeros.
+/// Zeroes this range of whole sectors. The kernel uses a zeroing command of the disk if the disk supports such a
+/// command, and otherwise writes zeros.
 pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 from the address that it gets.
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
@@ -277,7 +277,7 @@ fn sysfs_path_from_metadata(device: &DevicePath, metadata: std::io::Result<fs::M
     let what = || format!("find {device} in /sys");
     let metadata = metadata.context(Phase::Storage, what)?;
     if !metadata.file_type().is_block_device() {
-        return Err(std::io::Error::other("it is not a block device")).context(Phase::Storage, what);
+        return Err(std::io::Error::other("the file is not a block device")).context(Phase::Storage, what);
     }
     fs::canonicalize(format!("/sys/dev/block/{}", format_device_number(metadata.rdev()))).context(Phase::Storage, what)
 }

@@ -1,5 +1,5 @@
-//! Users of devices and mounts. They are added to "busy" errors, because the kernel does not name them in such an
-//! error.
+//! Users of devices and mounts. The users are added to "busy" errors, because the error of the kernel does not name
+//! them.
 
 use super::block_device;
 use crate::probe::{self, proc_mounts::MountEntry};

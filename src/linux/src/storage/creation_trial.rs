@@ -35,7 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// sufficient.
 ///
 /// # Errors
-/// Returns an error if mdadm or the kernel fails in every size listed by the plan, or the result differs from the plan.
+/// Returns an error if mdadm or the kernel fails with every size that the plan lists, or the result differs from the
+/// plan.
 pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
     try_sizes(sizes, |member_bytes| try_array_of_size(trial, member_bytes))
@@ -82,7 +83,7 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
 /// memory was not sufficient.
 ///
 /// # Errors
-/// Returns an error if the tool or the kernel fails in every size listed by the plan.
+/// Returns an error if the tool or the kernel fails with every size that the plan lists.
 pub fn try_filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = trial_memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     try_filesystem_within(trial, memory)
@@ -118,7 +119,7 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
 
 enum TrialOutcome {
     Whole,
-    /// The memory or the time was not sufficient for the trial.
+    /// The trial ran out of memory or out of time.
     NoRoom,
 }
 

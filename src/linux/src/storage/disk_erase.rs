@@ -105,7 +105,7 @@ impl EraseDeadline {
     }
 }
 
-/// Result of trying the methods.
+/// Result of trying the erase methods.
 struct EraseOutcome {
     proven: Option<(EraseMethod, String)>,
     failures: Vec<(EraseMethod, String)>,
@@ -194,7 +194,7 @@ impl EraseTarget<'_> {
 /// Formats the failures of erase methods, such as `discard: why; writing zeros: why`.
 fn format_failures(failures: &[(EraseMethod, String)]) -> String {
     let words: Vec<String> = failures.iter().map(|(method, why)| format!("{}: {why}", method_name(*method))).collect();
-    if words.is_empty() { "the plan contains no method".to_owned() } else { words.join("; ") }
+    if words.is_empty() { "the plan contains no erase method".to_owned() } else { words.join("; ") }
 }
 
 fn method_name(method: EraseMethod) -> &'static str {

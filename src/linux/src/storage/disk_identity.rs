@@ -95,8 +95,8 @@ impl HeldDisks {
         Ok(())
     }
 
-    /// Verifies a device before it is written by its path: all of its disks must be in the plan, and must still have
-    /// the planned identity.
+    /// Verifies a device that will be written by its path: all disks beneath the device must be in the plan, and must
+    /// still have the planned identity.
     ///
     /// # Errors
     /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. The

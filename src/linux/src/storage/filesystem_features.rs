@@ -56,8 +56,8 @@ const EXT: [Feature; 6] = [
 ];
 
 /// Features of btrfs (fs/btrfs/tree.h, include/uapi/linux/btrfs.h); fields are little-endian. A kernel that does not
-/// support a feature of the field at 180 mounts the filesystem only read-only. mkfs.btrfs 6.2 accepts only one option
-/// `-O` and one option `-R`.
+/// support a feature of the field at offset 180 mounts the filesystem only read-only. mkfs.btrfs 6.2 accepts only one
+/// option `-O` and one option `-R`.
 const BTRFS: [Feature; 9] = [
     Feature { name: "no-holes", field: 188, bit: 0x200, since: (3, 14), without: "^no-holes" },
     Feature { name: "free-space-tree", field: 180, bit: 1, since: (4, 5), without: "^free-space-tree" },
@@ -71,7 +71,8 @@ const BTRFS: [Feature; 9] = [
 ];
 
 /// Features of ext3 and ext4 that old releases of e2fsck do not support (e2fsprogs' lib/ext2fs/ext2fs.h and release
-/// notes). Their kernels may support the feature: metadata_csum is supported since Linux 3.5.
+/// notes). The kernel of an image with such an e2fsck may support the feature: for example, Linux supports
+/// metadata_csum since 3.5.
 const E2FSCK: [Feature; 3] = [
     Feature { name: "64bit", field: 1120, bit: 0x80, since: (1, 42), without: "^64bit" },
     Feature { name: "metadata_csum", field: 1124, bit: 0x400, since: (1, 43), without: "^metadata_csum" },
@@ -97,7 +98,8 @@ impl Superblock {
         Ok(Some(Superblock(area)))
     }
 
-    /// Returns the reason why a kernel of the image with this version cannot mount the filesystem at this path; `None` if it can.
+    /// Returns the reason why a kernel of the image with this version cannot mount the filesystem at this path; `None`
+    /// if the kernel can mount it.
     pub fn explain_unsupported(&self, format: FilesystemFormat, path: &str, kernel: &str) -> Option<String> {
         let unsupported = self.find_unsupported(parse_linux_version(kernel)?);
         let remedy = describe_remedy(format, &unsupported)?;
@@ -107,7 +109,8 @@ impl Superblock {
         ))
     }
 
-    /// Returns the reason why this version of e2fsck cannot check the filesystem at this path; `None` if it can.
+    /// Returns the reason why this version of e2fsck cannot check the filesystem at this path; `None` if e2fsck can
+    /// check it.
     pub fn explain_unchecked(
         &self,
         format: FilesystemFormat,
@@ -139,7 +142,7 @@ impl Superblock {
         self.select_later(features, read, kernel)
     }
 
-    /// Selects the features that the filesystem has and that this version does not support.
+    /// Selects the features that the filesystem has but this version does not support.
     fn select_later<'a>(&self, features: &'a [Feature], read: ReadWord, version: (u32, u32)) -> Vec<&'a Feature> {
         let word = |at: usize| [self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]];
         let has = |feature: &Feature| read(word(feature.field)) & feature.bit != 0;

@@ -30,7 +30,7 @@ const SLOWLY: [&str; 8] =
 ///
 /// # Errors
 /// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although
-/// one is required.
+/// a TPM 2 is required.
 pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {

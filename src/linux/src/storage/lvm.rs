@@ -22,8 +22,8 @@ pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// LVM configuration (lvm.conf(5)). The ramdisk runs neither LVM's daemons nor udev, which would create device nodes
-/// and list devices. Metadata backups are not stored. LVM's detection of components is off, because `--devices` selects
-/// the devices, and the detection would ignore a disk with an old md superblock at its end.
+/// and list devices. Metadata backups are not stored. LVM's detection of array and multipath members is off:
+/// `--devices` already selects the devices, and the detection would ignore a disk with an old md superblock at its end.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \

@@ -61,8 +61,8 @@ impl MountStack {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts a filesystem read-only, and otherwise like [`MountStack::mount_inert`]. A read-only mount does not
-    /// prevent the replay of a journal; for that, the filesystem needs an additional option, such as `noload`.
+    /// Mounts a filesystem like [`MountStack::mount_inert`], but read-only. A read-only mount does not prevent the
+    /// replay of a journal; to prevent the replay, the filesystem needs an additional mount option, such as `noload`.
     ///
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`]; in addition, returns an error if the mount point does

@@ -1,4 +1,4 @@
-//! Scratch disks, which are sparse files in memory. Such a file may have any size, but takes at most the specified
+//! Scratch disks, which are sparse files in memory. Such a file may have any size, but uses at most the specified
 //! amount of memory.
 
 use super::loop_device::LoopDevice;

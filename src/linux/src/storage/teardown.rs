@@ -75,7 +75,10 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Phase::Storage, format!("still in use after all holders were taken down: {}", left.join("; "))))
+    Err(Error::new(
+        Phase::Storage,
+        format!("disks are still in use after all holders were stopped: {}", left.join("; ")),
+    ))
 }
 
 /// Returns the device-mapper name of a device, such as `vg00-root`.

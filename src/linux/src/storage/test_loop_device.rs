@@ -67,7 +67,7 @@ impl TestLoopDevice {
         self.device.partition_path(number)
     }
 
-    /// Returns a partition table with these partitions. Each of them is specified by its number, first LBA and last
+    /// Returns a partition table with these partitions. Each partition is specified by its number, first LBA and last
     /// LBA.
     pub fn table(&self, sector_bytes: u32, partitions: &[(u32, u64, u64)]) -> PartitionTable {
         let partitions = partitions.iter().map(|&(number, first_lba, last_lba)| NewPartition {

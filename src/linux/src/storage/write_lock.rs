@@ -102,7 +102,7 @@ fn unlock_devices(devices: Vec<DevicePath>) -> Result<()> {
     results.into_iter().collect()
 }
 
-/// Computes the digest of a range of the disk itself, not of the page cache.
+/// Computes the digest of a range. The page cache is dropped first, so that the range is read from the disk itself.
 fn compute_digest(disk: &DevicePath, range: ByteRange) -> io::Result<[u8; 32]> {
     let file = File::open(disk)?;
     block_device::flush_buffers(&file)?;

@@ -73,8 +73,8 @@ impl PeriodicWriteback {
     /// Stops the write-back thread, and writes back all filesystems a last time.
     ///
     /// # Errors
-    /// Returns an error if data could not be written, in this or in an earlier round: the kernel reports each error
-    /// once.
+    /// Returns an error if data could not be written, either now or in an earlier round. The kernel reports each write
+    /// error only once.
     pub fn finish(self) -> Result<()> {
         // The thread has already ended after an error.
         let _ = self.stop.send(());

@@ -62,7 +62,7 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
 }
 
 /// Opens the device for reading without the page cache, because the page cache may contain outdated data, and reading
-/// the whole device would fill it.
+/// the whole device would fill the page cache.
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {

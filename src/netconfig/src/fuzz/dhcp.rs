@@ -13,7 +13,7 @@ use testing::judge_process::JudgeProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
 
-/// Total size of the fields `sname` and `file`, with which each input begins.
+/// Total size in bytes of the fields `sname` and `file`, with which each input begins.
 const FIELDS: usize = 64 + 128;
 
 static CLIENT: LazyLock<Mutex<Client>> = LazyLock::new(|| Mutex::new(Client::start()));

@@ -123,8 +123,9 @@ fn read_boot_config(
 
 /// Returns the reason why a system can be booted only by its own boot loader; `None` if there is no such reason. The
 /// reason may be that a path, the root filesystem, or the arguments for the first boot of Ignition depend on variables
-/// that are not set in the image. Another reason is that the entry does not specify the root filesystem at all; the
-/// system then depends on values that its boot loader sets, such as the EFI variables of systemd-boot.
+/// that are not set in the image. A second possible reason is an unquoted semicolon. A third possible reason is that
+/// the entry does not specify the root filesystem at all; the system then depends on values that its boot loader sets,
+/// such as the EFI variables of systemd-boot.
 fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
     let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =

@@ -10,20 +10,20 @@ use serde_json::json;
 
 pub(super) const PATH: &str = "/etc/metal/boot-info.yaml";
 
-/// Reads the file.
+/// Reads boot-info.yaml.
 ///
 /// # Errors
-/// Fails if the installer did not write the file, or wrote it incompletely.
+/// Fails if the installer did not write the file, or wrote an incomplete file.
 pub fn read_boot_info(root: &NewRoot) -> Result<BootInfo> {
     let text =
         root.read_text(PATH).context(Phase::Boot, || format!("read {PATH}, which the image's installer must write"))?;
     parse_boot_info(&text)
 }
 
-/// Writes the file, as an installer would.
+/// Writes boot-info.yaml, as an installer would.
 ///
 /// # Errors
-/// Fails if it cannot be written.
+/// Fails if the file cannot be written.
 pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     let BootInfo { kernel, initrd, cmdline, bootloader_id } = info;
     let lines = [("kernel", kernel), ("initrd", initrd), ("cmdline", cmdline), ("bootloader_id", bootloader_id)];
@@ -32,7 +32,7 @@ pub fn write_boot_info(info: &BootInfo, root: &NewRoot) -> Result<()> {
     root.write_file(PATH, 0o644, text.as_bytes())
 }
 
-/// Parses the file. Ignores keys that [`BootInfo`] does not contain.
+/// Parses boot-info.yaml. Ignores keys that [`BootInfo`] does not contain.
 fn parse_boot_info(text: &str) -> Result<BootInfo> {
     let yaml = yaml::read_document(text, LoaderOptions::default());
     let yaml = yaml.context(Phase::Boot, || format!("{PATH} is not a YAML mapping"))?;

@@ -1,5 +1,5 @@
 //! Boot entries of the firmware, read and written through efivarfs. Load options are described in section 3.1.3 of the
-//! UEFI specification, device paths in 10.3.
+//! UEFI specification, and device paths in section 10.3.
 
 mod apply;
 mod entries;

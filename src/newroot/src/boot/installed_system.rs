@@ -1,4 +1,4 @@
-//! Boot of the installed system after a reinstall that ended before its first write. The disks are not changed: all
+//! Boot of the installed system after a reinstall that ended before it wrote to a disk. The disks are not changed: all
 //! filesystems are mounted read-only, and no journal is replayed.
 
 use super::boot_info::read_boot_info;

@@ -89,10 +89,11 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
     Errno::result(result).map(drop)
 }
 
-/// Returns the cause of an error according to kexec_file_load(2), "ERRORS", and experience.
+/// Returns the probable cause of an error. The causes are those in the section ERRORS of kexec_file_load(2), and causes
+/// known from experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
-        Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or this is not root",
+        Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or the UID is not 0",
         Errno::ENOEXEC => "the file is damaged, or is not a kernel for the architecture of this machine",
         Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",

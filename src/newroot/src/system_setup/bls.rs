@@ -19,7 +19,7 @@ pub(crate) struct BlsEntry {
     pub unset: Vec<String>,
     /// Whether kernel or initrd depend on a variable that is not set.
     pub has_unknown_path: bool,
-    /// Whether a line continues after an unquoted `;`, at which GRUB ends the line and systemd-boot does not.
+    /// Whether a line continues after an unquoted `;`. GRUB ends the line at this `;`, but systemd-boot does not.
     pub has_separator: bool,
 }
 
@@ -51,7 +51,7 @@ impl BlsEntry {
     }
 }
 
-/// Parses an entry, in which GRUB replaces variables; `None` if it has no kernel.
+/// Parses an entry, in which GRUB replaces variables. Returns `None` if the entry does not specify a kernel.
 pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsEntry> {
     let mut entry = BlsEntry::default();
     for line in text.lines() {

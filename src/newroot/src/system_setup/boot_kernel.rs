@@ -73,9 +73,9 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     Err(Error::new(Phase::Target, what))
 }
 
-/// Returns the kernel to boot. If the target contains several kernels, logs which one is chosen: kernels with modules
-/// are preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot` is
-/// copied there.
+/// Returns the kernel to boot. If the target contains several kernels, logs which kernel is chosen: kernels with
+/// modules are preferred, then kernels that are not rescue kernels, then the highest version. A kernel outside `/boot`
+/// is copied there.
 ///
 /// # Errors
 /// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
@@ -115,7 +115,7 @@ pub(crate) fn list_kernel_images(root: &NewRoot) -> Vec<String> {
 #[derive(Debug)]
 struct KernelCandidate {
     image: String,
-    /// Part of the path that is matched by the star in [`IMAGES`].
+    /// Text in the path that the star of the pattern in [`IMAGES`] matches.
     name: String,
     version: String,
 }

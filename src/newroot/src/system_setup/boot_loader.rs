@@ -20,11 +20,11 @@ use common::error::{Error, Phase, Result};
 use model::install_report::BootEntryRequest;
 use model::inventory::FirmwareType;
 
-/// Path on an ESP of the program that the firmware starts if it has no boot entry for this ESP (UEFI specification,
+/// Path, on an ESP, of the program that the firmware starts if there is no boot entry for this ESP (UEFI specification,
 /// 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
-/// Type of boot loader, including boot without one.
+/// Type of boot loader, including boot without a boot loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BootLoader {
     GrubUefi,
@@ -35,7 +35,7 @@ pub(crate) enum BootLoader {
     Stub,
 }
 
-/// Files that are written to each ESP, and the one among them that the firmware starts.
+/// Files that are written to each ESP, and the path of the file that the firmware starts.
 struct EspInstallation {
     files: Vec<EspFile>,
     /// Path of the file that the firmware starts, from the root of the ESP.

@@ -1,4 +1,4 @@
-//! Collects from the plan what the machine requires to boot.
+//! Collects the boot requirements of the machine from the plan.
 use super::distribution::Distribution;
 use super::os_installer_settings::{OsInstallerSettings, task};
 use model::device::DevicePath;
@@ -40,7 +40,8 @@ pub(crate) struct RootGroup {
 pub(crate) struct BootEsp {
     /// Device to mount: the partition, or the array of which it is a member.
     pub device: DevicePath,
-    /// Mount point in the target, if mounted. ESPs that are members of one array have the same mount point.
+    /// Mount point in the target; `None` if the ESP is not mounted. ESPs that are members of one array have the same
+    /// mount point.
     pub path: Option<String>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct BootEsp {
 pub(crate) struct BootRequirements {
     pub firmware: FirmwareType,
     pub root: FilesystemByUuid,
-    /// Filesystem mounted at `/boot`, if separate.
+    /// Filesystem mounted at `/boot`; `None` if `/boot` is part of the root filesystem.
     pub boot: Option<FilesystemByUuid>,
     /// All arrays of the layout.
     pub arrays: Vec<BootArray>,
@@ -57,9 +58,9 @@ pub(crate) struct BootRequirements {
     pub group: Option<RootGroup>,
     /// EFI system partitions. Members of one array follow each other.
     pub esps: Vec<BootEsp>,
-    /// All disks beneath `/boot`, or else beneath the root filesystem.
+    /// All disks beneath `/boot` if `/boot` is a separate filesystem; otherwise all disks beneath the root filesystem.
     pub disks: Vec<BootDisk>,
-    /// Kernel consoles such as `ttyS0,115200n8`; the last one becomes `/dev/console`.
+    /// Kernel consoles such as `ttyS0,115200n8`; the last console becomes `/dev/console`.
     pub consoles: Vec<String>,
     /// Kernel arguments of the allocation, which are appended to the command line.
     pub arguments: Vec<String>,

@@ -24,7 +24,7 @@ pub(crate) struct BootComponents {
     loader: Option<BootLoader>,
 }
 
-/// Checks that the target contains everything required, before it is modified.
+/// Checks that the target contains everything that is required to boot. Called before the target is modified.
 ///
 /// # Errors
 /// Returns an error if there is no kernel, no init or no boot loader for this firmware; the error lists the paths

@@ -10,7 +10,8 @@ use operations::SeedFilesystem;
 
 const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
 
-/// Moves the seed from the root filesystem of the target to the separate filesystem, if the layout contains one.
+/// Moves the seed from the root filesystem of the target to the separate filesystem with the label CIDATA, if the
+/// layout contains such a filesystem.
 ///
 /// # Errors
 /// Returns an error if the filesystem cannot be mounted or written.

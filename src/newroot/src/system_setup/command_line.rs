@@ -1,4 +1,4 @@
-//! Kernel command line, composed of the image's arguments and those required by this machine.
+//! Kernel command line, composed of the image's arguments and the arguments that this machine requires.
 
 use super::array_config;
 use super::boot_kernel::BootKernel;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// Tools whose initramfs mounts the root filesystem only if the command line contains the type of this filesystem.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
-/// Kernel command line in two parts: arguments for the root filesystem, and others.
+/// Kernel command line in two parts: arguments for the root filesystem, and all other arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelCommandLine {
     root: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) fn build_command_line(
     Ok(KernelCommandLine { root: words, own })
 }
 
-/// Selects arguments of the image, and logs the others with the reason.
+/// Selects arguments of the image, and logs the arguments that are omitted, with the reason.
 fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say: &dyn Fn(&str)) -> Vec<String> {
     // A migrated system already contains the arguments of the allocation.
     if words.ends_with(&wants.arguments) {
@@ -114,7 +114,7 @@ fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> O
     Some(format!("{name}=UUID={}", boot.uuid))
 }
 
-/// Returns whether both arguments name the same console. Linux ignores the options of the second one.
+/// Returns whether both arguments name the same console. Linux ignores the options of the second argument.
 fn is_same_console(one: &str, other: &str) -> bool {
     let device = |word: &str| {
         let value = parameter_value(word).filter(|_| parameter_name(word) == "console")?;

@@ -18,7 +18,7 @@ pub(crate) struct DistributionFamily {
     pub host_key_services: &'static [&'static str],
 }
 
-/// Known families; the first one is the fallback.
+/// Known families; the first family is the fallback.
 static FAMILIES: [DistributionFamily; 6] = [
     DistributionFamily {
         name: "generic",

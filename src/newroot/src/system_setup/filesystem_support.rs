@@ -15,17 +15,18 @@ use std::path::Path;
 
 /// Paths of e2fsck in an image.
 const E2FSCK: [&str; 2] = ["/usr/sbin/e2fsck", "/sbin/e2fsck"];
-/// Maximum number of bytes that are read of e2fsck. A static build has less than 2 MiB.
+/// Maximum number of bytes that are read from the file of e2fsck. A statically linked e2fsck is smaller than 2 MiB.
 const E2FSCK_BYTES: u64 = 8 << 20;
 /// Paths of systemd in an image.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
 /// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image, and
-/// against the image's e2fsck. If the image contains no kernel modules or no e2fsck, that check is omitted.
+/// against the image's e2fsck. The check against the kernel is omitted if the image contains no kernel modules, and the
+/// check against e2fsck is omitted if the image contains no e2fsck.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot
-/// because e2fsck does not support one. A filesystem whose superblock cannot be read is not checked.
+/// because e2fsck does not support such a feature. A filesystem whose superblock cannot be read is not checked.
 pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], say: LogSink) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
     let kernel = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max().map(|(_, kernel)| kernel);
@@ -72,12 +73,12 @@ fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Supe
     // The device number of a file on btrfs is anonymous, so it does not lead to the device.
     let mounts = proc_mounts::parse_mounts(&std::fs::read_to_string("/proc/self/mountinfo")?);
     let is_here = |mount: &&MountEntry| Path::new(&mount.path) == path.components().as_path();
-    let mount = mounts.iter().rev().find(is_here).ok_or_else(|| io::Error::other("it is not mounted"))?;
+    let mount = mounts.iter().rev().find(is_here).ok_or_else(|| io::Error::other("the filesystem is not mounted"))?;
     Superblock::read(&File::open(&mount.source)?, entry.format)
 }
 
-/// Reads the version of e2fsck from its program, which contains it as a string (`E2FSPROGS_VERSION`). `None` if the
-/// image does not contain e2fsck, or the version is not found.
+/// Reads the version of e2fsck from its program file. This file contains the version as a string (`E2FSPROGS_VERSION`).
+/// `None` if the image does not contain e2fsck, or the version is not found.
 fn read_e2fsck_version(root: &NewRoot) -> Option<String> {
     let file = E2FSCK.iter().find_map(|path| root.open_file(path).ok())?;
     let mut program = Vec::new();

@@ -19,7 +19,7 @@ pub(crate) const MOUNT_POINTS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 /// Maximum nesting depth of files that are read with `source`.
 const MAX_DEPTH: u32 = 4;
 
-/// Reads the variables. Those of the environment block take precedence over those of the configuration.
+/// Reads the variables. Variables of the environment block take precedence over variables of the configuration.
 pub(crate) fn read_grub_variables(root: &NewRoot) -> ShellVariables {
     let mut variables = ShellVariables::new();
     for path in ENVIRONMENTS.iter().flat_map(|pattern| find_matching(root, pattern)) {
@@ -136,7 +136,7 @@ impl ConfigReader<'_> {
         self.variables.insert(name.to_owned(), value.replace(UNKNOWN, ""));
     }
 
-    /// Evaluates a condition of `[`; `None` if it is unknown.
+    /// Evaluates a condition of `[`; returns `None` if the result is unknown.
     fn evaluate_condition(&self, words: &[ShellWord]) -> Option<bool> {
         let words: Vec<String> = words.iter().map(|word| word.text.replace(UNKNOWN, "")).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Kernel arguments of an image, without those that describe the machine on which the image was built.
+//! Kernel arguments of an image, without the arguments that describe the machine on which the image was built.
 
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;
@@ -153,7 +153,8 @@ pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<S
     if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n")) }
 }
 
-/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies their text to GRUB's configuration, in which GRUB evaluates it.
+/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies the text of the arguments to GRUB's
+/// configuration, and GRUB evaluates the text there.
 pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
     let settings = read_assignments(settings);
     let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();
@@ -163,7 +164,7 @@ pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String>
     to_kernel_words(&words.unwrap_or_default())
 }
 
-/// Returns the reason why a word is not taken from an image; `None` if it is taken.
+/// Returns the reason why a word is not taken from an image; `None` if the word is taken.
 pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let name = parameter_name(word);
     let matches = |pattern: &&str| match pattern.strip_suffix('*') {
@@ -179,7 +180,8 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)
 }
 
-/// Methods of `ip=` that Linux (nfsroot.rst) and dracut.cmdline(7) define. Methods suit any machine.
+/// Methods of `ip=` that Linux (nfsroot.rst) and dracut.cmdline(7) define. An `ip=` argument that contains only methods
+/// is valid on any machine.
 const IP_METHODS: [&str; 16] = [
     "",
     "on",

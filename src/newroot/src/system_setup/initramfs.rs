@@ -27,7 +27,7 @@ struct InitramfsTool {
     program: &'static str,
     /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// Settings that the tool uses for this initramfs and for those of later kernels.
+    /// Settings that the tool uses for this initramfs and for the initramfs of each later kernel.
     settings: InitramfsSettings,
 }
 
@@ -52,7 +52,7 @@ struct InitramfsSettings {
     groups: &'static str,
 }
 
-/// Supported tools. The first one that the target contains is used.
+/// Supported tools. The first tool that the target contains is used.
 const MAKERS: [InitramfsTool; 4] = [
     InitramfsTool {
         name: "initramfs-tools",
@@ -102,7 +102,7 @@ const MAKERS: [InitramfsTool; 4] = [
 /// Maximum size, in bytes, of a list of modules that is read. Most lists take about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
-/// Part of an initramfs that is required to find the root filesystem.
+/// Requirement that an initramfs must meet to find the root filesystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum InitramfsRequirement {
     Module(String),
@@ -132,9 +132,9 @@ impl InitramfsRequirement {
     }
 }
 
-/// Ensures that the kernel's initramfs can mount this machine's root filesystem, and rebuilds the initramfs if it
-/// cannot mount this filesystem. Returns whether the initramfs was built by dracut. If an initramfs can neither be read
-/// nor be rebuilt, the existing initramfs is used.
+/// Ensures that the kernel's initramfs can mount this machine's root filesystem. Rebuilds the initramfs if necessary.
+/// Returns whether the initramfs was built by dracut. If an initramfs can neither be read nor be rebuilt, the existing
+/// initramfs is used.
 ///
 /// # Errors
 /// Returns an error if the initramfs must be rebuilt, and the target lacks the tool or another required program. Also

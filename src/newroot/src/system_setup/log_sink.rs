@@ -1,3 +1,3 @@
-//! Sink of log lines.
+//! Callback that receives log lines.
 
 pub(crate) type LogSink<'a> = &'a (dyn Fn(&str) + Sync);

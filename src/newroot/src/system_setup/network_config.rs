@@ -101,8 +101,8 @@ fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn F
     Ok(())
 }
 
-/// Writes the network configuration of a raw image for cloud-init, if a configuration is requested. Settings of the image
-/// that would override it are removed.
+/// Writes the network configuration of a raw image for cloud-init, if a configuration is requested. Settings of the
+/// image that would override this configuration are removed.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.

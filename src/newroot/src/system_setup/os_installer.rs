@@ -39,7 +39,8 @@ pub(crate) fn find_os_installer(root: &NewRoot) -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| root.open_file(program).is_ok())
 }
 
-/// Writes the files of os-installer in `/etc/metal`, and runs it. Afterwards the password is removed from these files.
+/// Writes the files of os-installer in `/etc/metal`, and runs os-installer. Afterwards the password is removed from
+/// these files.
 ///
 /// # Errors
 /// Returns an error if os-installer fails or exceeds its deadline, or a file cannot be written.

@@ -73,16 +73,16 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the servers of a list, or none if the list cannot be read. The plan refuses such a list if drophammer
-/// finishes the image.
+/// Returns the names of the servers in a list; empty if the list cannot be read. The plan refuses such a list if
+/// drophammer finishes the image.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());
     names.map(str::to_owned).collect()
 }
 
-/// Configures the image's NTP client to use these servers. The client is chrony, whose previous servers are removed, or
-/// else systemd-timesyncd.
+/// Configures the image's NTP client to use these servers. If the image contains chrony, configures chrony and removes
+/// its previous servers. Otherwise, configures systemd-timesyncd.
 fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());

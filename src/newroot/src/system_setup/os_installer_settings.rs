@@ -1,4 +1,4 @@
-//! `/etc/metal/os-installer.yaml`: settings of a metal-stack image for its finishing. The file is read by
+//! `/etc/metal/os-installer.yaml`: settings that control how a metal-stack image is finished. The file is read by
 //! `os-installer` in the image. If an image contains the file but not `os-installer`, drophammer finishes the image
 //! according to the file.
 
@@ -29,10 +29,12 @@ pub(crate) mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// Settings of the image. Without a settings file they are empty, so all tasks are performed.
+/// Settings of the image. If the image does not contain the settings file, the settings are empty, so no task is
+/// disabled.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OsInstallerSettings {
-    /// Whether the image contains the settings file, so tasks of os-installer are performed.
+    /// Whether the image contains the settings file. Some tasks of os-installer are performed only in images with this
+    /// file.
     pub is_metal: bool,
     /// Name of the distribution that is assumed for the image instead of the detected one.
     pub system: Option<String>,
@@ -77,7 +79,7 @@ impl OsInstallerSettings {
     /// Returns a message that lists the disabled tasks, if any.
     pub(crate) fn describe_disabled_tasks(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.is_task_enabled(task)).collect();
-        (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables: {}", out.join(", ")))
+        (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables these tasks: {}", out.join(", ")))
     }
 }
 
@@ -120,7 +122,10 @@ mod tests {
                 && !all.is_task_enabled(task::NTP)
         );
         let said = all.describe_disabled_tasks().unwrap();
-        assert!(said.ends_with("of the image disables: write ntp configuration, configure network"), "{said}");
+        assert!(
+            said.ends_with("of the image disables these tasks: write ntp configuration, configure network"),
+            "{said}"
+        );
 
         let one = of(
             "only:\n- write hostname\n- execute custom executable\n- write hosts\nexcept: [execute custom executable]\n",

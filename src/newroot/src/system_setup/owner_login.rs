@@ -21,8 +21,9 @@ pub(crate) struct PasswdEntry {
     home: String,
 }
 
-/// Users that receive the owner's SSH keys and password. Both are set for the user `metal` if it exists. Otherwise keys
-/// are set for cloud-init's default user if the image has such a user, else for root, and the password is set for root.
+/// Users that receive the owner's SSH keys and password. Keys and password are set for the user `metal` if this user
+/// exists. Otherwise keys are set for cloud-init's default user if the image has such a user, else for root, and the
+/// password is set for root.
 pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,

@@ -80,7 +80,8 @@ pub(crate) fn label_files(
     }
 }
 
-/// Labels all files of a tree after its installer has run, unless the installer requested the labeling at the first boot.
+/// Labels all files of a tree after its installer has run. Does nothing if the installer requested the labeling at the
+/// first boot.
 ///
 /// # Errors
 /// As for [`label_files`].
@@ -96,7 +97,7 @@ pub(crate) fn label_installed_tree(
     }
 }
 
-/// Returns those of the mount points whose filesystems have no labels, although the system uses SELinux. `None` if the
+/// Returns the mount points whose filesystems have no labels, although the system uses SELinux. Returns `None` if the
 /// system labels all files at its first boot, or there are no such mount points.
 pub(crate) fn find_unlabeled(root: &NewRoot, mounts: &[String]) -> Option<UnlabeledFilesystems> {
     let policy = find_policy(root).filter(|_| !is_relabeling_pending(root))?;
@@ -105,7 +106,8 @@ pub(crate) fn find_unlabeled(root: &NewRoot, mounts: &[String]) -> Option<Unlabe
     (!mounts.is_empty()).then_some(UnlabeledFilesystems { policy, mounts })
 }
 
-/// New filesystems beside a raw image, whose own files have labels.
+/// New filesystems that are mounted in a system from a raw image. The files of the raw image itself already have
+/// labels.
 pub(crate) struct UnlabeledFilesystems {
     policy: String,
     mounts: Vec<String>,
@@ -127,9 +129,9 @@ impl UnlabeledFilesystems {
             }
         };
         match labeled {
-            Ok(()) => say(&format!("SELinux: {mounts} labeled by setfiles of the image")),
+            Ok(()) => say(&format!("SELinux: {mounts} were labeled by setfiles of the image")),
             Err(why) => say(&format!(
-                "WARNING: SELinux: {mounts} without labels, because {why}: run `restorecon -R` in the installed system"
+                "WARNING: SELinux: {mounts} have no labels, because {why}: run `restorecon -R` in the installed system"
             )),
         }
     }
@@ -225,7 +227,7 @@ mod tests {
         let programs = Programs::saying("");
         assert_eq!(
             said(|say| found.label(&root, &programs, say)).1,
-            ["SELinux: /srv, /data labeled by setfiles of the image"]
+            ["SELinux: /srv, /data were labeled by setfiles of the image"]
         );
         assert_eq!(
             programs.ran(),
@@ -234,7 +236,7 @@ mod tests {
         let (_dir, bare) = with(&[ENFORCING]);
         for (root, programs) in [(&root, Programs::failing()), (&bare, Programs::saying(""))] {
             let lines = said(|say| found.label(root, &programs, say)).1;
-            assert!(lines[0].starts_with("WARNING: SELinux: /srv, /data without labels, because "), "{lines:?}");
+            assert!(lines[0].starts_with("WARNING: SELinux: /srv, /data have no labels, because "), "{lines:?}");
         }
         for files in [&[CONTEXTS, setfiles][..], &[ENFORCING, CONTEXTS, setfiles, (".autorelabel", "")]] {
             assert!(find_unlabeled(&with(files).1, &mounts).is_none());

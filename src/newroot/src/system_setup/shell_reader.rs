@@ -10,10 +10,10 @@ pub(crate) type ShellVariables = BTreeMap<String, String>;
 /// Character in place of text that cannot be determined.
 pub(crate) const UNKNOWN: char = '\0';
 
-/// Size limit of a word. Assignments such as `A=$A$A` double the size of a value.
+/// Maximum size of a word, in bytes. Assignments such as `A=$A$A` double the size of a value.
 const MAX_WORD: usize = 64 << 10;
 
-/// Maximum total size of the values that are expanded in one text.
+/// Maximum total size, in bytes, of the values that are expanded in one text.
 const MAX_EXPANDED: usize = 1 << 20;
 
 /// Maximum depth of nested expansions such as `${a:-${b:-c}}`.
@@ -223,7 +223,7 @@ fn push_text(word: &mut String, text: &str) {
     }
 }
 
-/// Appends the value of an unquoted variable: its blanks separate words.
+/// Appends the value of an unquoted variable. Blanks in the value separate words.
 fn append_split(words: &mut Vec<ShellWord>, word: &mut ShellWord, value: &str) {
     for (index, part) in value.split(char::is_whitespace).enumerate() {
         if index > 0 {

@@ -146,7 +146,10 @@ fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
 fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
     let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
     let lines = owned(&root, &of_metal_stack());
-    assert!(lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables: persist "), "{lines:?}");
+    assert!(
+        lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables these tasks: persist "),
+        "{lines:?}"
+    );
     assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
     assert_eq!(root.read_text("/etc/hostname").unwrap(), "web-1\n");
     assert!(!root.read_text("/etc/machine-id").unwrap().is_empty());

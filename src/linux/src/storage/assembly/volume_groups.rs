@@ -33,8 +33,8 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
         Err(why) => failed.extend(wanted().map(|volume| record_failure(volume, &why))),
         Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
             let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
-            let mapping =
-                mapping.ok_or_else(|| "its metadata does not describe a complete and current copy".to_owned());
+            let mapping = mapping
+                .ok_or_else(|| "LVM's metadata does not describe a complete and current copy of the volume".to_owned());
             mapping
                 .and_then(|mapping| create_read_only_mapping(group, mapping))
                 .err()

@@ -117,8 +117,8 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
 }
 
 /// Evaluates the status page. The field SPROG counts up to 65535; the low three bits of the field SSTAT contain the
-/// status. The status "never sanitized" directly after the start of a sanitize is treated as a failure, because it is
-/// caused by a firmware defect or a lost command.
+/// status. The status "never sanitized" directly after the start of a sanitize is treated as a failure, because only a
+/// firmware defect or a lost command causes this status.
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {

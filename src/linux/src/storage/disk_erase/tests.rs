@@ -170,7 +170,7 @@ fn loop_a_strict_plan_without_success_names_every_reason() {
     // otherwise.
     assert_eq!(written(disk.path()), 14);
     let error = wipe_disk(&plan(disk.path(), &[], true, Vec::new())).unwrap_err().to_string();
-    assert!(error.ends_with("cannot erase the disk: the plan contains no method"), "{error}");
+    assert!(error.ends_with("cannot erase the disk: the plan contains no erase method"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Verifies that a disk was erased by reading the disk. Reports by the disk itself are not trusted.
+//! Verifies that a disk was erased by reading the disk. Reports of success from the disk itself are not trusted.
 
 use super::zeroing;
 use crate::storage::block_device;

@@ -58,7 +58,7 @@ fn a_disk_that_is_gone_is_refused() {
     let error = open_identified_disk(&plan).unwrap_err().to_string();
     assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
     let plan = DiskIdentity { device: "/dev/null".into(), ..plan };
-    assert!(open_identified_disk(&plan).unwrap_err().to_string().contains("it is not a block device"));
+    assert!(open_identified_disk(&plan).unwrap_err().to_string().contains("the file is not a block device"));
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Resul
 /// Opens the container with the key that this machine's TPM unseals.
 ///
 /// # Errors
-/// Returns an error if there is no TPM, or the TPM is not the one that sealed the key.
+/// Returns an error if there is no TPM, or another TPM sealed the key.
 pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, device: &DevicePath) -> Result<()> {
     if let Some(why) = find_missing_requirements().into_iter().next() {
         return Err(Error::new(Phase::Storage, format!("open {}: {why}", container.device)));

@@ -15,11 +15,11 @@ pub(crate) struct BootEntryChanges {
     pub remove: Vec<u16>,
     /// Entries to write, by number.
     pub write: Vec<(u16, Vec<u8>)>,
-    /// New value of `BootOrder`, if it changes.
+    /// New value of `BootOrder`; `None` if the boot order does not change.
     pub order: Option<Vec<u16>>,
     /// Numbers of the entries of this installation, in the requested order.
     pub ours: Vec<u16>,
-    /// Number of the network boot entry that is first in the order, if requested.
+    /// Number of the network boot entry that will be first in the boot order; `None` if no network boot is requested.
     pub network: Option<u16>,
 }
 
@@ -89,8 +89,8 @@ fn find_free_numbers(variables: &BootVariables) -> impl Iterator<Item = u16> {
     (0..=u16::MAX).filter(move |number| !taken(number))
 }
 
-/// Returns a boot order with the network entry first, then the entries of this installation, then all others in their
-/// current order.
+/// Returns a boot order with the network entry first, then the entries of this installation, then all other entries in
+/// their current order.
 fn order_in_front(variables: &BootVariables, network: Option<u16>, ours: &[u16], own: &BTreeSet<u16>) -> Vec<u16> {
     let others = variables.order.iter().filter(|number| Some(**number) != network);
     let others = others.filter(|number| !own.contains(number) && !ours.contains(number));
@@ -107,8 +107,9 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network entry from which the machine was booted, or else the first entry of the order if it is a network
-/// entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to IPv6.
+/// Returns the network entry from which the machine was booted, or else the first entry of the boot order if that entry
+/// is a network entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to
+/// IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {

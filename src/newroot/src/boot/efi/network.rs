@@ -50,8 +50,8 @@ pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
     Ok(())
 }
 
-/// Parses a load option whose device path contains a MAC address. Returns `None` for other, inactive and malformed load
-/// options.
+/// Parses a load option whose device path contains a MAC address. Returns `None` if the device path contains no MAC
+/// address, or if the load option is inactive or malformed.
 pub(super) fn parse_network_entry(number: u16, option: &[u8]) -> Option<NetworkEntry> {
     let option = LoadOption::parse(option)?;
     let (mut mac, mut http, mut ipv6) = (None, false, false);

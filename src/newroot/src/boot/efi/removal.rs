@@ -10,10 +10,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Removes the variables, and then the numbers of removed load options from the boot orders. Skips a variable whose
-/// value has changed since it was planned.
+/// value has changed since the plan was made.
 ///
 /// # Errors
-/// Fails if a variable still exists, and the plan requires its removal.
+/// Fails if a variable still exists although the plan requires the removal.
 pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn Fn(&str)) -> Result<()> {
     let mut failures = Vec::new();
     let mut removed = Vec::new();

@@ -103,8 +103,8 @@ fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, 
     Ok(directory)
 }
 
-/// Returns GRUB commands that enable the serial console. Without them, GRUB for BIOS uses only the screen, and few
-/// servers have one.
+/// Returns GRUB commands that enable the serial console. Without these commands, GRUB for BIOS uses only the screen,
+/// and few servers have a screen.
 fn terminal_commands(consoles: &[String]) -> String {
     let serial = consoles.iter().find_map(|console| {
         let (unit, rest) = console.strip_prefix("ttyS")?.split_at_checked(1)?;

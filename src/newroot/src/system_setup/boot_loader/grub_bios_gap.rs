@@ -1,6 +1,6 @@
 //! Installation of GRUB in the gap between a GPT and the first partition. GRUB's own tool uses this gap only on disks
 //! with an MBR. On a disk with a GPT, the tool requires a BIOS boot partition if the menu is on an array or in a volume
-//! group, and fails without one. Layouts do not have BIOS boot partitions.
+//! group, and fails if the disk has no such partition. Layouts do not have BIOS boot partitions.
 
 use super::super::loader_context::LoaderContext;
 use crate::NewRoot;
@@ -32,8 +32,8 @@ const MOST_BYTES: u64 = 1 << 20;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Writes boot.img and core.img of the target to a disk. They are written by the target's dd in the chroot, whose /dev
-/// contains only disks that are recreated.
+/// Writes boot.img and core.img of the target to a disk. Both images are written by the target's dd in the chroot,
+/// whose /dev contains only disks that are recreated.
 ///
 /// # Errors
 /// Returns an error if the images are invalid, do not fit, or cannot be written.

@@ -13,8 +13,8 @@ use common::error::Result;
 pub(crate) const MKIMAGE: [&str; 2] = ["grub-mkimage", "grub2-mkimage"];
 const MKCONFIG: [&str; 2] = ["grub2-mkconfig", "grub-mkconfig"];
 
-/// Modules that are built into GRUB's core image if the target contains them. The menu can load others from the modules
-/// directory.
+/// Modules that are built into GRUB's core image if the target contains them. The menu can load other modules from the
+/// modules directory.
 pub(crate) const MODULES: [&str; 28] = [
     "part_gpt",
     "part_msdos",
@@ -57,7 +57,7 @@ pub(crate) struct GrubDirectory<'a> {
     pub directory: String,
     /// Filesystem that contains `/boot`.
     pub filesystem: &'a FilesystemByUuid,
-    /// Prefix to remove from paths for GRUB: `/boot` if it is a separate filesystem, else empty.
+    /// Prefix to remove from paths for GRUB: `/boot` if `/boot` is a separate filesystem; otherwise empty.
     hidden: &'static str,
 }
 

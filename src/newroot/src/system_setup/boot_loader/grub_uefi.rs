@@ -1,5 +1,5 @@
-//! GRUB for UEFI. A prebuilt image of the distribution is copied to the ESPs with four lines of configuration. If there
-//! is none, an image is built from the target's modules.
+//! GRUB for UEFI. A prebuilt image of the distribution is copied to the ESPs with four lines of configuration. If the
+//! target contains no prebuilt image, an image is built from the target's modules.
 
 use super::super::esp::EspFile;
 use super::super::file_search::{find_first, find_program, is_directory};
@@ -11,7 +11,7 @@ use common::bounded_read;
 use common::error::{Context, Error, Phase, Result};
 use std::time::Duration;
 
-/// Paths of a distribution's prebuilt GRUB image and of the programs that it is used with.
+/// Paths of a distribution's prebuilt GRUB image, and of the programs that are used together with this image.
 struct PrebuiltGrub {
     /// Paths of shim, which starts GRUB under Secure Boot.
     shim: &'static [&'static str],
@@ -22,7 +22,7 @@ struct PrebuiltGrub {
     name: &'static str,
 }
 
-/// Known prebuilt images, signed ones first.
+/// Known prebuilt images, signed images first.
 const BUILT: [PrebuiltGrub; 4] = [
     // Debian, Ubuntu.
     PrebuiltGrub {

@@ -11,7 +11,7 @@ use std::time::Duration;
 const STUBS: [&str; 1] = ["/usr/lib/systemd/boot/efi/linuxx64.efi.stub"];
 const TOOLS: [&str; 1] = ["ukify"];
 
-/// Settings files of kernel-install(8), which reads only the first existing one.
+/// Settings files of kernel-install(8), which reads only the first existing file.
 const SETTINGS: [&str; 2] = ["/etc/kernel/install.conf", "/usr/lib/kernel/install.conf"];
 
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];

@@ -4,8 +4,8 @@ use model::device::DevicePath;
 use std::fs;
 use std::path::Path;
 
-/// Returns the modules of the running kernel that drive these disks, each once. Drivers that are built into the running
-/// kernel and have no parameters are missing, because sysfs does not show them.
+/// Returns the modules of the running kernel that drive these disks, without duplicates. Drivers that are built into
+/// the running kernel and have no parameters are missing, because sysfs does not show them.
 pub(crate) fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {

@@ -1,5 +1,5 @@
-//! Replaces MAC addresses of the previous machine in configuration files by those of the corresponding NICs of this
-//! machine.
+//! Replaces MAC addresses of the previous machine in configuration files by the MAC addresses of the corresponding NICs
+//! of this machine.
 
 use super::super::{file_search, user_data};
 use crate::NewRoot;
@@ -64,7 +64,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
 }
 
 /// Replaces all addresses in a single pass, so that a replacement is not replaced again if one of the new addresses is
-/// also an old one. Returns `None` if nothing changes.
+/// also an old address. Returns `None` if nothing changes.
 fn replace_once(text: &str, pairs: &[(&str, &str)]) -> Option<String> {
     let (mut new, mut rest) = (String::with_capacity(text.len()), text);
     while !rest.is_empty() {

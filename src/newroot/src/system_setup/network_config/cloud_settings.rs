@@ -1,6 +1,6 @@
-//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those of
-//! its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so that a
-//! file of ours could not override them.
+//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those
+//! of its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so a
+//! file written by drophammer could not override these settings.
 
 use crate::NewRoot;
 use common::error::Result;
@@ -49,7 +49,7 @@ fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     let keys: Vec<(&str, usize, usize)> = keys.map(|(key, at)| (key, at.line(), at.column())).collect();
     let Some((_, start, _)) = keys.iter().find(|(key, ..)| *key == "network") else { return Ok(None) };
     if keys.iter().any(|(_, _, column)| *column != 1) {
-        return Err("its keys are not at the start of a line".to_owned());
+        return Err("the top-level keys are not at the start of a line".to_owned());
     }
     let end = keys.iter().map(|(_, line, _)| *line).filter(|line| line > start).min().unwrap_or(usize::MAX);
     let lines = text.split_inclusive('\n').enumerate();
@@ -73,7 +73,7 @@ mod tests {
                 Ok(Some("#cloud-config\na: '0644'\nusers:\n- default\n")),
             ),
             ("users: []\n\"network\":\n  config: disabled", Ok(Some("users: []\n"))),
-            ("{network: {config: disabled}, users: []}\n", Err("its keys are not at the start of a line")),
+            ("{network: {config: disabled}, users: []}\n", Err("the top-level keys are not at the start of a line")),
         ] {
             let removed = remove_network(text);
             let removed = removed.as_ref().map(Option::as_deref).map_err(String::as_str);

@@ -11,7 +11,7 @@ const INTERFACES: &str = "/etc/network/interfaces";
 const ONLY_LOOPBACK: &str = "# drophammer removed the image's interfaces: another program configures the network.\n\
                              auto lo\niface lo inet loopback\n";
 
-/// Directories from which udev reads `.link` files, in addition to those below `/run`.
+/// Directories from which udev reads `.link` files, in addition to the directories below `/run`.
 const LINK_FOLDERS: [&str; 4] =
     ["/etc/systemd/network", "/usr/local/lib/systemd/network", "/usr/lib/systemd/network", "/lib/systemd/network"];
 
@@ -20,7 +20,7 @@ const UNITS: &str = "/etc/systemd/system";
 /// Directory of OpenRC, whose subdirectories contain the links to enabled init scripts.
 const RUNLEVELS: &str = "/etc/runlevels";
 
-/// Files of netplan that packages install, such as the one that selects the renderer.
+/// Files of netplan that packages install, such as the file that selects the renderer.
 const NETPLAN_VENDOR_FILES: [&str; 2] = ["/usr/lib/netplan/*.yaml", "/lib/netplan/*.yaml"];
 
 /// Returns the configuration files of the image for this network manager.
@@ -38,7 +38,8 @@ fn list_matching(root: &NewRoot, folder: &str, matches: &dyn Fn(&str) -> bool) -
 }
 
 /// Removes the configuration of unused network managers, which would configure the same NICs if their services are
-/// started. NetworkManager of Debian ignores the NICs in ifupdown's file, and udev starts `ifup` for some of them.
+/// started. For example, Debian's NetworkManager ignores the NICs in ifupdown's file, and udev starts `ifup` for some
+/// of these NICs.
 pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let mut files: Vec<String> =
         system.displaced_files_of_others().flat_map(|files| list_displaced(root, &files)).collect();
@@ -63,7 +64,7 @@ fn configures_interfaces(text: &str) -> bool {
     words.into_iter().any(|words| matches!(words.as_slice(), ["iface", name, ..] if *name != "lo"))
 }
 
-/// Removes `.link` files of the image that udev would apply instead of those of this network manager.
+/// Removes `.link` files of the image that udev would apply instead of the `.link` files of this network manager.
 pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let mut removed = Vec::new();
     // `/lib` may be a link to `/usr/lib`, so the files of one directory are removed before the next one is listed.
