@@ -59,7 +59,7 @@ pub(crate) enum IronicNextAction {
     Rescue,
 }
 
-/// Message from the server to the heartbeat loop.
+/// Message from the agent's HTTPS server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
     /// A command has finished. The conductor reads the result of the command at the next heartbeat.

@@ -42,7 +42,7 @@ impl PlanExecutor {
         self.facts.done.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.print_line(&format!(
-            "{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"
+            "{name}: {raw_bytes} bytes written to {device} from {bytes} bytes of image data, connection resumed {resumed} times"
         ));
         drop(target);
         self.adapt_written_disk(burn)

@@ -65,8 +65,8 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is computed. Whatever the priority of these steps is,
-/// `deploy.apply_layout` creates the partitions and arrays.
+/// Steps that define the layout before the plan is computed. The step `deploy.apply_layout` then creates the partitions
+/// and arrays, whatever priorities these steps have.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

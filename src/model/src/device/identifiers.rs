@@ -75,8 +75,8 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
 
 /// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
 /// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits. Also
-/// returns `None` if the names differ and have different NVMe types, because a namespace may have one name of each
-/// type, and the kernel reports only one of them.
+/// returns `None` if the names differ and have different NVMe types. A namespace may have one name of each type, and
+/// the kernel reports only one of these names.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let types = nvme_type(one).zip(nvme_type(other));
     let is_same_type = types.is_none_or(|(one, other)| one == other);

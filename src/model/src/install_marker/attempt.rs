@@ -25,7 +25,7 @@ impl AttemptSecret {
         AttemptSecret(format!("{}{}", ids().simple(), ids().simple()))
     }
 
-    /// Returns `sha256:HEX` of the secret; `None` if this text does not have the format of a secret.
+    /// Returns `sha256:HEX` of the secret; `None` if the secret is malformed.
     pub fn digest(&self) -> Option<String> {
         let is_plausible = self.0.len() == 64 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_plausible.then(|| format_sha256(&self.0))

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum length of the names of volumes, storage classes and nodes, which are DNS subdomain names in Kubernetes.
+/// Maximum length of a volume, storage class or node name. In Kubernetes, these names are DNS subdomain names.
 const NAME_BYTES: usize = 253;
 /// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;

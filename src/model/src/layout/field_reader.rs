@@ -182,8 +182,8 @@ impl LayoutReader {
         self.problems.push(located_problem(&entry.node.place, entry.mark, message));
     }
 
-    /// Returns a required field. If the field is missing, reports this, except if a misspelt name of the field has
-    /// already been reported.
+    /// Returns a required field. If the field is missing, and no misspelt name of the field has been reported, reports
+    /// the missing field.
     pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,

@@ -256,7 +256,7 @@ impl HintCondition {
 }
 
 /// Returns whether the condition requires the attribute to be equal to a value, and this value is an alternative
-/// spelling of the attribute of the disk. Other conditions, such as `<in>`, are compared only with the spelling in the
+/// spelling of the disk's attribute. Other conditions, such as `<in>`, are compared only with the spelling in the
 /// inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);

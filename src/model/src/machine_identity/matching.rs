@@ -64,7 +64,7 @@ pub enum UuidProof {
     Contradicted(String),
 }
 
-/// Result of the selection of a machine file.
+/// Result of selecting a machine file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MachineMatch {
     /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.

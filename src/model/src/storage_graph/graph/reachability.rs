@@ -1,4 +1,4 @@
-//! Reachable ends of each node of a graph, computed once for all nodes.
+//! Ends that each node of a graph can reach, computed once for all nodes.
 //!
 //! [`super::traversal`] computes the ends for a single node, and visits all nodes below this node each time. All nodes
 //! of a cycle reach the same ends, so the ends are computed once for each strongly connected component (Tarjan).
