@@ -39,7 +39,7 @@ mod migration_receive;
 mod raw_image;
 mod undo;
 
-/// Maximum time to wait before kexec for the delivery of pending events.
+/// Maximum duration for which kexec is delayed until pending events are delivered.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.
@@ -66,7 +66,7 @@ pub(crate) struct PlanExecutor {
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image to which cloud-init's seed is written.
+    /// Partition of the raw image that receives cloud-init's seed.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.

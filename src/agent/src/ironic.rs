@@ -309,7 +309,7 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
 }
 
 /// Returns the conductor's order to end the agent, if the order arrives within `time`. Discards requests for a
-/// heartbeat, because the caller sends a heartbeat afterwards anyway.
+/// heartbeat, because the caller sends a heartbeat after each call of this function.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

@@ -21,7 +21,7 @@ pub struct MigrationOffer {
     #[serde(default)]
     pub begun: bool,
     /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
-    /// then, the target machine must not start.
+    /// then, the target machine must not erase its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine of the migration, if that machine is running in its ramdisk. The certificate of that machine
@@ -54,7 +54,7 @@ pub enum MigrationSide {
 pub struct MigrationStatus {
     /// Id of the order.
     pub order: String,
-    /// `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
+    /// State of the migration: `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
     pub state: String,
 }
 

@@ -196,7 +196,7 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of a system with its own boot loader.
+    /// Finds the boot parameters of a system that has its own boot loader.
     pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
         if let Some(reason) = self.describe_boot(root, true)? {
             self.print_line(&format!(

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// Accepted command and its status.
+/// Accepted command, with its status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CommandResult {
     pub id: Uuid,

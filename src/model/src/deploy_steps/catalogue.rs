@@ -9,7 +9,8 @@ pub struct CatalogueStep {
     pub name: &'static str,
     /// Description for operators.
     pub about: &'static str,
-    /// Default priority. Steps run by descending priority. A step with priority 0 runs only if a template sets another priority.
+    /// Default priority. Steps run in the order of descending priority. A step with priority 0 runs only if a template
+    /// sets another priority.
     pub priority: u32,
     /// Whether this is a core step. A template can set the arguments of a core step and can disable the step, but
     /// cannot change its position.

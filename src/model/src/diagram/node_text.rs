@@ -28,8 +28,8 @@ pub fn node_size(item: LayoutItem) -> String {
     }
 }
 
-/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. The
-/// text ends with the label of a partition or filesystem.
+/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. For a
+/// partition or filesystem, the text ends with its label.
 pub fn describe_type(item: LayoutItem) -> String {
     match item {
         LayoutItem::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),

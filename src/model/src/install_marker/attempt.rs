@@ -137,7 +137,7 @@ impl InstallMarker {
     }
 }
 
-/// Returns those of the announced disks on which the attempt creates a new partition table.
+/// Returns the announced disks on which the attempt creates a new partition table.
 pub fn disks_with_new_tables(disks: &[RecordedDisk]) -> impl Iterator<Item = &RecordedDisk> {
     disks.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }

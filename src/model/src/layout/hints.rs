@@ -59,7 +59,7 @@ const SMALLEST: &str = "smallest";
 /// series, disks of the same nominal capacity differ by less than this.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
-/// Treatment of identifiers that are placeholders.
+/// Treatment of placeholders in a disk's identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdentifierSource {
     /// Placeholders are treated as missing, so they select no disk.

@@ -277,7 +277,7 @@ impl<'a> DeviceStack<'a> {
         disks
     }
 
-    /// Combines, for each device, the values of the disks below it by a bitwise OR.
+    /// Computes, for each device, the bitwise OR of the values of all disks below the device.
     pub fn combine_values(&self, value: impl Fn(&KernelName) -> u8) -> CombinedValues {
         CombinedValues(self.bottoms().combine_values(|end| value(&self.graph.nodes[end].name)))
     }
