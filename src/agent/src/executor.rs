@@ -39,7 +39,7 @@ mod migration_receive;
 mod raw_image;
 mod undo;
 
-/// Maximum duration for which kexec is delayed until pending events are delivered.
+/// Maximum duration for which kexec is delayed to deliver pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.

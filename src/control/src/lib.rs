@@ -31,7 +31,7 @@ use std::time::Duration;
 pub struct AttemptNotice<'a> {
     /// Id of the allocation; empty if the attempt erases the disks of an unallocated machine.
     pub allocation: &'a str,
-    /// Id of the order of a reinstall; `None` for a first installation.
+    /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<&'a str>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],

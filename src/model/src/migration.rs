@@ -118,7 +118,7 @@ pub fn certificate_digest(certificate: &str) -> String {
     format_sha256(certificate)
 }
 
-/// Report of a machine about a migration, which it sends after each boot.
+/// Report about a migration, which a machine sends after each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationReport {

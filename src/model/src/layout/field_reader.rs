@@ -235,7 +235,7 @@ impl LayoutReader {
         node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
     }
 
-    /// Returns a non-negative integer. Reports any other value.
+    /// Returns the value of a field as a non-negative integer. Reports any other value.
     pub(crate) fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
         let (text, plain) = self.read_scalar(node, place)?;
         match parse_integer(text) {

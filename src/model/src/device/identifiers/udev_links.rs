@@ -8,8 +8,8 @@ const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uu
 /// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
 
-/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder. Several disks may have the same path if
-/// it is derived from a placeholder.
+/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder. Several disks may share a path that is
+/// derived from a placeholder.
 pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {
