@@ -201,7 +201,7 @@ pub struct DiskPartition {
     pub device: DevicePath,
     pub start_bytes: u64,
     pub size_bytes: u64,
-    /// Partition type: GUID for GPT, `0x83` for DOS.
+    /// Partition type: a GUID in a GPT, or a number such as `0x83` in a DOS table.
     #[serde(default)]
     pub kind: String,
     /// PARTUUID.

@@ -74,7 +74,8 @@ pub enum MigrationAnswer<'m> {
     Unmentioned,
 }
 
-/// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because it is final.
+/// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because
+/// the end is final.
 pub fn interpret_answer<'m>(
     order: &str,
     part: Option<&'m MigrationOffer>,

@@ -15,9 +15,9 @@ pub(crate) use udev_links::names_placeholder;
 const WWN_DIGITS: usize = 16;
 /// Prefixes that sysfs, udev and lsblk put before world wide names.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
-/// Minimum number of ATA words with two different characters in a serial number that is treated as equal to its
-/// byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012` and `00000021` would be
-/// considered the same disk.
+/// Minimum number of ATA words that consist of two different characters. A serial number with fewer such words is not
+/// treated as equal to its byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012`
+/// and `00000021` would be considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
 /// Minimum length at which a serial number is treated as a placeholder if its byte-swapped form is a placeholder.
 const SWAPPED_WORD: usize = 4;

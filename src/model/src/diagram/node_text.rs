@@ -1,4 +1,4 @@
-//! Text that describes the nodes of a layout, for its drawings.
+//! Text that describes the nodes of a layout in drawings of the layout.
 
 use crate::layout::graph::{LayoutGraph, LayoutItem};
 use crate::layout::{
@@ -107,7 +107,8 @@ fn describe_array(graph: &LayoutGraph, raid: &ArraySpec) -> Vec<String> {
     details
 }
 
-/// Describes the options of mkfs and mount, encryption, growing, and the behaviour in a reinstall.
+/// Describes a filesystem: its options for mkfs and mount, its encryption, its growth, and its behaviour in a
+/// reinstall.
 pub fn describe_options(filesystem: &FilesystemSpec) -> Vec<String> {
     let tool = if filesystem.format == FilesystemFormat::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));

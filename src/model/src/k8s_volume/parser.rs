@@ -348,7 +348,8 @@ impl ResourceParser {
         Some((VolumeContent::Filesystem { format, options }, class))
     }
 
-    /// Checks that the name of a volume is not too long for the object on the disk that will have this name.
+    /// Checks that the name of a volume is not too long. The object that will be created on the disk gets this name,
+    /// and the type of the object limits the length.
     fn check_name_length(&mut self, place: &str, name: &str, source: &VolumeSource, content: &VolumeContent) {
         let most = match (source, content) {
             (VolumeSource::Logical { .. }, _) => LVM_NAME_BYTES,

@@ -3,7 +3,8 @@
 use super::{is_placeholder_serial, is_placeholder_wwn};
 
 const FOLDER: &str = "/dev/disk/by-id/";
-/// Prefixes of links that end with a world wide name. The prefix `scsi-2` denotes an EUI-64, `scsi-3` an NAA name.
+/// Prefixes of links that end with a world wide name. The prefix `scsi-2` denotes an EUI-64, and the prefix `scsi-3`
+/// denotes an NAA name.
 const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uuid.", "nvme-nvme."];
 /// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
