@@ -61,8 +61,8 @@ pub(crate) struct PlanExecutor {
     secrets: ReleasedSecrets,
     /// Receiver of a migration; set only on the target machine.
     incoming: Option<IncomingMigration>,
-    /// Digest of the sender's certificate. The sender generates a new certificate at each boot. Set once all devices
-    /// have been received.
+    /// Digest of the sender's certificate. The sender generates a new certificate at each boot. The field is set after
+    /// all devices have been received.
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,

@@ -90,7 +90,7 @@ pub trait ControlPlane: Send + Sync {
     /// Reports the result of an installation. Returns when the report is acknowledged.
     ///
     /// # Errors
-    /// Fails if the report was not acknowledged within bounded retries.
+    /// Fails if the report was not acknowledged within a bounded number of retries.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement>;
 
     /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.

@@ -17,7 +17,7 @@ const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pul
 /// Placeholder that a conductor sends instead of secret values.
 const MASKED: &str = "******";
 
-/// Ironic's data of the node, as sent with each step.
+/// Ironic's data about the node, which the conductor sends with each step.
 pub(crate) struct IronicNode<'a>(pub &'a Map<String, Value>);
 
 /// Requested operation: installation or reinstall.
