@@ -35,8 +35,8 @@ pub struct BurnOptions {
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
     /// Public key of a trusted signer, or a file with the key; can be specified several times. minisign keys verify
-    /// images on web servers and in files, cosign keys verify images in registries. If a key is specified, a signature
-    /// is required.
+    /// images on web servers and in files, and cosign keys verify images in registries. If a key is specified, a
+    /// signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
     /// Docker `config.json` with the credentials for the image's registry.

@@ -39,7 +39,7 @@ mod os_create_program;
 mod raw_image;
 mod undo_records;
 
-/// Maximum time to wait before kexec for the delivery of pending events.
+/// Maximum duration for which kexec is delayed to deliver pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// Mount point of the target.
@@ -61,12 +61,12 @@ pub(crate) struct PlanExecutor {
     secrets: ReleasedSecrets,
     /// Receiver of a migration; set only on the target machine.
     incoming: Option<IncomingMigration>,
-    /// Digest of the sender's certificate. The sender generates a new certificate at each boot. Set once all devices
-    /// have been received.
+    /// Digest of the sender's certificate. The sender generates a new certificate at each boot. The field is set after
+    /// all devices have been received.
     received_from: Option<String>,
     /// UUID of the root filesystem in a raw image; `None` if no raw image was written.
     brought_root_uuid: Option<String>,
-    /// Partition of the raw image to which cloud-init's seed is written.
+    /// Partition of the raw image that receives cloud-init's seed.
     brought_seed: Option<SeedFilesystem>,
     /// Boot entries for the boot loader of the installed system. Empty if the image's installer has installed the boot loader, because
     /// that installer writes the entries itself.

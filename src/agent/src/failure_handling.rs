@@ -3,7 +3,7 @@
 //! | failure | reinstall | installation |
 //! |---|---|---|
 //! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt | waits at its console |
-//! | before the point of no return, and no system is known to be installed (a pool whose control plane does not record it) | waits at its console | waits at its console |
+//! | before the point of no return, and no system is known to be installed (a pool whose control plane does not record installations) | waits at its console | waits at its console |
 //! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits at its console |
 //! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
 //! | the control plane does not accept the report of success | waits at its console | waits at its console |

@@ -59,7 +59,7 @@ pub(crate) enum IronicNextAction {
     Rescue,
 }
 
-/// Message from the server to the heartbeat loop.
+/// Message from the agent's HTTPS server to the heartbeat loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeartbeatSignal {
     /// A command has finished. The conductor reads the result of the command at the next heartbeat.
@@ -241,7 +241,7 @@ impl IronicAgent<'_> {
         retry_lookup(Some(self.conductor.lookup), || api.send_inventory(callbacks, &found))
     }
 
-    /// Waits after an inspection until the conductor switches the power off, without sending messages.
+    /// Waits, after an inspection, until the conductor switches the power off. Does not send any messages.
     fn wait_for_power(&self, heard: &Receiver<HeartbeatSignal>) -> Result<IronicEnding> {
         loop {
             match heard.recv() {
@@ -309,7 +309,7 @@ fn retry_lookup<T>(limit: Option<Duration>, mut ask: impl FnMut() -> IronicResul
 }
 
 /// Returns the conductor's order to end the agent, if the order arrives within `time`. Discards requests for a
-/// heartbeat, because the caller sends a heartbeat afterwards anyway.
+/// heartbeat, because the caller either sends a heartbeat afterwards or sends no more heartbeats.
 fn wait_for_ending(heard: &Receiver<HeartbeatSignal>, time: Duration) -> Option<IronicEnding> {
     let end = Instant::now() + time;
     loop {

@@ -49,11 +49,10 @@ use std::time::{Duration, Instant};
 use transfer::machine_migration::IncomingMigration;
 use uuid::Uuid;
 
-/// Duration of a long poll for the allocation. Proxies close connections on which nothing is sent for longer than this
-/// duration.
+/// Duration of a long poll for the allocation. Many proxies close a connection after a longer silence.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Duration of the wait for an allocation, after which a refusal may mean that the token has expired.
+/// Minimum time that a machine must have waited for an allocation before a refusal is attributed to an expired token.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Signals to the caller that the machine reboots immediately after a failure.

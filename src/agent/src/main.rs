@@ -17,7 +17,7 @@ struct AgentCli {
 enum ProgramCommand {
     #[command(flatten)]
     Agent(AgentCommand),
-    /// Burn an image outside of an installation.
+    /// Write an image to a directory or a disk, outside of an installation.
     #[command(subcommand)]
     Image(ImageCommand),
 }

@@ -1,5 +1,5 @@
-//! Wait for the operator's approval on the receiving machine of a migration, after the plan is made and before the
-//! disks are erased.
+//! Wait of a migration's receiving machine for the operator's approval. The machine waits after the plan is made, and
+//! before its disks are erased.
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
@@ -23,7 +23,7 @@ pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
 #[derive(Debug, PartialEq, Eq)]
 enum ApprovalStatus {
     Given,
-    /// The approval is not given yet, and nothing has been written. Contains the reason.
+    /// The approval is still missing, and nothing has been written. Contains the reason for the wait.
     Awaited(String),
     /// The migration has ended. Contains the reason.
     Ended(&'static str),

@@ -37,7 +37,7 @@ pub(crate) fn require_tools() -> Result<()> {
     Err(Error::new(Phase::Settings, message))
 }
 
-/// Function that unlocks containers of an inventory. Returns the containers that it could not unlock.
+/// Function that unlocks the encrypted containers of an inventory. Returns the containers that remain locked.
 pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttempt> + 'a;
 
 /// Waits until every disk of the layout has appeared and the disks have stopped changing, within the time limits in `disk_settling`.

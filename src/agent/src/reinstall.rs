@@ -32,8 +32,9 @@ pub struct ReinstallOptions {
     /// Id of the machine [default: its SMBIOS UUID].
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
-    /// Start kernel and ramdisk only if this is their digest, including the command line; `drophammer machine boot-digest` prints it.
-    /// Over plain HTTP and without a digest, another host on the network can replace kernel and ramdisk.
+    /// Start kernel and ramdisk only if they and the command line have this digest, which `drophammer machine
+    /// boot-digest` prints. Over plain HTTP and without a digest, another host on the network can replace kernel and
+    /// ramdisk.
     #[arg(long, value_name = "DIGEST")]
     pub boot_digest: Option<BootDigest>,
     /// Print what would happen, without doing it.
@@ -41,8 +42,8 @@ pub struct ReinstallOptions {
     pub dry_run: bool,
 }
 
-/// Fetches kernel and ramdisk, stops this system cleanly and starts them. On success, this function returns while the machine shuts down,
-/// or does not return.
+/// Fetches kernel and ramdisk, stops this system cleanly, and starts the fetched kernel. On success, this function
+/// returns while the machine shuts down, or does not return.
 ///
 /// # Errors
 /// Fails if the server cannot be reached, or if the system cannot be stopped. The running system is unchanged until its

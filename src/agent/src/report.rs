@@ -115,7 +115,7 @@ impl ProgressReporter {
         self.lock_state().timings.clone()
     }
 
-    /// Waits until queued events and the rest of the log are sent, or for at most `patience`.
+    /// Waits until queued events and the rest of the log are sent. Returns after `patience` even if they are not sent.
     pub(crate) fn wait_until_sent(&self, patience: Duration) {
         self.sender.wait_until_sent(patience);
     }

@@ -8,7 +8,7 @@ pub fn encode_hex(bytes: impl AsRef<[u8]>) -> String {
     join_hex(bytes, "")
 }
 
-/// Encodes each byte as two lower-case hexadecimal digits, with a separator between bytes.
+/// Encodes each byte as two lower-case hexadecimal digits, and inserts a separator between bytes.
 pub fn join_hex(bytes: impl AsRef<[u8]>, separator: &str) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(separator)
 }

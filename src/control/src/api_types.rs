@@ -125,7 +125,7 @@ impl RegisterRequest {
     }
 }
 
-/// Final report about an installation. After a success, the machine leaves the ramdisk only once the control plane has
+/// Final report about an installation. After a success, the machine leaves the ramdisk only after the control plane has
 /// acknowledged the report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -235,8 +235,8 @@ pub struct PointOfNoReturn {
     /// Hash of the approved plan with which the agent compared its own plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
-    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. If it is missing, only the boot that made this
-    /// announcement can report the attempt as successful.
+    /// `sha256:HEX` of the secret that the install marker of this attempt will contain. If the digest is missing, only
+    /// the boot that made this announcement can report the attempt as successful.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_digest: Option<String>,
 }

@@ -29,7 +29,7 @@ const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 /// Maximum time between the build of the ramdisk and an accepted time.
 const AFTER_BUILD: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// File of the ramdisk with the time of its build, in seconds since 1970.
+/// File that contains the time at which the ramdisk was built, in seconds since 1970.
 const BUILD_DATE: &str = "/etc/build-date";
 
 /// Time servers of the ramdisk's DHCP leases, separated by spaces or line breaks.

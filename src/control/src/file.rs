@@ -267,8 +267,8 @@ impl ControlPlane for FileControl {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Sends the report with short retries. A failure is printed and otherwise ignored, because the next boot reads the
-    /// result from the install marker.
+    /// Sends the report, and retries for a short time. A failure is printed and otherwise ignored, because the next
+    /// boot reads the result from the install marker.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
         if let InstallOutcome::Succeeded { .. } = ended.outcome {
             output::print_line(&ended.message);

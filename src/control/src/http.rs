@@ -76,7 +76,8 @@ impl HttpControlPlane {
         self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Adds a new id to a request. Returns the description of the request, with the id, and the request.
+    /// Adds a new id to a request. Returns the description of the request, which contains the id, and the request
+    /// itself.
     fn add_request_id(&self, what: &str, request: RequestBuilder) -> (String, RequestBuilder) {
         let (what, id) = self.next_request_id(what);
         (what, request.header(REQUEST_ID, id))

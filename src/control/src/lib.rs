@@ -31,7 +31,7 @@ use std::time::Duration;
 pub struct AttemptNotice<'a> {
     /// Id of the allocation; empty if the attempt erases the disks of an unallocated machine.
     pub allocation: &'a str,
-    /// Id of the order of a reinstall; `None` for a first installation.
+    /// Id of the reinstall order; `None` for a first installation.
     pub order: Option<&'a str>,
     /// Disks that the layout currently selects. The next attempt must select the same disks.
     pub disks: &'a [RecordedDisk],
@@ -90,7 +90,7 @@ pub trait ControlPlane: Send + Sync {
     /// Reports the result of an installation. Returns when the report is acknowledged.
     ///
     /// # Errors
-    /// Fails if the report was not acknowledged within bounded retries.
+    /// Fails if the report was not acknowledged within a bounded number of retries.
     fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement>;
 
     /// Reports the state of this machine in a migration: its certificate, its port, and its inventory.

@@ -64,7 +64,7 @@ fn type_line(item: LayoutItem) -> String {
     }
 }
 
-/// Joins successive details that fit on one line together.
+/// Joins successive details into one line, as long as they fit.
 fn join_details(details: Vec<String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for detail in details {

@@ -1,4 +1,4 @@
-//! Text that describes the nodes of a layout, for its drawings.
+//! Text that describes the nodes of a layout in drawings of the layout.
 
 use common::format::format_count;
 use model::layout::graph::{LayoutGraph, LayoutItem};
@@ -28,8 +28,8 @@ pub fn node_size(item: LayoutItem) -> String {
     }
 }
 
-/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. The
-/// text ends with the label of a partition or filesystem.
+/// Describes the type of a node, such as the RAID level, the type code of a partition, or the type of a volume. For a
+/// partition or filesystem, the text ends with its label.
 pub fn describe_type(item: LayoutItem) -> String {
     match item {
         LayoutItem::Disk(disk) => format!("disk  {}", if disk.wipeonreinstall { "WIPE" } else { "keep" }),
@@ -107,7 +107,8 @@ fn describe_array(graph: &LayoutGraph, raid: &ArraySpec) -> Vec<String> {
     details
 }
 
-/// Describes the options of mkfs and mount, encryption, growing, and the behaviour in a reinstall.
+/// Describes a filesystem: its options for mkfs and mount, its encryption, its growth, and its behaviour in a
+/// reinstall.
 pub fn describe_options(filesystem: &FilesystemSpec) -> Vec<String> {
     let tool = if filesystem.format == FilesystemFormat::Swap { "mkswap" } else { "mkfs" };
     let made = (!filesystem.createoptions.is_empty()).then(|| format!("{tool} {}", filesystem.createoptions.join(" ")));

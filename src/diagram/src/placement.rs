@@ -39,7 +39,7 @@ pub struct DiagramPlacement {
     /// Rectangle of each node.
     pub boxes: Vec<Rect>,
     pub lines: Vec<Connector>,
-    /// Left edge and width of each column, and the index of one of its nodes.
+    /// Left edge and width of each column, and the index of one node in the column.
     pub columns: Vec<(f64, f64, usize)>,
     pub width: f64,
     pub height: f64,
@@ -291,8 +291,8 @@ fn route_lines(
     lines
 }
 
-/// Makes the last segment of a line horizontal if the ends of the segment differ in height by only a few pixels,
-/// because such a small slope would look like a mistake.
+/// Makes the last segment of a line horizontal if its ends differ in height by only a few pixels. Such a small slope
+/// would look like a mistake.
 fn level_end(points: &mut [(f64, f64)], end: usize, next: usize) {
     if (points[end].1 - points[next].1).abs() <= 3.0 {
         points[end].1 = points[next].1;

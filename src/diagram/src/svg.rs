@@ -19,7 +19,7 @@ const INK: &str = "#1a1a1a";
 const FAINT: &str = "#595959";
 const MARGIN: f64 = 36.0;
 const LEAST_WIDTH: f64 = 620.0;
-/// Height of a line of text in a box.
+/// Height of a text line in a box, in pixels.
 const LINE_HEIGHT: f64 = 17.0;
 const PADDING: f64 = 9.0;
 const BADGE_HEIGHT: f64 = 18.0;

@@ -58,7 +58,7 @@ impl AssignedMachine {
     }
 }
 
-/// Reference to an object by its id, as metal-api writes it.
+/// Reference to an object by its id, in the format of metal-api.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct IdReference {
@@ -69,7 +69,8 @@ pub struct IdReference {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct Allocation {
-    /// Id of the allocation. The install marker on the disks records it, so that an installed machine is not installed again.
+    /// Id of the allocation. The install marker on the disks records this id, so that an installed machine is not
+    /// installed again.
     #[serde(rename = "allocationuuid")]
     pub id: String,
     #[serde(default)]
@@ -167,8 +168,8 @@ pub struct Allocation {
     /// Thoroughness of erasing disks before new contents are written to them. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run. If the list is empty, the default steps run, because no template changes
-    /// them. drophammer extension.
+    /// Complete list of the steps to run. The list is empty if no template changes the default steps. In that case, the
+    /// default steps run. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified. Each disk is specified
@@ -187,9 +188,9 @@ pub struct Allocation {
     /// marker of this attempt proves that the installation was finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
-    /// True if the control plane may have lost the record of an installation on this machine. If this field is true, a
-    /// disk that the layout does not identify by serial number or WWN is erased only if the disk is blank or listed in
-    /// `give_up`. drophammer extension.
+    /// True if the control plane may have lost the record of an installation on this machine. The field protects disks
+    /// that the layout does not identify by serial number or WWN: such a disk is then erased only if it is blank or
+    /// listed in `give_up`. drophammer extension.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unremembered: bool,
     /// Ids that this machine had before it was renamed. An install marker that contains one of these ids belongs to
@@ -302,8 +303,8 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// The entry of the installed system comes after the network entries, so that the machine can boot from the network
-    /// for a reinstall without any action at its console.
+    /// The entry of the installed system comes after the network entries, so that a reinstall, which boots from the
+    /// network, needs no action at the console.
     #[default]
     Pxe,
     /// The entry of the installed system comes before all other entries.

@@ -21,8 +21,8 @@ pub struct BootContents {
     /// Paths of programs that process user data, such as `/usr/bin/cloud-init` or `/usr/bin/ignition`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub user_data: Vec<String>,
-    /// Paths of programs that unlock LUKS containers: `/usr/sbin/cryptsetup`, and systemd's program for this. `None` if
-    /// the manifest was written by a version that did not search for such programs.
+    /// Paths of programs that unlock LUKS containers: `/usr/sbin/cryptsetup`, and the corresponding program of systemd.
+    /// `None` if the manifest was written by a version that did not search for such programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cryptsetup: Option<Vec<String>>,
     /// Name of a network manager in the image, such as `wicked`, if drophammer cannot configure any of the network

@@ -125,9 +125,9 @@ impl KernelName {
         DevicePath(format!("/dev/{}", self.0.replace('!', "/")))
     }
 
-    /// Returns whether this is a hardware area of an eMMC other than the user data area: a boot area, the RPMB, or a
-    /// general purpose area (`mmcblk0boot0`, `mmcblk0rpmb`, `mmcblk0gp1`). The kernel shows such areas as whole block
-    /// devices, but they are not disks.
+    /// Returns whether the device is a hardware area of an eMMC other than the user data area: a boot area, the RPMB,
+    /// or a general purpose area (`mmcblk0boot0`, `mmcblk0rpmb`, `mmcblk0gp1`). The kernel shows such areas as whole
+    /// block devices, but they are not disks.
     pub fn is_emmc_area(&self) -> bool {
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let Some(rest) = self.0.strip_prefix("mmcblk") else { return false };
@@ -163,7 +163,7 @@ impl LayoutPath {
     }
 }
 
-/// In a JSON Schema, the name is a string type, written inline instead of as a definition.
+/// In a JSON Schema, a `LayoutPath` is a string type, written inline instead of as a definition.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for LayoutPath {
     fn inline_schema() -> bool {

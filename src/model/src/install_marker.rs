@@ -151,14 +151,14 @@ impl RecordedDisk {
         comparable_wwn(&self.wwn)
     }
 
-    /// Returns whether serial number, world wide name or size prove that the two records are of different disks.
+    /// Returns whether serial number, world wide name or size prove that the two records describe different disks.
     pub fn is_different_disk(&self, other: &RecordedDisk) -> bool {
         is_same_serial(&self.serial, &other.serial) == Some(false)
             || is_same_wwn(&self.wwn, &other.wwn) == Some(false)
             || self.size_bytes != other.size_bytes
     }
 
-    /// Returns, for display, the identifiers that prove that the two records are of the same disk; `None` if no
+    /// Returns, for display, the identifiers that prove that the two records describe the same disk; `None` if no
     /// identifier proves this. The contents of the disks are not compared.
     pub fn explain_same_disk(&self, other: &RecordedDisk) -> Option<String> {
         if is_same_wwn(&self.wwn, &other.wwn) == Some(true) {

@@ -77,7 +77,7 @@ pub struct BootInfo {
     pub bootloader_id: String,
 }
 
-/// Boot entry for a boot loader or a kernel that will be created in the firmware's boot menu.
+/// Boot entry that will be created in the firmware's boot menu. It starts a boot loader or a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootEntryRequest {
     /// Index of the ESP in the plan, from 0.

@@ -169,7 +169,7 @@ pub struct InventoryDisk {
     /// Signatures on the whole disk, except the signature of the partition table.
     #[serde(default)]
     pub signatures: Vec<DeviceSignature>,
-    /// Current users of the whole disk.
+    /// Current uses of the whole disk.
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong
@@ -201,7 +201,7 @@ pub struct DiskPartition {
     pub device: DevicePath,
     pub start_bytes: u64,
     pub size_bytes: u64,
-    /// Partition type: GUID for GPT, `0x83` for DOS.
+    /// Partition type: a GUID in a GPT, or a number such as `0x83` in a DOS table.
     #[serde(default)]
     pub kind: String,
     /// PARTUUID.
@@ -368,7 +368,7 @@ impl Inventory {
 }
 
 impl StackedDevice {
-    /// Returns whether this is an overlay of the agent, which prevents writes to the underlying device.
+    /// Returns whether the device is an overlay of the agent. An overlay prevents writes to the underlying device.
     pub fn is_overlay(&self) -> bool {
         self.device.as_str().strip_prefix("/dev/mapper/").is_some_and(|name| name.starts_with(OVERLAY))
     }

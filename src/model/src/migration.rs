@@ -21,7 +21,7 @@ pub struct MigrationOffer {
     #[serde(default)]
     pub begun: bool,
     /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
-    /// then, the target machine must not start.
+    /// then, the target machine must not erase its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine of the migration, if that machine is running in its ramdisk. The certificate of that machine
@@ -54,7 +54,7 @@ pub enum MigrationSide {
 pub struct MigrationStatus {
     /// Id of the order.
     pub order: String,
-    /// `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
+    /// State of the migration: `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
     pub state: String,
 }
 
@@ -74,7 +74,8 @@ pub enum MigrationAnswer<'m> {
     Unmentioned,
 }
 
-/// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because it is final.
+/// Derives the state of the migration with the id `order`. The end of a migration takes precedence over a role, because
+/// the end is final.
 pub fn interpret_answer<'m>(
     order: &str,
     part: Option<&'m MigrationOffer>,
@@ -118,7 +119,7 @@ pub fn certificate_digest(certificate: &str) -> String {
     format_sha256(certificate)
 }
 
-/// Report of a machine about a migration, which it sends after each boot.
+/// Report about a migration, which a machine sends after each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationReport {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-/// `PATH` of the programs of a definition. It is the `DEFAULT_PATH` of Ganeti.
+/// `PATH` for the programs of a definition. It is the `DEFAULT_PATH` of Ganeti.
 pub const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 
 /// OS definition and variant: `NAME` or `NAME+VARIANT`.

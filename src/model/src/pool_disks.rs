@@ -54,8 +54,8 @@ impl std::fmt::Display for KnownDisk {
 }
 
 /// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found.
-/// If no such disk is found, but there is a disk of the same size that matches no other known disk, the known disk is
-/// considered replaced and not absent.
+/// If no such disk is found, but there is a disk of the same size that matches no other known disk, that disk is
+/// considered a replacement, and the known disk is not reported as absent.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {

@@ -1,6 +1,6 @@
 //! Stacking of block devices, and the mapping between the devices of a layout and the devices of a machine.
 //!
-//! The graph of a machine is in this module, the graph of a layout in [`crate::layout::graph`].
+//! The graph of a machine is in this module, and the graph of a layout is in [`crate::layout::graph`].
 
 mod device_index;
 mod device_match;

@@ -11,7 +11,7 @@ use operations::{
     TakeDown,
 };
 
-/// Executes an operation. Returns its report, which is printed.
+/// Executes an operation. For an operation that erases a disk, returns a record of the erasure.
 pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -> Result<Option<ErasedDisk>> {
     match operation {
         DeviceOp::Release(holder) => teardown::release_holder(holder)?,

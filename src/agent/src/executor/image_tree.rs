@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// Timeout of `verify`. It is sufficient even on an emulated machine.
+/// Timeout of the `verify` program of an OS definition. The program needs less time even on an emulated machine.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(60);
 
 impl PlanExecutor {
@@ -72,7 +72,8 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Runs `verify` in the ramdisk, because the server may have been unable to run `verify`.
+    /// Runs the `verify` program of an OS definition. The server may have been unable to run this program, so the agent
+    /// runs it in the ramdisk in any case.
     pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
@@ -102,7 +103,9 @@ impl PlanExecutor {
         self.print_line(&format!("{name}: {figures}"));
         self.facts.done.burn = Some(figures);
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
-        self.print_line(&format!("{name}: {entries} files from {bytes} bytes, connection resumed {resumed} times"));
+        self.print_line(&format!(
+            "{name}: {entries} files from {bytes} bytes of image data, connection resumed {resumed} times"
+        ));
         for HiddenFiles { path, files } in &burned.hidden {
             self.print_line(&format!(
                 "{path}: {files} files of the image will be hidden by the mount of the preserved filesystem"
@@ -193,7 +196,7 @@ impl PlanExecutor {
         }
     }
 
-    /// Finds the boot parameters of a system with its own boot loader.
+    /// Finds the boot parameters of a system that has its own boot loader.
     pub(super) fn describe_boot_with_loader(&mut self, root: &NewRoot) -> Result<()> {
         if let Some(reason) = self.describe_boot(root, true)? {
             self.print_line(&format!(

@@ -13,7 +13,7 @@ use operations::{FinishInputs, ReceiveMigration, ReceivedDevice};
 use transfer::machine_migration::TransferDevice;
 
 impl PlanExecutor {
-    /// Receives all devices. The devices are made unbootable if the run fails.
+    /// Receives all devices of the migration. If the run fails later, the received devices are made unbootable.
     pub(super) fn receive_system(&mut self, receive: &ReceiveMigration) -> Result<()> {
         let device = |received: &ReceivedDevice| TransferDevice {
             name: received.name.to_string(),

@@ -42,7 +42,7 @@ impl PlanExecutor {
         self.facts.done.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.print_line(&format!(
-            "{name}: {raw_bytes} bytes onto {device} from {bytes}, connection resumed {resumed} times"
+            "{name}: {raw_bytes} bytes written to {device} from {bytes} bytes of image data, connection resumed {resumed} times"
         ));
         drop(target);
         self.adapt_written_disk(burn)
@@ -79,7 +79,8 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Adapts an image that contains a boot loader and does not require an installer.
+    /// Adapts the system in an image to this machine. The image contains a boot loader and does not require an
+    /// installer.
     pub(super) fn adapt_image(&mut self, finishing: &FinishInputs) -> Result<()> {
         let finishing = &self.finishing_with_secrets(finishing);
         let root = self.open_root()?;
@@ -95,7 +96,7 @@ impl PlanExecutor {
     }
 }
 
-/// Returns the partition of the image to which cloud-init's seed is written.
+/// Returns the partition of the image that receives cloud-init's seed.
 fn find_seed(disk: &DevicePath, table: &DiskTable) -> Option<SeedFilesystem> {
     let is_for_seed = |partition: &&DiskPartition| match partition.signatures.as_slice() {
         [one] => one.kind == FilesystemFormat::Vfat.name() && layout::is_seed_label(&one.label),

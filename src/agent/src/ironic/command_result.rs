@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// Accepted command and its status.
+/// Accepted command, with its status.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CommandResult {
     pub id: Uuid,
@@ -21,8 +21,8 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The conductor's list of steps came from another version of the agent. Despite the word "clean" in its name,
-    /// Ironic uses this status for deploy and service steps too.
+    /// The conductor's list of steps came from another version of the agent. Although the name of this status contains
+    /// the word "clean", Ironic also uses the status for deploy and service steps.
     CleanVersionMismatch,
 }
 

@@ -1,4 +1,4 @@
-//! Conversion of a node, and of the arguments of a deploy step, to a layout and an allocation.
+//! Conversion of a node and a deploy step's arguments to a layout and an allocation.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ const IMAGE_WORDS: [&str; 6] = ["url", "id", "digest", "mirrors", "finish", "pul
 /// Placeholder that a conductor sends instead of secret values.
 const MASKED: &str = "******";
 
-/// Ironic's data of the node, as sent with each step.
+/// Ironic's data about the node, which the conductor sends with each step.
 pub(crate) struct IronicNode<'a>(pub &'a Map<String, Value>);
 
 /// Requested operation: installation or reinstall.
@@ -143,7 +143,7 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
     if links.as_array().is_some_and(|links| !links.is_empty()) {
         note(Diagnostic::new(
             "configdrive.network_data",
-            "this format is not supported; remove it, and configure the network of the image by user_data or DHCP",
+            "the format of network_data is not supported; remove network_data, and configure the network of the image by user_data or DHCP",
         ));
     }
     if !problems.is_empty() {
@@ -234,7 +234,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "a config drive that is an image is not supported, because no partition is created for it; specify it as JSON (meta_data, user_data)";
+            let why = "a config drive that is an image is not supported, because no partition is created for it; specify the config drive as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }

@@ -14,10 +14,10 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum size of a config drive, in bytes. The limit is that of Ironic's own agent.
+/// Maximum size of a config drive, in bytes. Ironic's own agent has the same limit.
 const DRIVE_BYTES: u64 = 64 << 20;
 
-/// Minimum size, in bytes, of a root disk that is selected without hints. The limit is that of Ironic's own agent.
+/// Minimum size, in bytes, of a root disk that is selected without hints. Ironic's own agent has the same minimum.
 const LEAST_BYTES: u64 = 4 << 30;
 
 /// Fields of `image_info` for unsupported features. An image with such a field is refused, instead of being installed

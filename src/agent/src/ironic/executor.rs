@@ -22,8 +22,8 @@ use std::time::Duration;
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
     /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout
-    /// is specified, also waits for its disks, stores the ramdisk's key in the allocation, and unlocks the encrypted
-    /// filesystems and volume groups that a reinstall preserves.
+    /// is specified, also waits for the disks of the layout and stores the ramdisk's key in the allocation. In that
+    /// case, also unlocks the encrypted filesystems and volume groups that a reinstall preserves.
     ///
     /// # Errors
     /// Fails if a tool is missing or the inventory cannot be taken.

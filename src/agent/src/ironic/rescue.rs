@@ -8,7 +8,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// User name, as in Ironic's own agent. The user has uid 0, as a rescue requires.
+/// User name, as in Ironic's own agent. The user has uid 0, because a rescue requires root privileges.
 const USER: &str = "rescue";
 
 /// Hash algorithms that the ramdisk's login supports, as prefixes defined in crypt(5).

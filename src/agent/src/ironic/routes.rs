@@ -1,4 +1,4 @@
-//! Requests that the agent accepts, and its responses, without network code.
+//! Requests that the agent accepts, and the responses of the agent. This module does not contain network code.
 //!
 //! The token is checked before the body is read, so requests without a token cost almost nothing.
 

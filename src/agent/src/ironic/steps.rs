@@ -38,11 +38,11 @@ pub(crate) struct StepRunner {
     written: Mutex<Option<WrittenImage>>,
 }
 
-/// Inputs of the plan of a deploy.
+/// Inputs from which the plan for a deploy is computed.
 struct DeployInput {
     layout: Layout,
     inventory: Inventory,
-    /// Disks that must not be touched.
+    /// Disks that must not be written.
     skipped: Vec<KernelName>,
     allocation: Allocation,
     node_name: String,

@@ -103,7 +103,7 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
 /// Refuses an installation that could erase disks that must be preserved.
 ///
 /// # Errors
-/// Fails if such disks may contain data, and either no marker proves who owns the data, or it is unknown which of
+/// Fails if such disks may contain data, and no marker proves who owns the data. Also fails if it is unknown which of
 /// several installations is the newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {

@@ -1,5 +1,5 @@
-//! Refusal of runs while an object of the machine cannot be read. Such runs are refused if installations are recorded
-//! only on the disks, since the object may contain the install marker.
+//! Refusal of runs while an object of the machine cannot be read. The object may contain the install marker. A run is
+//! therefore refused if installations are recorded only on the disks.
 
 use common::error::{Error, Phase, Result};
 use model::device::KernelName;

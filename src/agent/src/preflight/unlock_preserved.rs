@@ -85,8 +85,8 @@ fn is_able() -> bool {
     process::find_missing_tools(&[storage::luks::TOOL]).is_empty()
 }
 
-/// Unlocks either all containers of a volume group or none of them, since a volume group with a missing physical volume
-/// would be incomplete.
+/// Unlocks either all containers of a volume group or no container. With only some containers unlocked, the volume
+/// group would be incomplete.
 fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let all: Vec<(DevicePath, DevicePath)> =
         containers.iter().map(|is| (is.device.clone(), is.mapping.clone())).collect();

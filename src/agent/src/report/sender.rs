@@ -19,7 +19,7 @@ const ALIVE: Duration = Duration::from_secs(60);
 
 /// Minimum interval between parts of the log.
 const LOG_PAUSE: Duration = Duration::from_secs(2);
-/// Delay after a part of the log could not be sent.
+/// Delay before the next attempt to send a part of the log that could not be sent.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Maximum size of a part of the log, in bytes.
@@ -62,7 +62,7 @@ impl EventSender {
         }
     }
 
-    /// Waits until all queued events and the log are sent, or for at most `patience`.
+    /// Waits until all queued events and the log are sent. Returns after `patience` even if they are not sent.
     pub(crate) fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
         self.queue_item(SenderItem::Log);

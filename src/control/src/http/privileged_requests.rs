@@ -58,7 +58,7 @@ impl HttpControlPlane {
     }
 
     /// Fetches the secrets for this purpose. Returns `None` without a request if the allocation already contains these
-    /// secrets, or does not have any.
+    /// secrets, or does not have such secrets.
     pub(super) fn request_secrets(
         &self,
         purpose: SecretPurpose,

@@ -63,7 +63,7 @@ impl FirmwareRecord {
     /// Returns whether the control plane has acknowledged the report of this installation, according to the record.
     ///
     /// # Errors
-    /// Fails if a record exists but cannot be read, since the allocation may already be installed.
+    /// Fails if a record exists but cannot be read. The allocation may then already be installed.
     pub(crate) fn is_reported(&self, allocation: &str) -> Result<bool> {
         let reported: Option<ReportedInstallation> = drophammer_variables::read_json(&self.directory, REPORTED)?;
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))

@@ -109,7 +109,7 @@ impl LokiUpload {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until all lines are sent, or for at most `patience`.
+    /// Waits until all lines are sent. Returns after `patience` even if they are not sent.
     pub(crate) fn wait_until_sent(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let mut state = lock_mutex(&self.shared.state);

@@ -5,8 +5,8 @@ use common::diagnostic::Diagnostic;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// Returns the reason why a word cannot be an argument of the installed kernel; `None` if it can. Characters that a boot loader may
-/// interpret are not allowed.
+/// Returns the reason why a word cannot be an argument of the installed kernel; `None` if the word is allowed.
+/// Characters that a boot loader may interpret are not allowed.
 pub fn find_argument_error(word: &str) -> Option<&'static str> {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'\\$`;&|<>(){}".contains(&byte);
     match word {
@@ -14,7 +14,7 @@ pub fn find_argument_error(word: &str) -> Option<&'static str> {
         _ if !word.bytes().all(is_plain) => Some(
             "a kernel argument must be a single word of letters, digits and characters such as - _ . , : = / @ + %",
         ),
-        _ if word.starts_with("root=") => Some("root= is set from the layout: remove it"),
+        _ if word.starts_with("root=") => Some("root= is derived from the layout: remove this argument"),
         _ => None,
     }
 }

@@ -9,7 +9,8 @@ pub struct CatalogueStep {
     pub name: &'static str,
     /// Description for operators.
     pub about: &'static str,
-    /// Default priority. Steps run by descending priority. A step with priority 0 runs only if a template sets another priority.
+    /// Default priority. Steps run in the order of descending priority. A step with priority 0 runs only if a template
+    /// sets another priority.
     pub priority: u32,
     /// Whether this is a core step. A template can set the arguments of a core step and can disable the step, but
     /// cannot change its position.
@@ -65,8 +66,8 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is computed. Whatever the priority of these steps is,
-/// `deploy.apply_layout` creates the partitions and arrays.
+/// Steps that define the layout before the plan is computed. The step `deploy.apply_layout` then creates the partitions
+/// and arrays, whatever priorities these steps have.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

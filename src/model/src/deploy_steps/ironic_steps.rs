@@ -1,8 +1,8 @@
 //! Steps that the agent offers to a conductor. If a template contains any other step, the conductor rejects the template before the first
 //! step runs.
 //!
-//! In a deployment, all offered steps have priority 0, so that they run only if a template lists them. Ironic would run steps with a higher
-//! priority in every deployment.
+//! In a deployment, all offered steps have priority 0, so that they run only if a template lists them. Ironic would run
+//! a step with a priority above 0 in every deployment.
 
 use super::StepKind;
 

@@ -4,8 +4,8 @@
 //!
 //! * A step in a template replaces the default step with the same name. Its arguments replace the default arguments with the same names.
 //! * Priority 0 disables a step. Any other priority is an error for a core step, unless it is the step's default priority.
-//! * Steps run by descending priority. If priorities are equal, default steps precede the steps of templates, and the
-//!   steps of templates keep their order.
+//! * Steps run in the order of descending priority. If priorities are equal, default steps precede the steps of
+//!   templates, and the steps of templates keep their order.
 //! * A step that is not a core step may be listed several times. It then runs several times.
 
 use super::{CatalogueStep, OutOfBandStep};

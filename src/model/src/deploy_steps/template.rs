@@ -25,7 +25,7 @@ pub struct DeployTemplate {
     pub uuid: Option<String>,
     /// Trait. The template applies to machines with this trait.
     pub name: String,
-    /// Steps as written in the file, except that priorities are converted to numbers.
+    /// Steps of the file, with priorities converted to numbers.
     pub steps: Vec<Value>,
     pub extra: Map<String, Value>,
     /// Time of creation in RFC 3339; only for templates that were created over the API.
@@ -158,8 +158,8 @@ fn format_flow(value: &Value) -> String {
     }
 }
 
-/// Records the location of each element. The location of a field is that of its name, and the location of a list item
-/// is its start.
+/// Records the location of each element. The location of a field is the start of its name. The location of a list item
+/// is the start of the item.
 fn record_locations(node: &Node, place: &str, mark: Option<&Marker>, places: &mut BTreeMap<String, TextPosition>) {
     let place_of = |mark: &Marker| (mark.line(), mark.column());
     // The parser reports a block mapping as starting after its first name.

@@ -21,7 +21,7 @@ pub fn list_by_path_spellings(path: &str) -> Vec<String> {
     std::iter::once(name).chain(others).map(|name| format!("{FOLDER}{name}")).collect()
 }
 
-/// Returns the shortest spelling of the name of a link.
+/// Returns the shortest spelling of a link's name.
 fn canonical_name(path: &str) -> Option<String> {
     let name = path.strip_prefix(FOLDER)?;
     let name = name.strip_prefix("virtio-").filter(|rest| rest.starts_with("pci-")).unwrap_or(name);

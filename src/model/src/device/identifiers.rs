@@ -15,9 +15,9 @@ pub(crate) use udev_links::names_placeholder;
 const WWN_DIGITS: usize = 16;
 /// Prefixes that sysfs, udev and lsblk put before world wide names.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
-/// Minimum number of ATA words with two different characters in a serial number that is treated as equal to its
-/// byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012` and `00000021` would be
-/// considered the same disk.
+/// Minimum number of ATA words that consist of two different characters. A serial number with fewer such words is not
+/// treated as equal to its byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012`
+/// and `00000021` would be considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
 /// Minimum length at which a serial number is treated as a placeholder if its byte-swapped form is a placeholder.
 const SWAPPED_WORD: usize = 4;
@@ -75,8 +75,8 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
 
 /// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
 /// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits. Also
-/// returns `None` if the names differ and have different NVMe types, because a namespace may have one name of each
-/// type, and the kernel reports only one of them.
+/// returns `None` if the names differ and have different NVMe types. A namespace may have one name of each type, and
+/// the kernel reports only one of these names.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let types = nvme_type(one).zip(nvme_type(other));
     let is_same_type = types.is_none_or(|(one, other)| one == other);

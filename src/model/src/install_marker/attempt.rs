@@ -25,7 +25,7 @@ impl AttemptSecret {
         AttemptSecret(format!("{}{}", ids().simple(), ids().simple()))
     }
 
-    /// Returns `sha256:HEX` of the secret; `None` if this text does not have the format of a secret.
+    /// Returns `sha256:HEX` of the secret; `None` if the secret is malformed.
     pub fn digest(&self) -> Option<String> {
         let is_plausible = self.0.len() == 64 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_plausible.then(|| format_sha256(&self.0))
@@ -137,7 +137,7 @@ impl InstallMarker {
     }
 }
 
-/// Returns those of the announced disks on which the attempt creates a new partition table.
+/// Returns the announced disks on which the attempt creates a new partition table.
 pub fn disks_with_new_tables(disks: &[RecordedDisk]) -> impl Iterator<Item = &RecordedDisk> {
     disks.iter().filter(|disk| disk.guid.is_some() && disk.guid != disk.guid_before)
 }

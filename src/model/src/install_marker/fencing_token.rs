@@ -25,7 +25,8 @@ pub struct FencingToken {
 }
 
 impl FencingToken {
-    /// Largest sequence number that a server can issue: the largest signed 64-bit integer, in which SQLite stores it.
+    /// Largest sequence number that a server can issue: the largest signed 64-bit integer, because SQLite stores the
+    /// number in this format.
     pub const LIMIT: u64 = i64::MAX.unsigned_abs();
 
     /// Returns whether a server can have issued this token.

@@ -32,7 +32,7 @@ pub struct FirmwareVariables {
 }
 
 impl FirmwareVariables {
-    /// Maximum number of listed load options. The same maximum applies to the other listed variables.
+    /// Maximum number of listed load options, and also maximum number of other listed variables.
     pub const MAXIMUM_LISTED: usize = 512;
 }
 

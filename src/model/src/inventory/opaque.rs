@@ -116,7 +116,7 @@ impl DeviceIndex<'_> {
             true => {
                 "delete the RAID volume in the firmware setup; if the content of the volume is needed, back it up first in the system that uses it"
             }
-            false => "connect its missing members, or repair it in the system that uses it",
+            false => "connect the missing members of the array, or repair the array in the system that uses it",
         };
         let name = if array.name.is_empty() { array.uuid.to_string() } else { format!("\"{}\"", array.name) };
         Some(OpaqueObject {
@@ -136,7 +136,7 @@ impl DeviceIndex<'_> {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
-                reason: format!("it did not start, and its members are gone: {}", failed.why),
+                reason: format!("it did not start, and its members can no longer be read: {}", failed.why),
                 remedy: "connect its members".to_owned(),
                 untried: false,
             }),
@@ -186,7 +186,7 @@ fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
         name: "RAID member or physical volume".to_owned(),
         devices: unknown.devices.clone(),
         reason: format!("its array, group or pool is unknown: {}", unknown.reason),
-        remedy: "connect the other devices of its array, group or pool, or repair its metadata".to_owned(),
+        remedy: "connect the other devices of this array, group or pool, or repair the damaged metadata".to_owned(),
         untried: false,
     }
 }

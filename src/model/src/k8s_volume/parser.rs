@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Maximum length of the names of volumes, storage classes and nodes, which are DNS subdomain names in Kubernetes.
+/// Maximum length of a volume, storage class or node name. In Kubernetes, these names are DNS subdomain names.
 const NAME_BYTES: usize = 253;
 /// Maximum length of an LVM name (lvm(8)).
 const LVM_NAME_BYTES: usize = 127;
@@ -348,7 +348,8 @@ impl ResourceParser {
         Some((VolumeContent::Filesystem { format, options }, class))
     }
 
-    /// Checks that the name of a volume is not too long for the object on the disk that will have this name.
+    /// Checks that the name of a volume is not too long. The object that will be created on the disk gets this name,
+    /// and the type of the object limits the length.
     fn check_name_length(&mut self, place: &str, name: &str, source: &VolumeSource, content: &VolumeContent) {
         let most = match (source, content) {
             (VolumeSource::Logical { .. }, _) => LVM_NAME_BYTES,

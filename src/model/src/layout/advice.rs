@@ -200,11 +200,11 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     Some(message)
 }
 
-/// Prefixes of the kernel names of disks that consist of a prefix and letters, such as `sda`.
+/// Prefixes of the kernel names that consist of a prefix and letters, such as `sda`.
 const LETTERED: [&str; 6] = ["sd", "vd", "hd", "xvd", "dasd", "rssd"];
 const NUMBERED: [&str; 5] = ["mmcblk", "pmem", "nbd", "loop", "md"];
 
-/// Returns whether this can be the kernel name of a disk. Returns false for the name of a partition.
+/// Returns whether a name can be the kernel name of a disk. Returns false for the name of a partition.
 pub(super) fn is_kernel_disk(name: &str) -> bool {
     let some = |text: &str, is: fn(u8) -> bool| !text.is_empty() && text.bytes().all(is);
     let digits = |text: &str| some(text, |byte| byte.is_ascii_digit());

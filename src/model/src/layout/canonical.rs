@@ -41,7 +41,7 @@ pub fn compute_digest(layout: &Layout) -> String {
     format_sha256(canonical_yaml(layout))
 }
 
-/// Names and values of the fields of an item, one per line.
+/// Names and values of an item's fields, one field per line.
 type YamlLines = Vec<(&'static str, String)>;
 
 fn write_items<T>(yaml: &mut String, name: &str, items: &[T], print: fn(&mut String, &T)) {

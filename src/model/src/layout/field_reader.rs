@@ -182,8 +182,8 @@ impl LayoutReader {
         self.problems.push(located_problem(&entry.node.place, entry.mark, message));
     }
 
-    /// Returns a required field. If the field is missing, reports this, except if a misspelt name of the field has
-    /// already been reported.
+    /// Returns a required field. If the field is missing, and no misspelt name of the field has been reported, reports
+    /// the missing field.
     pub(crate) fn read_required<'a>(
         &mut self,
         fields: &LayoutFields<'a>,
@@ -235,7 +235,7 @@ impl LayoutReader {
         node.and_then(|node| self.read_text(node, &fields.path_of(name))).unwrap_or_default()
     }
 
-    /// Returns a non-negative integer. Reports any other value.
+    /// Returns the value of a field as a non-negative integer. Reports any other value.
     pub(crate) fn read_number<T: FromStr>(&mut self, node: &DocumentNode, place: &str) -> Option<T> {
         let (text, plain) = self.read_scalar(node, place)?;
         match parse_integer(text) {

@@ -1,4 +1,4 @@
-//! Graph of a layout: disks, the devices on top of them, and the filesystems on top.
+//! Graph of a layout: the disks, the devices on top of the disks, and the filesystems on these devices.
 //!
 //! The module does no I/O and accepts any layout. A device that the layout uses but does not define becomes a separate
 //! node. A cycle of arrays is broken, so that every traversal terminates.

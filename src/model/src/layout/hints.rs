@@ -59,7 +59,7 @@ const SMALLEST: &str = "smallest";
 /// series, disks of the same nominal capacity differ by less than this.
 const SMALLEST_TOLERANCE_PERCENT: u128 = 4;
 
-/// Treatment of identifiers that are placeholders.
+/// Treatment of placeholders in a disk's identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdentifierSource {
     /// Placeholders are treated as missing, so they select no disk.
@@ -256,7 +256,7 @@ impl HintCondition {
 }
 
 /// Returns whether the condition requires the attribute to be equal to a value, and this value is an alternative
-/// spelling of the attribute of the disk. Other conditions, such as `<in>`, are compared only with the spelling in the
+/// spelling of the disk's attribute. Other conditions, such as `<in>`, are compared only with the spelling in the
 /// inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
     let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);

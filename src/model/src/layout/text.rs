@@ -46,7 +46,7 @@ pub(super) fn normalize_name(name: &str) -> String {
 }
 
 /// Returns the name that a misspelt name probably means: the one whose known spelling is most similar. Returns `None`
-/// if no spelling is similar. `known` contains pairs of a spelling and the name that it means.
+/// if no spelling is similar. `known` contains pairs of a known spelling and the name that this spelling means.
 pub(super) fn find_nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     let name = normalize_name(name);
     if name.len() > 40 {

@@ -85,7 +85,7 @@ pub struct FilesystemSpec {
 }
 
 impl FilesystemSpec {
-    /// Returns the mount options individually, even if an item contains several.
+    /// Returns each mount option as a separate text, even if one item of the list contains several options.
     pub fn mount_options(&self) -> impl Iterator<Item = &str> {
         self.mountoptions.iter().flat_map(|option| option.split(',')).map(str::trim)
     }

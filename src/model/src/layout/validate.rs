@@ -43,7 +43,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Diagnos
     check.problems
 }
 
-/// Returns whether this is an absolute, normalized path below `/dev`.
+/// Returns whether a path is absolute, normalized, and below `/dev`.
 fn is_device_path(device: &str) -> bool {
     device.strip_prefix("/dev/").is_some_and(|name| name.split('/').all(|part| !matches!(part, "" | "." | "..")))
         && !device.contains(|c: char| c.is_whitespace() || c.is_control())

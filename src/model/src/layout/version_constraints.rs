@@ -95,8 +95,8 @@ fn single_interval(low: Option<ImageVersion>, high: Option<ImageVersion>) -> Vec
 }
 
 /// Returns the versions that a constraint accepts. A version in a constraint denotes a range: `10` denotes 10.*, `10.0`
-/// denotes 10.0.*, and `10.0.1` denotes only this version. A prerelease denotes an empty range at its position, because
-/// no image is a prerelease.
+/// denotes 10.0.*, and `10.0.1` denotes only this version. A prerelease denotes an empty range directly before its
+/// version, because no image is a prerelease.
 fn accepted_intervals(operator: &str, written: VersionPattern) -> Vec<VersionInterval> {
     let VersionPattern { version: first, parts, prerelease } = written;
     let of_major = ImageVersion::new(first.major, u64::MAX, u64::MAX);

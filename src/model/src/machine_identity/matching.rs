@@ -64,7 +64,7 @@ pub enum UuidProof {
     Contradicted(String),
 }
 
-/// Result of the selection of a machine file.
+/// Result of selecting a machine file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MachineMatch {
     /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.
@@ -82,8 +82,8 @@ pub enum MachineMatch {
     Unidentified,
 }
 
-/// Selects the file that applies. `by_uuid` is the machine whose id is the UUID of the boot; `by_mac` are all machines whose files list the
-/// MAC of the boot.
+/// Selects the file that applies. `by_uuid` is the machine whose id is the UUID of the boot; `by_mac` contains all
+/// machines whose files list the MAC of the boot.
 pub fn match_machine(asking: &BootIdentity, by_uuid: Option<&KnownMachine>, by_mac: &[KnownMachine]) -> MachineMatch {
     if let Some(machine) = by_uuid {
         return match_by_uuid(asking, machine, by_mac);

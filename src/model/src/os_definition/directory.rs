@@ -212,7 +212,7 @@ pub(crate) fn parse_os_version(files: &DefinitionFiles) -> Option<&str> {
     Some(&line[..end]).filter(|line| !line.is_empty())
 }
 
-/// Returns the lines of a list. Like Ganeti, it ignores blank lines and comments.
+/// Returns the lines of a list. As in Ganeti, blank lines and comments are ignored.
 pub(crate) fn parse_list(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }

@@ -5,12 +5,12 @@ use super::parameters::variable_name;
 use super::{PATH, SelectedDefinition};
 use std::collections::BTreeMap;
 
-/// Properties of the machine that are passed to `create` as those of a Ganeti instance.
+/// Properties of the machine. The program `create` receives them as the properties of a Ganeti instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GanetiInstance {
     pub name: String,
     pub uuid: String,
-    /// Time of creation in seconds since 1970, with a fraction.
+    /// Time of creation, in seconds since 1970, including fractions of a second.
     pub created: String,
     pub changed: String,
     pub primary_node: String,

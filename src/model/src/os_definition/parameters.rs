@@ -62,7 +62,8 @@ pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) 
     preserved.chain(set).cloned().collect()
 }
 
-/// Splits the value of `--os-parameters` at its commas, as Ganeti does. `\,` is a comma within a value, and `\\` a backslash.
+/// Splits the value of `--os-parameters` at its commas, as Ganeti does. `\,` denotes a comma within a value, and `\\`
+/// denotes a backslash.
 pub fn split_changes(text: &str) -> Vec<String> {
     let (mut all, mut last) = (Vec::new(), String::new());
     let mut rest = text.chars().peekable();

@@ -1,4 +1,4 @@
-//! Mapping between the devices of a layout and those of a machine.
+//! Mapping between the devices of a layout and the devices of a machine.
 
 use super::lookup;
 use crate::device::{DevicePath, KernelName, LayoutPath};

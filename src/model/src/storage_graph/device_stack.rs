@@ -277,7 +277,7 @@ impl<'a> DeviceStack<'a> {
         disks
     }
 
-    /// Combines, for each device, the values of the disks below it by a bitwise OR.
+    /// Computes, for each device, the bitwise OR of the values of all disks below the device.
     pub fn combine_values(&self, value: impl Fn(&KernelName) -> u8) -> CombinedValues {
         CombinedValues(self.bottoms().combine_values(|end| value(&self.graph.nodes[end].name)))
     }
@@ -310,7 +310,7 @@ impl<'a> DeviceStack<'a> {
 /// One value for each device, combined from the values of the disks below it.
 pub struct CombinedValues(Vec<u8>);
 
-/// Decodes the name of a mapping of LVM: `vg0/lv-0` for `vg0-lv--0`.
+/// Decodes the name of an LVM mapping: `vg0/lv-0` for `vg0-lv--0`.
 fn decode_mapping_name(mapping: &str) -> Option<String> {
     // Names contain no slash, so it can temporarily replace a dash.
     let (group, volume) =

@@ -144,7 +144,7 @@ pub(crate) fn failing_step(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Checks that a layout that does not fit is refused before the first write, with all reasons.
+/// Checks that a layout that does not fit is refused before the first write, and that all reasons are reported.
 pub(crate) fn refused_layout(ironic: &mut Ironic) -> String {
     let wrong = elsewhere();
     let mac = ironic.with_template("refused", &json!([step("apply_layout", 90, &json!({"layout": wrong}))]));

@@ -1,4 +1,4 @@
-//! Real Ironic in one process, with the requests of an operator.
+//! Real Ironic in one process, and the requests that the tests send to it as an operator.
 
 use super::super::*;
 use nix::sys::signal::{Signal as ProcessSignal, killpg};

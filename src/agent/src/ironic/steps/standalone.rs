@@ -137,7 +137,7 @@ impl StepRunner {
     }
 }
 
-/// Groups files by filesystem, in the given order.
+/// Groups files by filesystem. The files of each filesystem keep their order.
 fn group_by_device(
     node: &IronicNode,
     inventory: &Inventory,

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use std::path::Path;
 
-/// Creates two CAs. The first CA signs the certificates of the server and of two clients, one of them expired. The
-/// second CA signs the certificate of an unknown client.
+/// Creates two CAs. The first CA signs the certificates of the server and of two clients. The certificate of one client
+/// has expired. The second CA signs the certificate of an unknown client.
 pub(super) fn certificates(folder: &Path) {
     let write =
         |name: &str, kind: &str, text: String| std::fs::write(folder.join(format!("{name}.{kind}")), text).unwrap();

@@ -197,8 +197,8 @@ fn scalar_end(text: &str, at: usize, value: &str, style: TScalarStyle) -> Option
     }
 }
 
-/// Returns the end offset of a block scalar. Its content ends before the first line that is indented less than the first line of the
-/// content.
+/// Returns the end offset of a block scalar. The content of the scalar ends before the first line that is indented less
+/// than the first line of the content.
 fn block_end(text: &str, at: usize) -> Option<usize> {
     let first = at + text[at..].find('\n')? + 1;
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();

@@ -50,7 +50,7 @@ impl ReinstallNoteStore {
     /// Reads the note. Returns `None` if there is none.
     ///
     /// # Errors
-    /// Fails if a note exists but cannot be read, since an attempt may already have started.
+    /// Fails if a note exists but cannot be read. An attempt may then already have started.
     pub(crate) fn read_note(&self) -> Result<Option<ReinstallNote>> {
         drophammer_variables::read_json(&self.directory, NAME)
     }

@@ -17,7 +17,7 @@ use time::format_description::well_known::Rfc3339;
 
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Maximum size of a response. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
+/// Maximum size of a response, in bytes. The largest layouts are tens of kilobytes, and user data can be 32 KiB.
 const DOCUMENT_BYTES: u64 = 4 << 20;
 
 /// Length of a salt, in characters.

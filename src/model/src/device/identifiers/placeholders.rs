@@ -58,7 +58,7 @@ const WWN_LENGTH: usize = 8;
 
 /// Length of a world wide name of type NAA in hexadecimal digits.
 const NAA_LENGTH: usize = 16;
-/// End of the type and the OUI in a world wide name of type NAA 5.
+/// Number of leading hexadecimal digits that contain the type and the OUI in a world wide name of type NAA 5.
 const OUI_END: usize = 7;
 
 /// Returns whether an upper-case text is a placeholder.

@@ -3,13 +3,14 @@
 use super::{is_placeholder_serial, is_placeholder_wwn};
 
 const FOLDER: &str = "/dev/disk/by-id/";
-/// Prefixes of links that end with a world wide name. The prefix `scsi-2` denotes an EUI-64, `scsi-3` an NAA name.
+/// Prefixes of links that end with a world wide name. The prefix `scsi-2` denotes an EUI-64, and the prefix `scsi-3`
+/// denotes an NAA name.
 const WWN_STARTS: [&str; 6] = ["wwn-", "scsi-2", "scsi-3", "nvme-eui.", "nvme-uuid.", "nvme-nvme."];
 /// Maximum number of words, separated by underscores, of a serial number in a link.
 const WORDS: usize = 6;
 
-/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder. Several disks may have the same path if
-/// it is derived from a placeholder.
+/// Returns whether a path in `/dev/disk/by-id` is derived from a placeholder. Several disks may share a path that is
+/// derived from a placeholder.
 pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {

@@ -60,13 +60,13 @@ fn classify_signature(found: &DeviceSignature) -> Option<OpaqueKind> {
 }
 
 fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<&str>) -> (String, &'static str) {
-    let save = "back up its needed data in the system that uses it";
+    let save = "back up the needed data in the system that uses this device";
     match (kind, found.kind.as_str()) {
         (OpaqueKind::Encrypted, _) => {
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
             (
                 format!("it is encrypted and not open{why}"),
-                "provide its key, or back up its needed data in the system that opens it",
+                "provide its key, or back up the needed data in the system that opens the container",
             )
         }
         (_, "bcache") => ("its bcache device is not running".to_owned(), save),

@@ -5,7 +5,7 @@ use crate::inventory::{AttemptTarget, DeviceSignature, DeviceUse, FilesystemCont
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// Disk, partition or stacked device with its signatures and users.
+/// Disk, partition or stacked device, with its signatures and uses.
 pub(crate) struct IndexedDevice<'a> {
     pub path: &'a DevicePath,
     pub signatures: &'a [DeviceSignature],

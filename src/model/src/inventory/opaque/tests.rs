@@ -155,7 +155,10 @@ fn arrays_are_opaque_unless_they_run() {
     assert!(failed[0].contains("it does not start: not enough; "), "{failed:?}");
     let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
-    assert!(gone[0].starts_with("array 00000000-") && gone[0].contains("its members are gone: not enough"), "{gone:?}");
+    assert!(
+        gone[0].starts_with("array 00000000-") && gone[0].contains("its members can no longer be read: not enough"),
+        "{gone:?}"
+    );
     for (size_bytes, is_seen) in [(1 << 30, true), (0, false)] {
         let running = MdArray { running: Some("dm-0".into()), ..active.clone() };
         let inventory = Inventory { arrays: vec![running], ..held(&[], StackedDeviceKind::Array, size_bytes) };
@@ -263,7 +266,7 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     assert_eq!(
         printed(&inventory),
         [
-            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the other devices of its array, group or pool, or repair its metadata",
+            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the other devices of this array, group or pool, or repair the damaged metadata",
             "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the damaged metadata",
         ]
     );

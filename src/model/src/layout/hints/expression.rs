@@ -180,7 +180,7 @@ fn parse_gib(text: &str) -> Result<u64, String> {
     positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
 }
 
-/// Parses a range such as `[ 10 20 )`. A square bracket includes its bound, a round bracket excludes it.
+/// Parses a range such as `[ 10 20 )`. A square bracket includes the bound, and a round bracket excludes the bound.
 fn parse_range(text: &str) -> Result<SizeCondition, String> {
     let usage = || format!("a range must be written as {RANGE_IN} [ 10 20 ], with a round bracket to exclude a bound");
     let text = text.trim();

@@ -22,8 +22,8 @@ impl fmt::Display for PlaceholderHint {
     }
 }
 
-/// Returns the first hint whose values are all placeholders, and which therefore no disk can match. Returns `None` if
-/// there is no such hint.
+/// Returns the first hint whose values are all placeholders. No disk can match such a hint. Returns `None` if there is
+/// no such hint.
 pub fn find_placeholder(hints: &DiskHints) -> Option<PlaceholderHint> {
     hints.iter().find_map(|(hint, text)| {
         let Ok(HintCondition::Text(word)) = HintCondition::parse(hint, text) else { return None };

@@ -1,6 +1,7 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because the actual metadata of arrays take more space than is deducted for them.
+//! Computed sizes are upper bounds, because the actual metadata of arrays take more space than these rules deduct for
+//! the metadata.
 
 use super::layout_check::LayoutCheck;
 use crate::device::LayoutPath;

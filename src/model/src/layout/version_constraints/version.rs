@@ -1,4 +1,4 @@
-//! Versions of images. Like metal-api, the parser accepts versions without minor and patch.
+//! Versions of images. Like metal-api, the parser accepts versions without a minor number and a patch number.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Reachable ends of each node of a graph, computed once for all nodes.
+//! Ends that each node of a graph can reach, computed once for all nodes.
 //!
 //! [`super::traversal`] computes the ends for a single node, and visits all nodes below this node each time. All nodes
 //! of a cycle reach the same ends, so the ends are computed once for each strongly connected component (Tarjan).
@@ -216,7 +216,7 @@ impl Reachability {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }
 
-    /// Combines, for each node, the values of all ends that it reaches by a bitwise OR.
+    /// Computes, for each node, the bitwise OR of the values of all ends that the node reaches.
     pub fn combine_values(&self, value: impl Fn(usize) -> u8) -> Vec<u8> {
         let mut values = vec![0; self.sets.len()];
         for &node in &self.order {
@@ -240,8 +240,8 @@ pub(crate) struct DistinctNodes {
 }
 
 impl DistinctNodes {
-    /// Returns whether the node is distinct from all previously added nodes, and adds it if so. Two nodes are distinct if they have no
-    /// common holder and neither of them is on top of the other.
+    /// Adds the node if it is distinct from all previously added nodes. Returns whether the node was added. Two nodes
+    /// are distinct if they have no common holder and neither of them is on top of the other.
     pub(crate) fn add_if_distinct(&mut self, below: &Reachability, above: &Reachability, node: usize) -> bool {
         let of_below = &below.sets[below.component[node]];
         let own = below.terminal[below.component[node]].filter(|terminal| below.ends[*terminal] == Some(node));

@@ -2,14 +2,13 @@
 
 use bytes::Bytes;
 
-/// Maximum size of a message. The server's messages are a few hundred bytes long.
+/// Maximum size of a message, in bytes. The server's messages are a few hundred bytes long.
 const MESSAGE_BYTES: u32 = 1 << 20;
 
 /// Maximum length of a server's error message, in characters.
 const WORDS: usize = 500;
 
-/// Length of the prefix of a message, in bytes. The prefix consists of the compression flag and the length of the
-/// message.
+/// Length of a message's prefix, in bytes. The prefix consists of the compression flag and the length of the message.
 const PREFIX: usize = 5;
 
 pub(super) fn frame_message(message: &[u8]) -> Bytes {
