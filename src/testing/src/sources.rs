@@ -19,10 +19,10 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
         let is_test = ["testing", "tests", "tests.rs", "testing.rs", "fuzz", "fuzz.rs"].contains(&name)
             || name.ends_with("_tests.rs")
             || [
-                "conformance",
-                "conformance.rs",
-                "metal_conformance",
-                "metal_conformance.rs",
+                "conformance_tests",
+                "conformance_tests.rs",
+                "metal_conformance_tests",
+                "metal_conformance_tests.rs",
                 "docs",
                 "docs.rs",
                 "crowded.rs",
