@@ -94,7 +94,7 @@ impl MemberClaims<'_> {
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("the member's hdrcharset is not supported".to_owned());
+            return Some("the value of the member's record hdrcharset is not supported".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
