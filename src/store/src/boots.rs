@@ -29,7 +29,8 @@ impl ServerState {
         .await
     }
 
-    /// Records that the machine has passed the point of no return during this boot.
+    /// Records that the machine has passed the point of no return during this boot, after which the machine's disks may
+    /// be erased.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -73,7 +73,8 @@ impl MinimumVersions {
     }
 }
 
-/// Checks the id `named` that the signature covers against `wanted`, the id of the allocation, and against the minimum.
+/// Compares `named`, the image id that the signature covers, with `wanted`, the image id that the allocation specifies,
+/// and with the minimum version.
 ///
 /// # Errors
 /// Returns the reason if the check fails.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct ImageSource {
     /// URL of the image, with the scheme `http`, `https` or `file`; for an OCI image, `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
-    /// Id of the image in the allocation. An image that is signed with another id is rejected.
+    /// Image id that the allocation specifies. An image that is signed with another id is rejected.
     pub id: Option<String>,
     /// URLs of mirrors that serve the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,

@@ -83,7 +83,7 @@ impl IncomingImage {
     }
 
     /// Returns whether each chunk is verified by a signed manifest before it is written. An unsigned manifest does not
-    /// suffice: its chunk digests need not belong to the image with the expected digest.
+    /// suffice: its chunk digests may belong to an image other than the one with the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
