@@ -1,5 +1,6 @@
-//! Rejects members if tar readers disagree on their name, or on their extent (the length of their data in the archive).
-//! Otherwise the content that one tar reader has checked may not be the content that another tar reader unpacks.
+//! Rejects a member if tar readers disagree on the name of the member, or on its extent (the length of its data in the
+//! archive). Otherwise the content that one tar reader has checked may not be the content that another tar reader
+//! unpacks.
 //!
 //! | ambiguous declarations | GNU tar, libarchive, Python and other readers |
 //! |---|---|

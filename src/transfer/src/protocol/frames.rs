@@ -12,8 +12,8 @@ use uuid::Uuid;
 /// Maximum length of the body of a frame with JSON, offers or answers to offers, in bytes.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Maximum length of the body of all other frames, in bytes. A piece that compression would enlarge is sent
-/// uncompressed.
+/// Maximum length of the body of a frame with a piece or the final digest, in bytes. A piece that compression would
+/// enlarge is sent uncompressed.
 const BODY_BYTES: usize = CHUNK_BYTES as usize + PIECE_HEAD_BYTES;
 
 /// Length of the header of a piece, in bytes: offset, length, encoding and digest.

@@ -244,7 +244,7 @@ fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Op
 }
 
 /// Splits the bytes into runs of granules ([`GRANULE_BYTES`]). A run consists either of granules of zeros, or of
-/// granules that contain other bytes. The flag is whether the run consists of zeros.
+/// granules that contain other bytes. The flag of a run is true if the run consists of zeros.
 fn split_zero_runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut start = 0;
