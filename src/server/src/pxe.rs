@@ -1,8 +1,9 @@
 //! `--pxe NIC`: machines on the network of that NIC boot from this server. dnsmasq serves DHCP and TFTP. This module
 //! starts, supervises and stops dnsmasq.
 //!
-//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages its directory, `supervisor`
-//! supervises it, `other_servers` detects other DHCP servers, `url_name` checks the name in `--url`.
+//! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages
+//! dnsmasq's directory, and `supervisor` supervises dnsmasq. `other_servers` detects other DHCP servers, and `url_name`
+//! checks the name in `--url`.
 
 mod dnsmasq_config;
 mod dnsmasq_directory;
