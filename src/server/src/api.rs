@@ -119,7 +119,7 @@ pub(crate) struct WaitQuery {
 }
 
 /// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. Each waiting machine occupies only a
-/// socket and an entry in the list of tasks that wait for a new snapshot of the directory.
+/// socket and an entry in the list of tasks that wait for a new snapshot of the operator's directory.
 pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
     MachineCaller { boot, .. }: MachineCaller,

@@ -1,8 +1,8 @@
 //! Names by which clients may address this server.
 //!
 //! A browser sends the host name in its address bar as `Host`. The owner of another site can make that site's name
-//! resolve to the address of this server (DNS rebinding), so that scripts of that site could read all responses.
-//! Requests of such scripts contain the name of that site in `Host`, and are rejected.
+//! resolve to the address of this server (DNS rebinding). Scripts of that site could then read all responses. Requests
+//! of such scripts contain the name of that site in `Host`, and are rejected.
 
 use super::ServerConfig;
 use super::tls::{ServerTls, strip_port};
@@ -58,9 +58,9 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Returns a note if the host of `--url` is a name that machines may be unable to resolve. This is the case if the file
-/// hosts(5) of this host contains the name, because machines do not read that file, or if this host cannot resolve the
-/// name.
+/// Returns a note if the host of `--url` is a name that machines may be unable to resolve. This is the case if this
+/// host cannot resolve the name, or if the file hosts(5) of this host contains the name. Machines do not read that
+/// file.
 pub(crate) fn note_doubtful_name(url: &str) -> Option<String> {
     let local = find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url);
     local.or_else(|| find_unresolvable_name(url))

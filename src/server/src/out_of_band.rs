@@ -282,7 +282,7 @@ async fn carry_out(
             if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
                 return Ok(false);
             }
-            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation is served"));
+            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
             app.request_reload();
             return Ok(false);
         }

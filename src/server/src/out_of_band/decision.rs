@@ -62,7 +62,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
     let is_safe = seen.in_ramdisk || seen.system.power.as_deref() == Some("Off");
     match wanted {
         RunAction::Restart if run.restarts >= RESTARTS => RunAction::Fail(format!(
-            "the machine was restarted {RESTARTS} times without a new boot of the ramdisk; see its console"
+            "the machine was restarted {RESTARTS} times without a new boot of the ramdisk; see the machine's console"
         )),
         RunAction::Change | RunAction::SwitchOff | RunAction::Restart if is_safe => wanted,
         RunAction::Change | RunAction::SwitchOff | RunAction::Restart | RunAction::Wait => {

@@ -9,8 +9,8 @@ const VALID: u8 = 0x80;
 const EFI: u8 = 0x20;
 const DEVICE: u8 = 0x3c;
 const PXE: u8 = 0x04;
-/// Flags whose valid bit is not set: the controller reports only the device, as ipmi_sim does, or the flags have
-/// expired.
+/// Boot flags that contain only the device, without the valid bit. A controller reports these flags if it never sets
+/// the bit, as ipmi_sim does, or after the flags have expired.
 const DEVICE_ONLY: [u8; 2] = [0, PXE];
 
 impl IpmiController<'_> {

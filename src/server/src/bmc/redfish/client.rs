@@ -174,8 +174,8 @@ impl<'a> RedfishClient<'a> {
     }
 
     /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A
-    /// redirect of a request other than GET is followed only if the status is 307 or 308, or if the status is not 303
-    /// and the new path differs only in a trailing slash. In these cases, the method is preserved.
+    /// redirect of a request other than GET is followed if its status is 307 or 308, or if the new path differs only in
+    /// a trailing slash. In the second case, the status must not be 303, which would change the method.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);

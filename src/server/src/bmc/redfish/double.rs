@@ -29,7 +29,7 @@ pub(crate) struct DoubleState {
     busy: u32,
     /// Number of changes of the power state. The reported time of the last reset is computed from this number.
     resets: u32,
-    /// Remaining requests of the session.
+    /// Number of requests that the session still permits.
     session: Option<u32>,
 }
 
