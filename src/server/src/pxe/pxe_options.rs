@@ -80,7 +80,7 @@ impl FromStr for DhcpOption {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-,/:@_".contains(&byte);
         let given = text.split_once(',').filter(|(_, value)| !value.is_empty() && value.bytes().all(plain));
         let Some((name, value)) = given.filter(|(name, _)| !name.is_empty() && !name.contains([':', '@', '/'])) else {
-            return Err("must be NAME,VALUE or NUMBER,VALUE of an option, such as ntp-server,10.0.0.5".to_owned());
+            return Err("must be the name or number of an option and its value, such as ntp-server,10.0.0.5".to_owned());
         };
         let option = DhcpOption { name: name.to_owned(), value: value.to_owned() };
         match OWN.iter().find(|(number, name)| option.is(number, name)) {
