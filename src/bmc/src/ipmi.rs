@@ -15,12 +15,14 @@ use std::time::Duration;
 use uuid::Uuid;
 
 const ANSWER: Duration = Duration::from_secs(60);
-/// Parts of messages that a controller sends if it does not support ipmitool's choice of a cipher suite.
+/// Parts of the error messages that ipmitool prints if the controller does not support the cipher suite that ipmitool
+/// has selected.
 const CIPHER_ERRORS: &[&str] =
     &["cipher suite", "authentication algorithm", "integrity algorithm", "confidentiality algorithm"];
-/// Options for another attempt after a controller has rejected the session, each with parts of the error messages that
-/// lead to this attempt. Old controllers support only cipher suite 3 (SHA-1), and strict controllers accept only cipher
-/// suite 17 (SHA-256). By default, ipmitool requests the privilege level Administrator, which some users lack.
+/// Options for further attempts after a controller has rejected the session. Each option is preceded by parts of the
+/// error messages after which the option is tried. Old controllers support only cipher suite 3 (SHA-1), and strict
+/// controllers accept only cipher suite 17 (SHA-256). By default, ipmitool requests the privilege level Administrator,
+/// which some users lack.
 const FALLBACKS: [(&[&str], [&str; 2]); 3] =
     [(CIPHER_ERRORS, ["-C", "3"]), (CIPHER_ERRORS, ["-C", "17"]), (&["privilege", "invalid role"], ["-L", "OPERATOR"])];
 

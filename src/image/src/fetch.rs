@@ -3,10 +3,10 @@
 //!
 //! This module depends on only one other module of `image`: `pipeline`, which reads the fetched bytes.
 //!
-//! It provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns the bytes
-//! of one part of a resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`],
-//! [`MinimumVersions`] and [`FetchRetryPolicy`]. It also provides [`ImageManifest`], which `pack` uses to create
-//! manifests.
+//! This module provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns
+//! the bytes of one part of a resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`],
+//! [`MinimumVersions`] and [`FetchRetryPolicy`]. This module also provides [`ImageManifest`], which `pack` uses to
+//! create manifests.
 
 mod chunk_verifier;
 mod cosign;

@@ -3,7 +3,7 @@
 
 use crate::pipeline::CompressionFormat;
 
-/// Magic numbers with their offsets.
+/// Magic numbers of image formats, each with its offset in the image.
 const MAGICS: [(usize, &[u8], ForeignFormat); 42] = [
     (0, b"KDMV", ForeignFormat::Disk("VMDK")),
     (0, b"COWD", ForeignFormat::Disk("VMDK")),

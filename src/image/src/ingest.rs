@@ -28,7 +28,7 @@ pub struct BurnResult {
     /// Decompressed size of the tar or the disk image, in bytes.
     pub tar_bytes: u64,
     pub entries: u64,
-    /// Number of times that the connection was resumed.
+    /// Number of times that the download was resumed.
     pub resumed: u32,
     /// Number of hidden files for each mount point in [`super::MountsBelow::hidden`], in the order of that list.
     pub hidden: Vec<HiddenFiles>,
@@ -50,10 +50,9 @@ pub struct IncomingImage {
     pub(super) client: Client,
     pub(super) pace: FetchRetryPolicy,
     pub(super) plain: PayloadKind,
-    /// Download of the first part; `None` after the first attempt to write the image has taken it.
+    /// Download of the first part; `None` after the first attempt to write the image has taken over the download.
     pub(super) first: Option<Download>,
-    /// True if files that exist below the root were not written by this image, and are preserved; see
-    /// [`Self::among_others`].
+    /// True if files that exist below the root belong to another owner; see [`Self::among_others`].
     pub(super) among_others: bool,
 }
 
@@ -126,10 +125,10 @@ impl IncomingImage {
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {
-            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} starts: {why}");
+            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} attempts: {why}");
             return Err(Error::new(Phase::Image, text));
         }
-        tracing::warn!("image {url}: {why}; starting over (start {} of {MOST_STARTS})", start + 1);
+        tracing::warn!("image {url}: {why}; starting over (attempt {} of {MOST_STARTS})", start + 1);
         Ok(start + 1)
     }
 }

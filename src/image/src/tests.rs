@@ -247,7 +247,7 @@ fn starting_over_ends() {
     });
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, &image, root.path()).unwrap_err().to_string();
-    assert!(error.contains("changed or could not be resumed in 3 starts: "), "{error}");
+    assert!(error.contains("changed or could not be resumed in 3 attempts: "), "{error}");
     assert!(names(root.path()).is_empty(), "something of the image is left");
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct DnsmasqParameters<'a> {
 
 /// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is an
 /// instance of iPXE, and gets the boot script. Every other client is firmware, and must load iPXE first. Firmware of
-/// unsupported architectures gets no response, because after a response without a boot file it would not try other
-/// servers of the network.
+/// unsupported architectures gets no response, because after a response without a boot file, such firmware would not
+/// try other servers of the network.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(

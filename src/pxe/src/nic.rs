@@ -101,7 +101,7 @@ impl PxeNic {
         }
         found.map_err(|error| match error {
             Errno::EADDRINUSE => format!(
-                "UDP port {port} ({what}) of {} is in use by another program on this host: `ss -ulpn 'sport = {port}'` shows which",
+                "UDP port {port} ({what}) of {} is in use by another program on this host: `ss -ulpn 'sport = {port}'` shows that program",
                 self.name
             ),
             error => format!("cannot listen on UDP port {port} ({what}) of {}: {error}", self.name),

@@ -15,11 +15,11 @@ const HEADER: usize = 12;
 /// Maximum length of a name and of a label in it (RFC 1035, section 2.3.4).
 const NAME: usize = 253;
 const LABEL: usize = 63;
-/// Response code of a server that knows that the name does not exist.
+/// Response code for a name that does not exist.
 const NXDOMAIN: u8 = 3;
 
-/// Checks that one of the DNS servers has an IPv4 address for the name, or does not respond: servers of the machines'
-/// network may be unreachable from this host.
+/// Checks that at least one of the DNS servers returns an IPv4 address for the name. A server that does not respond, or
+/// responds with a failure, also passes the check, because it may respond to machines.
 ///
 /// # Errors
 /// Returns the reason if all servers respond that the name does not exist, or has no IPv4 address.

@@ -1,6 +1,7 @@
-//! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines, and `auth`
-//! authorizes their requests. `wire_allocation` converts the allocation of a machine, `secrets` sends its secrets, `point_of_no_return`
-//! permits an installation to erase data, `install_reports` receives results, and `request_body` reads requests.
+//! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines,
+//! and `auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and `secrets`
+//! sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data, `install_reports`
+//! receives results, and `request_body` reads request bodies.
 
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
@@ -118,7 +119,7 @@ pub(crate) struct WaitQuery {
 }
 
 /// `GET /v1/machine/{id}/wait`: responds as soon as the machine is allocated. Each waiting machine occupies only a
-/// socket and an entry in the list of tasks that wait for a new snapshot of the directory.
+/// socket and an entry in the list of tasks that wait for a new snapshot of the operator's directory.
 pub(crate) async fn wait_for_allocation(
     State(app): State<Arc<AppState>>,
     MachineCaller { boot, .. }: MachineCaller,

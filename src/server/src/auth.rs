@@ -105,7 +105,7 @@ fn unauthorized(message: &str) -> ApiError {
 ///
 /// # Errors
 /// Returns an error if another boot of the machine is active. The client then repeats the request until the other boot
-/// is silent.
+/// has stopped sending requests.
 pub(crate) async fn enroll_boot(
     app: &AppState,
     boot: &MachineBoot,

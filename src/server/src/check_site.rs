@@ -117,8 +117,8 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     })
 }
 
-/// Returns a note for each pair of size and image that no layout or several layouts match. Allocations with such a size
-/// and image must specify a layout.
+/// Returns a note for each pair of a size and an image that matches no layout, or matches more than one layout.
+/// Allocations with such a size and image must specify a layout.
 fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     let known = &directory.known;
     let of_machines = directory.machines().filter_map(|machine| machine.size.as_deref());

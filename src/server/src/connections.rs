@@ -34,7 +34,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 // The ramdisk's agent has a separate build profile, since it cannot continue after a panic.
 #[cfg(panic = "abort")]
-compile_error!("the server must survive a request that panics: build it with a profile that unwinds");
+compile_error!(
+    "a request that panics must not end the server: build the server with a Cargo profile whose panic strategy is unwind"
+);
 
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The server after its sockets are bound: start of all its threads and routers, and shutdown.
+//! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::anonymous_events::AnonymousEvents;
 use super::connections::ConnectionLimiter;
@@ -178,7 +178,7 @@ fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
 
 /// Services that are started before the first request is handled, and the hashes of the operator's tokens.
 struct StartedServices {
-    /// Directory of iPXE's binaries, with `--pxe`.
+    /// Directory of iPXE's binaries; `None` without `--pxe`.
     ipxe: Option<PathBuf>,
     directory: published::Receiver<Arc<SiteSnapshot>>,
     closing: published::Receiver<bool>,

@@ -1,8 +1,8 @@
 //! Names by which clients may address this server.
 //!
-//! A browser sends the host name in its address bar as `Host`. The owner of another site can make that site's name resolve to the address
-//! of this server (DNS rebinding), so that scripts of the site could read all responses. Such requests contain the name of the site, and
-//! are rejected.
+//! A browser sends the host name in its address bar as `Host`. The owner of another site can make that site's name
+//! resolve to the address of this server (DNS rebinding). Scripts of that site could then read all responses. Requests
+//! of such scripts contain the name of that site in `Host`, and are rejected.
 
 use super::ServerConfig;
 use super::tls::ServerTls;
@@ -55,18 +55,20 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     let name = canonicalize_name(text);
     match boot_values::validate_host(&name) {
         Ok(()) if !name.contains(':') && !name.is_empty() => Ok(name),
-        _ => Err("a host name is required, without scheme, port and path, such as install.rack".to_owned()),
+        _ => Err("must be a host name such as install.rack, without scheme, port and path".to_owned()),
     }
 }
 
-/// Returns a note if the host of `--url` is a name that machines may be unable to resolve: this host resolves it with its
-/// file hosts(5), which machines do not read, or cannot resolve it itself.
+/// Returns a note if the host of `--url` is a name that machines may be unable to resolve. This is the case if this
+/// host cannot resolve the name, or if the file hosts(5) of this host contains the name. Machines do not read that
+/// file.
 pub(crate) fn note_doubtful_name(url: &str) -> Option<String> {
     let local = find_local_name(&std::fs::read_to_string(HOSTS).unwrap_or_default(), url);
     local.or_else(|| find_unresolvable_name(url))
 }
 
-/// Machines may use another DNS server than this host, so that the name may still be correct.
+/// Returns a note if this host cannot resolve the host of `--url`. The name may be correct nevertheless, because
+/// machines may use another DNS server than this host.
 fn find_unresolvable_name(url: &str) -> Option<String> {
     let name = extract_host(url);
     let error = (!is_address(name)).then(|| (name, 0_u16).to_socket_addrs().err())??;

@@ -191,7 +191,7 @@ async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {
         app.log_rate_limited(format!(
-            "{peer} sent a token unencrypted over plain http: its URL must begin with https://, with port {port}"
+            "{peer} sent a token unencrypted over plain http: use a URL that begins with https:// and contains port {port}"
         ));
     }
     ApiError::new(StatusCode::FORBIDDEN, format!("this server accepts this request only over https, on port {port}"))

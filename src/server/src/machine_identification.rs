@@ -152,8 +152,9 @@ pub(crate) async fn warn_of_two_machines(
     )))
 }
 
-/// Returns the reason why the machine may be installed only on blank disks: the UUID in its last registration does not
-/// prove that it is the machine in the machine file. Otherwise returns `None`.
+/// Returns the reason why the UUID in the last registration does not prove that the registered machine is the one in
+/// the machine file. Such a machine may be installed only on blank disks. Returns `None` if the UUID proves the
+/// machine's identity, or if the machine has no machine file or no registered inventory.
 pub(crate) async fn explain_blank_only(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -186,7 +186,7 @@ struct BootRequest {
     consoles: Vec<String>,
     network: Option<String>,
     files: FileAllocation,
-    /// Reason why the request is refused; `None` if it is accepted.
+    /// Reason why the request is refused; `None` if the request is accepted.
     withheld: Option<String>,
     /// Reason why the request may come from another machine; `None` if the identity of the sending machine is proven.
     unproven: Option<String>,
@@ -343,7 +343,7 @@ fn describe_stopped(order: &ReinstallOrder) -> String {
     )
 }
 
-/// Logs that a reinstall order was abandoned. Returns the reason why the machine waits, if it is partially installed.
+/// Logs that a reinstall order was abandoned. For a partially installed machine, returns why the machine waits.
 pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
     if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
         let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);

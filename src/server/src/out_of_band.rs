@@ -113,7 +113,7 @@ pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects)
     }
 }
 
-/// Returns the reasons why the service cannot run the templates, with positions.
+/// Returns the reasons why the service cannot run the templates, each with its position in the template file.
 fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> Vec<String> {
     let problems = |template: &OutOfBandTemplate| {
         let all = support::find_unsupported(&template.steps, state);
@@ -126,7 +126,8 @@ fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
     RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
 }
 
-/// Checks the Redfish service of a machine for `serve --check`. Returns problems, and the reason if the service cannot be reached.
+/// Checks the Redfish service of a machine for `serve --check`. Returns the problems, and the reason if the service
+/// could not be checked.
 pub(crate) fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjects) -> (Vec<String>, Option<String>) {
     let templates = find_out_of_band_templates(machine, known);
     let Some(bmc) = machine.bmc.as_ref().filter(|_| !templates.is_empty()) else { return (Vec::new(), None) };
@@ -281,7 +282,7 @@ async fn carry_out(
             if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
                 return Ok(false);
             }
-            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation is served"));
+            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
             app.request_reload();
             return Ok(false);
         }

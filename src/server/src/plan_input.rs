@@ -1,4 +1,5 @@
-//! Inputs for planning a machine on a workstation: its registered inventory, and the allocation that it would receive.
+//! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
+//! allocation that the machine would receive.
 
 use super::api::wire_allocation::to_wire_allocation;
 use super::api_error::ApiError;

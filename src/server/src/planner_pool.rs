@@ -157,8 +157,8 @@ impl PlannerPool {
 }
 
 impl AppState {
-    /// Returns the inventory in the machine's last registration, or `None` if this version does not support the
-    /// inventory.
+    /// Returns the inventory in the machine's last registration, or `None` if the machine has not registered, or this
+    /// version does not support the inventory.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read, or [`PlannerPool::run_job`] fails.

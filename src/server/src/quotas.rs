@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 const BODIES_OF_ONE: u64 = 8 << 20;
 /// Maximum memory of all request bodies, in bytes.
 const BODIES_OF_ALL: u64 = 64 << 20;
-/// Size in bytes from which a body is large. Only a few large bodies are handled at the same time, since a parsed body
-/// occupies a multiple of its size in memory.
+/// Minimum size of a large request body, in bytes. Only a few large bodies are handled at the same time, since a parsed
+/// body occupies a multiple of its size in memory.
 pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
-/// Number of large bodies that are parsed and answered at the same time.
+/// Maximum number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
 /// Lower bound of the limit of connections per address. It applies even if the total limit is low.
 const PLACES_AT_LEAST: usize = 64;
@@ -104,7 +104,7 @@ struct QuotaUse {
     body_bytes: u64,
 }
 
-/// Reserved part of a quota, released when it is dropped.
+/// Reserved part of a quota, released when this value is dropped.
 pub(crate) struct QuotaShare {
     peers: ClientQuotas,
     address: IpAddr,

@@ -295,7 +295,7 @@ impl RackSnapshot {
     }
 
     /// Adds a reinstall order to the state of an installed machine if the change requires a reinstall. If the machine
-    /// would not be reinstalled, returns the forecast for it instead.
+    /// would not be reinstalled, returns the forecast for the machine instead.
     fn order_reinstall(
         &self,
         machine: &MachineSpec,

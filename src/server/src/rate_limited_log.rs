@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of lines per address and minute.
 const OF_ONE: u32 = 16;
-/// Maximum number of lines per minute that the server itself or dnsmasq causes.
+/// Maximum number of lines per minute that the server itself and dnsmasq cause together.
 const OF_SERVER: u32 = 256;
 /// Maximum number of lines of all addresses per minute.
 const OF_ALL: u32 = 1024;

@@ -1,5 +1,5 @@
 //! Checks of request heads that apply to every path and precede all other processing: the addressed host, and the site
-//! from which a browser sends the request. Also adds the response headers that prevent caching.
+//! from which a browser sends the request. This module also adds the response headers that prevent caching.
 
 use super::AppState;
 use super::api_error::ApiError;
@@ -57,7 +57,7 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     // well.
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
-        let why = "the Host header is missing; send one with a name or an address of this server";
+        let why = "the Host header is missing; send a Host header with a name or an address of this server";
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
     }
     for host in named {

@@ -12,7 +12,8 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems of the boot directory and of file permissions. Both are checked only when the server starts.
+/// Returns problems of the boot directory and of file permissions. The directory and the permissions are checked only
+/// when the server starts.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
     let boot = boot.filter(|path| !path.is_file());
@@ -28,7 +29,7 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Phase::Serve, what));
     if !options.dir.is_dir() {
         return refuse(format!(
-            "{} is not a directory; it should contain machines/, layouts/ and images/",
+            "{} is not a directory; specify a directory that contains machines/, layouts/ and images/",
             options.dir.display()
         ));
     }

@@ -115,7 +115,7 @@ pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
             "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
         )),
         rustls::Error::InvalidMessage(_) => {
-            Some("sends plain http to the https port: its URL must begin with https://".to_owned())
+            Some("sends plain http to the https port: use a URL that begins with https://".to_owned())
         }
         other => Some(format!("TLS handshake failed: {other}")),
     }

@@ -29,7 +29,8 @@ pub struct MachineBoot {
     pub(crate) while_active: bool,
     /// Address from which the boot has registered; `None` if the boot was requested, but has not registered.
     pub address: Option<String>,
-    /// True if the machine has passed the point of no return during this boot.
+    /// True if the machine has passed the point of no return during this boot, after which the machine's disks may be
+    /// erased.
     pub begun: bool,
     /// True if the installation succeeded; `None` while the boot has not reported the end of its installation.
     pub over: Option<bool>,

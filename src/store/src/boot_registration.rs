@@ -32,8 +32,8 @@ pub enum EnrollOutcome {
     Moved(String),
     /// Another boot of the machine is still active. Contains its address.
     Waits(String),
-    /// The boot cannot register: the machine was freed or another boot registered after this boot was requested, or
-    /// there are too many unknown machines.
+    /// The boot cannot register: there are too many unknown machines or, after this boot was requested, the machine was
+    /// freed or another boot registered.
     Rejected,
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Every client on the boot network can request a boot, so a request does not affect any registered boot. A registered
 //! boot ends when it reports the end of its installation, or when it has become silent and another boot of the machine
-//! registers. If it has not started an installation, it also ends after a day. `boot_registration` registers boots.
+//! registers. A registered boot that has not started an installation also ends after a day. `boot_registration`
+//! registers boots.
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
@@ -28,7 +29,8 @@ impl ServerState {
         .await
     }
 
-    /// Records that the machine has passed the point of no return during this boot.
+    /// Records that the machine has passed the point of no return during this boot, after which the machine's disks may
+    /// be erased.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -40,7 +42,7 @@ impl ServerState {
         .await
     }
 
-    /// Records that the boot has reported its end.
+    /// Records that the boot has reported the end of its installation.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

@@ -1,6 +1,7 @@
-//! Start of a first installation at its point of no return. The installation may start if the record of the allocation
-//! still permits a first installation, and the boot is still the machine's current boot. Once the installation has
-//! started, it continues only on the same disks.
+//! Start of a first installation. A first installation starts when a boot passes the point of no return, after which
+//! the boot may erase data. The installation may start if the record of the allocation still permits a first
+//! installation, and the boot is still the machine's current boot. Once the installation has started, it continues only
+//! on the same disks.
 
 use super::boots::current_token;
 use super::install_attempt::{AttemptStart, StartedAttempt};
@@ -13,7 +14,7 @@ use control::api_types::InstallReport;
 use model::install_marker::RecordedDisk;
 use rusqlite::{OptionalExtension, Transaction, params};
 
-/// Response to a boot that requests to pass the point of no return.
+/// Response to a boot that requests permission to pass the point of no return of a first installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FirstStartOutcome {
     /// The boot may erase data. Contains true if this is the first boot that starts the installation.

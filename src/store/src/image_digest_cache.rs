@@ -51,7 +51,7 @@ impl ImageDigests {
         ImageDigests { state, known: HashMap::new(), failed: None, queue: mpsc::channel().0 }
     }
 
-    /// Returns the file's digest, or `None` if it is being computed.
+    /// Returns the file's digest, or `None` while the digest is being computed.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -93,7 +93,7 @@ impl ImageDigests {
     }
 }
 
-/// Returns the stamp of a file, which changes whenever its content changes.
+/// Returns the stamp of a file, which changes whenever the content of the file changes.
 ///
 /// # Errors
 /// Returns an error if the file does not exist, or is not a regular file.

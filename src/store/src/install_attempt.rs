@@ -1,5 +1,5 @@
-//! Attempts of installations and migrations that pass their point of no return: the announcement that the boot sends,
-//! and the record that the server keeps.
+//! Attempts of installations and migrations that pass their point of no return, after which the attempts may erase
+//! data: the announcement that the boot sends, and the record that the server keeps.
 
 use super::TokenHash;
 use model::install_marker::{AttemptRecord, RecordedDisk};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of attempts of one reinstall order.
 pub const ATTEMPTS: u32 = 3;
 
-/// Attempt that has passed its point of no return.
+/// Attempt that has passed its point of no return, and may therefore have erased data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedAttempt {
     /// Hash of the token of the boot that makes the attempt.

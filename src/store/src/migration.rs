@@ -175,7 +175,7 @@ pub enum MigrationEvent {
     /// Problem that a machine reports, and that does not end the migration. The text is empty once the problem is
     /// solved.
     ProblemReported(MigrationSide, TokenHash, String),
-    /// The target requests permission to pass its point of no return.
+    /// The target requests permission to pass its point of no return, after which the target may erase its disks.
     StartRequested {
         start: AttemptStart,
         now: CurrentBoots,

@@ -31,7 +31,8 @@ pub struct MigrationUpdate {
 }
 
 impl ServerState {
-    /// Stores the order of a migration, unless an order or a migration is already open for one of the machines.
+    /// Stores the order of a migration. If an order or a migration is already open for one of the machines, stores
+    /// nothing and returns the reason.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.

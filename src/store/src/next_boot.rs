@@ -58,9 +58,9 @@ impl ServerState {
     }
 }
 
-/// Returns the durability of a decision about the next boot. A decision that has changed a reinstall order is synced.
-/// Such a decision has made changes in the transaction, so the number of changes exceeds `changes`. Other decisions are
-/// not synced, since any client can cause such a decision, and each sync is slow.
+/// Returns the durability of a decision about the next boot. A decision that has changed a reinstall order is synced:
+/// the number of database changes is then larger than `changes`, the number before the decision. Other decisions are
+/// not synced, since any client can cause them, and each sync is slow.
 pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durability {
     match transaction.total_changes() > changes {
         true => Durability::Synced,

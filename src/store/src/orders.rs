@@ -1,8 +1,8 @@
 //! Orders for reinstalls: this module places, starts and cancels them, `install_reports` completes them, `next_boot`
 //! sends them to machines and abandons them, and `order_records` stores them.
 //!
-//! Each of these actions is one durable transaction, so a crash leaves the order either as before or as after the
-//! action. A repeated request has no further effect.
+//! Each of these actions is one durable transaction, so a crash leaves the order either in its state before the action
+//! or in its state after the action. A repeated request has no further effect.
 
 mod install_reports;
 
@@ -39,7 +39,8 @@ pub enum CancelOutcome {
     Started(ReinstallOrder),
 }
 
-/// Response to an attempt that requests permission to pass the point of no return.
+/// Response to an attempt that requests permission to pass the point of no return, after which the attempt may erase
+/// data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "only one value exists for each attempt")]
 pub enum OrderStart {

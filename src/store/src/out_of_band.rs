@@ -71,7 +71,7 @@ pub struct OutOfBandRun {
     pub message: String,
 }
 
-/// Decision on the request of a booted machine to be installed.
+/// Response to a boot that requests its installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootAdmission {
     /// The steps are completed, and the boot was requested after the last restart.

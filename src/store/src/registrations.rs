@@ -15,7 +15,7 @@ pub struct StoredRegistration {
     pub document: String,
     /// Time of the registration; `None` in databases of earlier versions.
     pub time: Option<String>,
-    /// True if the machine has passed a point of no return since the registration.
+    /// True if the machine has started to erase disks since the registration.
     pub has_begun_since: bool,
 }
 

@@ -56,7 +56,8 @@ const TABLES: &str = "
 ///   allocation and of the attempt that started last.
 /// * `layouts`: the layout, image and fields that were served last, and the order for which they were served.
 /// * `orders`: the disks, the boot and the secret digest of the last attempt that has started, and the fencing token.
-///   Also the operator's options, and the time at which an attempt was counted whose boot has not registered yet.
+///   Also the operator's options, and the time at which the last attempt was counted, until the boot of this attempt
+///   has registered.
 /// * `machines`: whether the machine lacks a machine file, the time of the registration, and whether the machine has
 ///   started to erase disks since then. Also the last usable UUID that the machine's firmware reported, and the time at
 ///   which the operator freed the machine.

@@ -29,7 +29,7 @@ pub(crate) enum DatabaseJob {
 /// Name of the database file in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
 
-/// Functions that the server provides, since the store has no access to its requests and metrics.
+/// Functions that the server provides, because the store cannot access the server's requests and metrics.
 #[derive(Clone)]
 pub struct StoreHooks {
     /// Returns the client that sent the current request; `None` for jobs of the server itself. A job is added to the

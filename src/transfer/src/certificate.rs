@@ -19,7 +19,7 @@ const HEADER: &str = "X-Ganeti-Signature";
 /// accepted this long before its validity period starts, but not after the period ends.
 const SKEW_SECONDS: i64 = 150;
 
-/// Minimum size of an RSA key, in bits, as in Ganeti and in ring, which verifies the handshake.
+/// Minimum size of an RSA key, in bits, as in Ganeti and in the crate `ring`, which verifies the handshake.
 const RSA_BITS: usize = 2048;
 
 /// X.509 certificate in DER, with its parsed fields.
@@ -96,7 +96,7 @@ impl PeerCertificate {
         match now {
             _ if now > *not_after => Err(format!("certificate expired {} s ago", now - not_after)),
             _ if now + SKEW_SECONDS < *not_before => {
-                Err(format!("certificate becomes valid in {} s", not_before - now))
+                Err(format!("certificate is not valid yet: it becomes valid in {} s", not_before - now))
             }
             _ => Ok(()),
         }

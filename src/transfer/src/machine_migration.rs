@@ -210,7 +210,7 @@ fn build_terms(order: &str) -> Result<GanetiTerms> {
 pub struct IncomingMigration {
     own: OwnIdentity,
     port: ListeningPort,
-    /// Inventory of the sender for which the plan was made.
+    /// Sender's inventory, for which the plan was made.
     planned: Option<MigratedMachine>,
     news: Mutex<PeerNews>,
 }

@@ -128,7 +128,8 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
     }
 }
 
-/// Adds both ends of the disk or partition, rounds ranges to granules, and merges ranges with small gaps between them.
+/// Adds the areas at both ends of the disk or partition to the used ranges, rounds ranges to granules, and merges
+/// ranges with small gaps between them.
 fn round_ranges(mut ranges: Vec<Range<u64>>, size: u64) -> Vec<Range<u64>> {
     ranges.push(0..size.min(ENDS_BYTES));
     ranges.push(size.saturating_sub(ENDS_BYTES)..size);

@@ -9,8 +9,8 @@ const VALID: u8 = 0x80;
 const EFI: u8 = 0x20;
 const DEVICE: u8 = 0x3c;
 const PXE: u8 = 0x04;
-/// Flags whose valid bit is not set: the controller reports only the device, as ipmi_sim does, or the flags have
-/// expired.
+/// Boot flags that contain only the device, without the valid bit. A controller reports these flags if it never sets
+/// the bit, as ipmi_sim does, or after the flags have expired.
 const DEVICE_ONLY: [u8; 2] = [0, PXE];
 
 impl IpmiController<'_> {
@@ -35,7 +35,7 @@ impl IpmiController<'_> {
         match read_until(READS_AFTER_REJECTION, || self.read_boot_flags(), is_set) {
             Ok(Some(flags)) if flags == wanted => Ok(None),
             Ok(Some(flags)) if is_device_only(flags) => Ok(Some(format!(
-                "management controller {host} reports the boot device, but not whether it is in force and in which boot mode"
+                "management controller {host} reports the boot device, but neither whether the device is in force nor the boot mode"
             ))),
             Ok(Some([flags, device])) => Err(bmc_refusal(format!(
                 "management controller {host} accepted the boot device, but reports the boot flags {flags:02x} {device:02x}, not {:02x} {:02x}",

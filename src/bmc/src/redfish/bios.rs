@@ -92,7 +92,7 @@ impl RedfishMachine<'_> {
     /// Reads the state of the system without its attribute registry.
     ///
     /// # Errors
-    /// The service fails.
+    /// The service cannot be reached, or responds with an error.
     pub fn read_state(&self) -> Result<SystemState> {
         let RedfishResource { document, .. } = self.client.fetch(&self.path)?;
         let targets = document["Boot"]["BootSourceOverrideTarget@Redfish.AllowableValues"].as_array();
@@ -107,7 +107,7 @@ impl RedfishMachine<'_> {
     /// Reads the state of the system with its attribute registry, if the service offers one.
     ///
     /// # Errors
-    /// The service fails.
+    /// The service cannot be reached, or responds with an error.
     pub fn read_described_state(&self) -> Result<SystemState> {
         let mut state = self.read_state()?;
         if let Some(bios) = &mut state.bios {

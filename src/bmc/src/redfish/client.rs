@@ -173,9 +173,9 @@ impl<'a> RedfishClient<'a> {
         })
     }
 
-    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A request
-    /// other than GET is repeated only if the redirect preserves its method: a status of 307 or 308, or a path that
-    /// differs only in a trailing slash.
+    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A
+    /// redirect of a request other than GET is followed if its status is 307 or 308, or if the new path differs only in
+    /// a trailing slash. In the second case, the status must not be 303, which would change the method.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -188,7 +188,7 @@ impl<'a> RedfishClient<'a> {
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
             return Err(refused(format!(
-                "it redirects to another address, {origin}, to which the password is not sent; if this is the controller's own address, use it"
+                "it redirects to another address, {origin}, to which the password is not sent; if this address is the controller's own, specify this address for the controller"
             )));
         }
         let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;

@@ -1,4 +1,4 @@
-//! Test double of a Redfish controller with one system, whose quirks are switches.
+//! Test double of a Redfish controller with one system. Each quirk of real controllers can be switched on.
 
 mod quirk;
 
@@ -29,7 +29,7 @@ pub struct DoubleState {
     busy: u32,
     /// Number of changes of the power state. The reported time of the last reset is computed from this number.
     resets: u32,
-    /// Remaining requests of the session.
+    /// Number of requests that the session still permits.
     session: Option<u32>,
 }
 
@@ -280,7 +280,7 @@ impl Exchange<'_> {
         system
     }
 
-    /// Sets how many of the reads after a change report the former state or fail.
+    /// Sets how many reads after a change report the former state, and how many reads fail.
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));

@@ -1,9 +1,9 @@
 //! ETags of resources, in the forms that controllers accept in `If-Match`.
 
 /// Returns the values of `If-Match` to try for a resource, in this order. The first values are the ETag in the header
-/// and the ETag in the document, each as received and in its strong form. Then no `If-Match` is sent, since some
-/// controllers reject every value. The last value is `*`, since other controllers require the header, but do not
-/// provide an ETag.
+/// and the ETag in the document, each as received and in its strong form. The next value is `None`, which omits the
+/// header, since some controllers reject every value. The last value is `*`, since other controllers require the
+/// header, but do not provide an ETag.
 pub(super) fn list_attempts(header: Option<&str>, document: Option<&str>) -> Vec<Option<String>> {
     let mut attempts = Vec::new();
     for etag in [header, document].into_iter().flatten().filter(|etag| is_header_value(etag)) {

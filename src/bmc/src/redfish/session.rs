@@ -1,4 +1,4 @@
-//! Sessions, for controllers that do not accept Basic authentication. The client closes its session when it is dropped,
+//! Sessions, for controllers that do not accept Basic authentication. A client that is dropped closes its session,
 //! because controllers limit the number of sessions.
 
 use super::client::{RedfishClient, RedfishRequest};

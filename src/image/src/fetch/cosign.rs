@@ -1,5 +1,5 @@
-//! Parsing and verification of cosign's public keys and of signatures made with a key pair (not keyless).
-//! <https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md>
+//! Parses cosign's public keys, and verifies signatures that were made with a key pair. Keyless signatures are not
+//! supported. <https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md>
 
 use crate::pipeline::Digest;
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -21,7 +21,7 @@ const PAYLOAD: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const TYPE: &str = "cosign container image signature";
 
-/// Annotation of the signed payload that contains the image's id: `cosign sign -a image=OS-VERSION`.
+/// Name of the annotation that contains the image's id, as set by `cosign sign -a image=OS-VERSION`.
 const NAME: &str = "image";
 
 /// Maximum number of signatures of an image. Each signature is fetched with a separate request.
@@ -32,7 +32,7 @@ pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 /// Public key: ECDSA on P-256, as created by `cosign generate-key-pair`, or Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CosignPublicKey {
-    /// `cosign:` and the first 8 bytes of the SHA-256 of the key in DER form, in hexadecimal.
+    /// Id of the key: `cosign:`, followed in hexadecimal by the first 8 bytes of the SHA-256 of the key in DER form.
     pub id: String,
     is_p256: bool,
     point: Vec<u8>,

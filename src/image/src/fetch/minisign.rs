@@ -1,4 +1,4 @@
-//! Parsing and verification of minisign's public keys and signatures. <https://jedisct1.github.io/minisign/>
+//! Parses minisign's public keys and signatures, and verifies the signatures. <https://jedisct1.github.io/minisign/>
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use blake2::{Blake2b512, Digest};

@@ -1,5 +1,5 @@
-//! Images in OCI registries: a reference is resolved to the manifest for this architecture, and the manifest to the
-//! layers, which are unpacked in order. See the OCI distribution and image specifications.
+//! Images in OCI registries: a reference is resolved to the manifest for this architecture, and the manifest is
+//! resolved to the layers, which are unpacked in order. See the OCI distribution and image specifications.
 
 mod document;
 mod reference;

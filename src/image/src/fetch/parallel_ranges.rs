@@ -45,8 +45,8 @@ pub(crate) struct RangeRequest {
     pub stall: Duration,
 }
 
-/// Reader of several ranges as one stream. The stream ends after the last byte of the image, or earlier after
-/// [`Self::wind_down`].
+/// Reader that combines several ranges into one stream. The stream ends after the last byte of the image, or earlier
+/// after [`Self::wind_down`].
 pub(crate) struct ParallelRanges {
     work: Arc<LaneShared>,
     lanes: Vec<Receiver<PieceResult>>,

@@ -232,8 +232,8 @@ impl ResumableDownload {
         }
     }
 
-    /// Returns whether a Content-Range (`bytes START-END/TOTAL`) begins at the current position of an image of the same
-    /// size. `TOTAL` may be `*` only if the mirror has already sent data of the image (`known`).
+    /// Returns whether a Content-Range (`bytes START-END/TOTAL`) begins at the current position, with the expected
+    /// image size as `TOTAL`. `TOTAL` may be `*` only if the mirror has already sent data of the image (`known`).
     fn continues_position(&self, range: &str, known: bool) -> bool {
         let Some((span, total)) = range.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')) else {
             return false;

@@ -48,7 +48,8 @@ pub(crate) fn read_sidecar(
     }
 }
 
-/// Reads the document at this URL, which may be at most [`DOCUMENT_BYTES`] long; returns `None` if it does not exist.
+/// Reads the document at this URL; returns `None` if the document does not exist. The document may be at most
+/// [`DOCUMENT_BYTES`] long.
 ///
 /// # Errors
 /// Returns the same errors as [`read_sidecar`].

@@ -50,7 +50,8 @@ pub(crate) struct VerifiedDocument {
     pub signed_as: Option<String>,
 }
 
-/// Fetches the document at a URL, which may be at most [`DOCUMENT_BYTES`] long; returns `None` if it does not exist.
+/// Fetches the document at a URL; returns `None` if the document does not exist. The document may be at most
+/// [`DOCUMENT_BYTES`] long.
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
@@ -88,12 +89,12 @@ impl SignatureKeys {
         Ok(SignatureKeys(own.to_vec()))
     }
 
-    /// Returns the minisign keys, which sign files next to images, and machine files.
+    /// Returns the minisign keys, which verify machine files and the files next to images.
     fn minisign(&self) -> impl Iterator<Item = &minisign::MinisignPublicKey> {
         self.0.iter().filter_map(SignatureKey::minisign)
     }
 
-    /// Returns the cosign keys, which sign images in registries.
+    /// Returns the cosign keys, which verify images in registries.
     pub(crate) fn cosign(&self) -> impl Iterator<Item = &cosign::CosignPublicKey> {
         self.0.iter().filter_map(SignatureKey::cosign)
     }

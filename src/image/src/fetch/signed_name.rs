@@ -16,7 +16,7 @@ pub const IN_COMMENT: &str = "image:";
 /// File in the ramdisk with the ids of the oldest images that may be installed, one per line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// Oldest version that may be installed, by operating system, with the image id from which it was parsed.
+/// Oldest version that may be installed, by operating system, with the image id from which the version was parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 
@@ -59,7 +59,7 @@ impl MinimumVersions {
             if keys.0.is_empty() {
                 return Err(wrong(
                     id,
-                    "without a key the name of an image cannot be verified; set drophammer.key= too",
+                    "without a signature key, the id of an image cannot be verified; set drophammer.key= too",
                 ));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
@@ -73,7 +73,8 @@ impl MinimumVersions {
     }
 }
 
-/// Checks the id `named` that the signature covers against `wanted`, the id of the allocation, and against the minimum.
+/// Compares `named`, the image id that the signature covers, with `wanted`, the image id that the allocation specifies,
+/// and with the minimum version.
 ///
 /// # Errors
 /// Returns the reason if the check fails.
@@ -110,8 +111,8 @@ pub(crate) fn check_signed_name(
     }
 }
 
-/// Returns whether the ids are equal, or `wanted` omits the last components of the version: `ubuntu-24.04` covers all
-/// `ubuntu-24.04.*`.
+/// Returns whether the ids are equal, or `wanted` is `named` without the last components of the version: `ubuntu-24.04`
+/// covers all `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
@@ -158,7 +159,9 @@ mod tests {
         assert_eq!(other.0.keys().collect::<Vec<_>>(), ["alpine", "debian", "ubuntu"]);
         let error = with_file(&[], &file, &SignatureKeys::default()).unwrap_err().to_string();
         assert!(
-            error.contains("minimum: debian-12.0.20261101: without a key the name of an image cannot be verified"),
+            error.contains(
+                "minimum: debian-12.0.20261101: without a signature key, the id of an image cannot be verified"
+            ),
             "{error}"
         );
         for (text, says) in [("debian\n", ": debian: invalid format"), ("a-2\na-1\n", ": a-1: conflicts with a-2")] {
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(minimum(&["debian-12", "debian-12.0"]).unwrap().0.len(), 1);
         let error =
             with_file(&["debian-12"], Path::new("/no/such/file"), &SignatureKeys::default()).unwrap_err().to_string();
-        assert!(error.contains("without a key the name of an image cannot be verified"), "{error}");
+        assert!(error.contains("without a signature key, the id of an image cannot be verified"), "{error}");
         assert_eq!(
             with_file(&[], Path::new("/no/such/file"), &SignatureKeys::default()).unwrap(),
             MinimumVersions::default()

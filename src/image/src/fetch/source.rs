@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// Image as requested by the allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageSource {
-    /// `http://`, `https://`, `file://` or `oci://HOST/REPOSITORY:TAG`.
+    /// URL of the image, with the scheme `http`, `https` or `file`; for an OCI image, `oci://HOST/REPOSITORY:TAG`.
     pub url: String,
-    /// Id of the image in the allocation. An image that is signed with another id is rejected.
+    /// Image id that the allocation specifies. An image that is signed with another id is rejected.
     pub id: Option<String>,
     /// URLs of mirrors that serve the same bytes, in the order in which they are tried.
     pub mirrors: Vec<String>,
@@ -25,7 +25,7 @@ pub struct ImageSource {
     pub pull_secrets: Vec<PullSecret>,
     /// Trusted signature keys. If there is at least one, the image must be signed.
     pub keys: SignatureKeys,
-    /// Oldest signed versions that are allowed.
+    /// Oldest version of each operating system that may be installed, compared with the version in the signed image id.
     pub minimum: MinimumVersions,
 }
 

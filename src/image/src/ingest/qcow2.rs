@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
 use std::ops::{Range, RangeInclusive};
 
-/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process; it
-/// determines only which ranges of the image are fetched.
+/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process;
+/// the list determines only which ranges of the image are fetched.
 const MOST_LIST_BYTES: u64 = 64 << 10;
 /// Supported lengths of a table, in bytes.
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
@@ -51,7 +51,7 @@ impl IncomingImage {
         self.query_worker(part, PayloadKind::Qcow2Tables, pieces).map(drop)
     }
 
-    /// Sends the data to a new worker, which handles it as `plain`, and returns the worker's output.
+    /// Sends the data to a new worker, which processes the data as `plain`, and returns the worker's output.
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
         let looking = || format!("check the tables of {}", part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;

@@ -56,7 +56,7 @@ impl IncomingImage {
                 }
                 Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
                 Ok(BurnOutcome::StartOver { why, .. }) => {
-                    let times = if starts == 1 { String::new() } else { format!(" in {starts} starts") };
+                    let times = if starts == 1 { String::new() } else { format!(" in {starts} attempts") };
                     let text = format!("the image {url} changed or could not be resumed{times}: {why}");
                     Err(Error::new(Phase::Image, text))
                 }
@@ -74,7 +74,7 @@ impl IncomingImage {
                 }
             };
             start += 1;
-            tracing::warn!("image {url}: {why}; starting over (start {start} of {starts})");
+            tracing::warn!("image {url}: {why}; starting over (attempt {start} of {starts})");
             resumed += before + 1;
             below
                 .restore_snapshots(&fresh)
@@ -83,7 +83,7 @@ impl IncomingImage {
     }
 
     /// Returns whether each chunk is verified by a signed manifest before it is written. An unsigned manifest does not
-    /// suffice: its chunk digests need not belong to the image with the expected digest.
+    /// suffice: its chunk digests may belong to an image other than the one with the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Directories that may contain kernels, each with the prefixes of the kernels' names. An empty list matches all
-/// `*.efi` files.
+/// Directories that may contain kernels, each with the prefixes of the kernels' names. If the list of prefixes is
+/// empty, all `*.efi` files match.
 const KERNELS: [(&str, &[&str]); 4] = [
     ("boot", &["vmlinuz", "vmlinux", "Image", "kernel", "bzImage"]),
     ("boot/EFI/Linux", &[]),

@@ -37,7 +37,8 @@ use xz::XzDecoder;
 /// threads.
 const MOST_THREADS: usize = 4;
 
-/// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the pool.
+/// Maximum memory for frames and blocks that are decoded in one piece, in bytes, in addition to the buffers of the
+/// pool.
 pub(crate) const MOST_WHOLE_BYTES: usize = (MOST_THREADS + ROOMS_BESIDE) * MOST_BYTES;
 
 /// Function that receives the first bytes of a stream that is not a tar. If the function recognizes the format, such as

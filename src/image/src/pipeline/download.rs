@@ -63,7 +63,7 @@ impl DownloadState {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns how often the connection was resumed.
+    /// Returns how often the download was resumed.
     pub(crate) fn resumed(&self) -> u32 {
         self.resumed.load(Ordering::Relaxed)
     }

@@ -20,7 +20,8 @@ impl PipelineReader {
         PipelineReader { receiver, clock, current: None, behind: None, position: 0 }
     }
 
-    /// Returns the clock of the reading thread. The thread also records the waits for its own output on this clock.
+    /// Returns the clock of the reading thread. The thread also uses this clock to record its waits for the stage that
+    /// receives its output.
     pub(crate) fn clock(&self) -> Arc<StageClock> {
         self.clock.clone()
     }

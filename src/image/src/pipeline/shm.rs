@@ -1,7 +1,7 @@
 //! Memory shared by two processes, to pass the bytes of an image without a copy.
 //!
-//! The other process may write to the memory at any time. Therefore file content is written from the memory unchanged,
-//! and all other data is copied before it is checked and used.
+//! The other process may write to the memory at any time. Therefore only file content, which needs no check, is used
+//! directly from the memory. All other data is copied before it is checked and used.
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
-    /// Time of the last restart. Waits before this time are ignored.
+    /// Time at which the measurement was last restarted. Waits before this time are ignored.
     restarted: Mutex<Option<Instant>>,
 }
 

@@ -15,8 +15,8 @@ const MOST_KEPT_BYTES: usize = 32 << 20;
 /// Maximum number of clusters that are still needed according to the tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
-/// Number of clusters with compressed data that are kept because data that is needed later may be in the same cluster.
-/// qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
+/// Number of clusters with compressed data that are kept, because these clusters may contain further data that is
+/// needed later. qemu-img fills one cluster at a time, and compressed data may extend into the next cluster.
 const OPEN: usize = 2;
 
 /// File that is read sequentially from its beginning to its end.

@@ -285,8 +285,8 @@ fn fill_buffer(stream: &mut PipelineReader, buffer: &mut [u8]) -> io::Result<Fil
     Ok(filled)
 }
 
-/// Fills a block from the stream. Returns the number of bytes, and whether all of them are zero. A chunk of zeros for
-/// the whole block is not copied.
+/// Fills a block from the stream. Returns the number of bytes, and whether all of them are zero. If a single chunk of
+/// zeros covers the whole block, the chunk is not copied, and the block keeps its old data.
 fn fill_block(stream: &mut PipelineReader, block: &mut [u8]) -> io::Result<(usize, bool)> {
     let Some(chunk) = stream.take_chunk(block.len())? else { return Ok((0, true)) };
     if chunk.len() == block.len() && is_zero(&chunk) {

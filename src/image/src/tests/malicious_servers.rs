@@ -29,7 +29,7 @@ struct Liar {
     given: bool,
 }
 
-const STARTS: Option<&str> = Some("changed or could not be resumed in 3 starts: ");
+const STARTS: Option<&str> = Some("changed or could not be resumed in 3 attempts: ");
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
 /// Returns a server that sends a wrong image, but the correct size and digest.

@@ -1,5 +1,6 @@
-//! Rejects members if tar readers disagree on their name, or on their extent (the length of their data in the archive).
-//! Otherwise the content that one tar reader has checked may not be the content that another tar reader unpacks.
+//! Rejects a member if tar readers disagree on the name of the member, or on its extent (the length of its data in the
+//! archive). Otherwise the content that one tar reader has checked may not be the content that another tar reader
+//! unpacks.
 //!
 //! | ambiguous declarations | GNU tar, libarchive, Python and other readers |
 //! |---|---|
@@ -94,7 +95,7 @@ impl MemberClaims<'_> {
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("the member's hdrcharset is not supported".to_owned());
+            return Some("the value of the member's record hdrcharset is not supported".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);

@@ -110,7 +110,7 @@ fn mode_bits(attributes: &MemberAttributes) -> Mode {
     Mode::from_bits_truncate(attributes.mode)
 }
 
-/// Returns access and modification time of a file. The access time is the current time.
+/// Returns the access time and the modification time to set on a file. The access time is the current time.
 fn file_times(attributes: &MemberAttributes) -> (TimeSpec, TimeSpec) {
     let (seconds, nanoseconds) = attributes.mtime;
     (TimeSpec::new(0, nix::libc::UTIME_NOW), TimeSpec::new(seconds, nanoseconds.into()))

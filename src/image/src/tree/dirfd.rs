@@ -140,7 +140,7 @@ impl RootEntry<'_> {
         Ok(sweep.closed_met)
     }
 
-    /// Removes all names of the directory that contains this entry, like [`RootEntry::sweep_sibling`].
+    /// Removes all entries of the directory that contains this entry, each like [`RootEntry::sweep_sibling`].
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.

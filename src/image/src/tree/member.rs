@@ -18,7 +18,7 @@ pub(crate) struct TarMember {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum MemberKind {
-    /// Regular file. In the stream of members, its content follows the member.
+    /// Regular file. In the stream of members, the content of the file follows the member.
     File {
         size: u64,
     },

@@ -1,7 +1,7 @@
 //! Encoding of members for the transfer from the worker, which parses the tar, to the agent.
 //!
-//! The stream consists of frames: a type, a length, and that number of bytes. Frames are untrusted. The decoder accepts
-//! only members that a tar could contain.
+//! The stream consists of frames. Each frame consists of a type, a length, and as many bytes as the length specifies.
+//! Frames are untrusted. The decoder accepts only members that a tar could contain.
 
 use super::member::{MemberAttributes, MemberKind, TarMember};
 use super::sparse::SparseMap;

@@ -1,5 +1,5 @@
-//! Set of the names that one layer has created, or that one image has created among existing files. The memory of the
-//! set is bounded.
+//! Set of the names that one layer has created, or that one image has created in a root that also contains another
+//! owner's files. The memory of the set is bounded.
 
 use super::remove_tree::DirectoryEntry;
 use std::collections::HashSet;

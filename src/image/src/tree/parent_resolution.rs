@@ -1,6 +1,6 @@
-//! Resolves the parent directory of a member component by component, if preserved filesystems are mounted below the
-//! root. Symlinks of the image are followed within the root. Symlinks on a preserved filesystem are never followed,
-//! because files of the image would be written to a target that another owner has chosen.
+//! Resolves the path of a member's parent directory one component at a time, if preserved filesystems are mounted below
+//! the root. Symlinks of the image are followed within the root. Symlinks on a preserved filesystem are never followed,
+//! because otherwise files of the image could be written to a target that another owner has chosen.
 
 use super::acl;
 use nix::errno::Errno;

@@ -131,7 +131,8 @@ impl UnpackRoot {
         UnpackRoot { ours: Some(RefCell::default()), ..self }
     }
 
-    /// Returns whether an entry belongs to another owner, because it was not created by unpacking this image.
+    /// Returns whether an entry belongs to another owner. If [`Self::among_others`] was called, this is the case for
+    /// each entry that was not created by unpacking this image.
     pub(crate) fn belongs_to_others(&self, entry: DirectoryEntry) -> bool {
         self.ours.as_ref().is_some_and(|ours| !ours.borrow().contains(entry))
     }

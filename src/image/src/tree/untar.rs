@@ -22,8 +22,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum memory for the attributes of directories, in bytes. It is enough for 180,000 directories with paths of 60
-/// bytes.
+/// Maximum memory for the attributes of directories, in bytes. This memory is enough for 180,000 directories with paths
+/// of 60 bytes.
 const DIRECTORIES_BYTES: usize = 32 << 20;
 
 /// Results of unpacking one part.
@@ -221,7 +221,7 @@ impl Unpacker<'_, '_> {
     }
 
     /// Creates a file with these data segments (offset and length). All other ranges are holes. `length` is the length
-    /// of a file that may end with a hole.
+    /// of a sparse file, which may end with a hole; `None` for other files.
     fn write_file(
         &mut self,
         path: PathBuf,

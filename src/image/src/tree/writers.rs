@@ -1,8 +1,8 @@
 //! Threads that write the content of files and set their attributes. The unpacking thread creates the files in archive
 //! order. After that, files can be written in any order.
 //!
-//! The memory is bounded by the buffer pool to which the chunks belong, and the number of open files by the length of
-//! the queues.
+//! The memory is bounded by the buffer pool to which the chunks belong, and the number of open files is bounded by the
+//! length of the queues.
 
 use super::attributes::set_on_file;
 use super::member::MemberAttributes;

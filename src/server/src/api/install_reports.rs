@@ -59,8 +59,8 @@ pub(crate) async fn post_report(
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }
 
-/// Refuses a report of success if the success is not proven, so that the machine does not boot from its disks. Warns
-/// the operator.
+/// Refuses a report of success if the success is not proven. After the refusal, the machine does not boot from its
+/// disks. Also logs a warning for the operator.
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
@@ -88,7 +88,7 @@ fn ignore_foreign_report(
     ));
     match report.success {
         true => {
-            let message = format!("success rejected: this machine never had allocation {allocation:?}");
+            let message = format!("report of success rejected: this machine never had allocation {allocation:?}");
             Err(ApiError::new(StatusCode::CONFLICT, message))
         }
         false => Ok(Json(ReportAcknowledgement::default())),

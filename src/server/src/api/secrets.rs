@@ -33,7 +33,7 @@ pub(crate) async fn release_secrets(
     let given =
         machine_requests::find_assignment(&app, &directory, &boot).await?.filter(|given| given.moving.is_none());
     let Some(assigned) = given.map(|given| given.assigned).filter(|assigned| assigned.installs) else {
-        return refuse("the machine is not installing");
+        return refuse("the machine is not being installed");
     };
     if *assigned.allocation.id != allocationuuid {
         return refuse(&format!("the machine now has allocation {}", *assigned.allocation.id));
@@ -52,7 +52,8 @@ pub(crate) async fn release_secrets(
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
 }
 
-/// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if it may.
+/// Returns the reason why the boot must not receive secrets for this purpose now, or `None` if the boot may receive the
+/// secrets.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
         _ if boot.over.is_some() => Some("this boot has already reported the end of its installation"),

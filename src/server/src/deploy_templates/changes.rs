@@ -183,7 +183,7 @@ fn is_in_force(templates: &DeployTemplates, path: &Path, template: &DeployTempla
     templates.all().any(|stored| stored.path == path && stored.template.equals_ignoring_locations(template))
 }
 
-/// Requests a scan of the directory, and waits until its snapshot satisfies the condition.
+/// Requests a scan of the directory, and waits until a snapshot of the directory satisfies the condition.
 async fn wait_until_published(app: &AppState, is_so: impl Fn(&DeployTemplates) -> bool) -> TemplateResult<()> {
     app.request_reload();
     let mut directory = app.directory.clone();

@@ -1,5 +1,6 @@
-//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. Both handlers dispatch on
-//! version, method and path. The order of these checks determines the error response.
+//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. The first handler checks the
+//! API version. Then both handlers check the token, the method and the path. The order of these checks determines the
+//! error response.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
 use super::listing::list_templates;
@@ -75,7 +76,7 @@ pub(crate) async fn handle_proposed(State(app): State<Arc<AppState>>, asked: Tem
     handle_request(&app, TemplateForm::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// Handles `/`: returns the supported API versions. OpenStack clients request this first.
+/// Handles `/`: returns the supported API versions. OpenStack clients request this path first.
 pub(crate) async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
     let version = describe_version(&base.calls);
     discovery_response(
@@ -159,7 +160,7 @@ async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequ
             Ok(response)
         }
         ("POST", _) => {
-            Err(IronicRefusal::bad_request("a template is created by a POST to the collection, not to its name"))
+            Err(IronicRefusal::bad_request("to create a template, POST to the collection, not to a template's name"))
         }
         ("PATCH" | "DELETE", []) => Err(no_template()),
         ("PATCH", [ident]) => {

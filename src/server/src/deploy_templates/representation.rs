@@ -26,7 +26,8 @@ impl TemplateForm {
 const FIELDS: [&str; 8] = ["created_at", "description", "extra", "links", "name", "steps", "updated_at", "uuid"];
 const OF_THE_PROPOSAL: [&str; 3] = ["name", "steps", "uuid"];
 const MASK: &str = "******";
-/// Substrings of field names whose values are secrets.
+/// Substrings that occur in the names of secret fields. The value of a field is a secret if its name contains one of
+/// these substrings.
 const SECRETS: [&str; 12] = [
     "admin_pass",
     "adminpass",

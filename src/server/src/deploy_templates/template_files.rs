@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// Maximum length of that part of a file name that contains the template's name, in bytes. File names are limited to
-/// 255 bytes.
+/// Maximum length in bytes of the template's name within the name of its file. File names are limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// Folder of templates, and the lock for changing files.

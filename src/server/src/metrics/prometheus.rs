@@ -12,7 +12,7 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     let mut text = String::new();
     write_header(&mut text, "info", "gauge", "Version of the server.");
     write_sample(&mut text, "info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    write_header(&mut text, "machines", "gauge", "Machines with a file, by phase.");
+    write_header(&mut text, "machines", "gauge", "Machines that have a machine file, by phase.");
     for phase in PHASES {
         write_sample(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());
     }

@@ -14,7 +14,8 @@ pub struct MachineMigration {
     /// Id of the peer machine.
     pub other: String,
     pub state: MigrationState,
-    /// Certificate of the machine in its last boot for the migration; absent once the migration no longer uses certificates.
+    /// Certificate that the machine sent in its last boot for the migration; absent once the migration no longer uses
+    /// certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateShown>,
 }

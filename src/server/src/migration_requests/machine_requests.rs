@@ -119,8 +119,8 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     ));
 }
 
-/// Stores the problem that a machine reports, so that it is shown together with the migration. An empty text means that
-/// the problem is solved.
+/// Stores the problem that a machine reports, so that the problem is shown together with the migration. An empty text
+/// means that the problem is solved.
 async fn store_problem(
     app: &AppState,
     is: &Migration,
@@ -338,8 +338,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
 /// Handles a report of a machine in a migration. Returns `None` if the report is not about the migration.
 ///
 /// # Errors
-/// Returns an error if the database cannot be read or written, or if the reported success is not valid. If the success
-/// is not valid, the machine must not boot the system that it received.
+/// Returns an error if the database cannot be read or written, or if a report of success is not valid. In the latter
+/// case, the machine must not boot the system that it received.
 pub async fn handle_report(
     app: &AppState,
     who: &MachineOrigin,

@@ -105,7 +105,8 @@ pub(crate) enum MigrationForecast {
     NotWritten(String),
     /// The effect cannot be predicted yet, for this reason.
     Unknown(String),
-    /// The target will receive this response, and make its plan from it, once the source waits in its ramdisk.
+    /// Once the source waits in its ramdisk, the target will receive this response, and make its plan from the
+    /// response.
     Assigned(Box<Assignment>),
 }
 

@@ -203,7 +203,7 @@ fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &Inst
     }
     if standing.succeeded && standing.marker.is_none() {
         problems.push(format!(
-            "this server lacks the install marker of machine {id}, which the machine reports with its next installation"
+            "this server lacks the install marker of machine {id}: the machine reports the marker with its next installation"
         ));
     }
     problems

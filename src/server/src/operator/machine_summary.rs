@@ -42,8 +42,8 @@ pub struct MachineSummary {
     /// then.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that the machine has reported while its record needs confirmation, and of which the server has no
-    /// record.
+    /// Installation that the machine has reported, but of which the server has no record. Set only while the server's
+    /// record of the machine needs confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
     /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.
@@ -52,8 +52,8 @@ pub struct MachineSummary {
     /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,
     pub order: Option<ReinstallOrder>,
-    /// Differences between the machine file and the installed allocation, with their effects on the open order or, without an order, on a
-    /// reinstall without `apply_allocation`.
+    /// Differences between the machine file and the installed allocation, with their effects on the open order. If no
+    /// order is open, the effects are those on a reinstall that does not set `apply_allocation`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<AllocationDifference>,
     /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
@@ -74,7 +74,8 @@ pub struct MachineSummary {
     pub outcome: Option<ReinstallOutcome>,
 }
 
-/// Size or allocation in a response: an id, or metal-api's object in responses to orders.
+/// Size or allocation in a response: its id, or an object in the format of metal-api. Responses to orders contain the
+/// object.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ObjectReference {

@@ -171,7 +171,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     }
     let runs = standing.image.as_deref() == Some(&asked.imageid);
     if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
-        let why = "is blacklisted: only machines that run it can be reinstalled with it";
+        let why = "is blacklisted: only machines that run this image can be reinstalled with it";
         return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
     }
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;

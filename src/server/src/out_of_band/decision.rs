@@ -9,7 +9,7 @@ use store::{OutOfBandRun, RunPhase};
 
 /// Maximum time from a restart until the machine has booted the ramdisk.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// Maximum duration of all other phases.
+/// Maximum duration of any other phase.
 pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum time from the boot until the service reports the new values. Some controllers update the values only after
 /// the firmware has finished its initialization.
@@ -17,13 +17,13 @@ pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum number of restarts per step.
 const RESTARTS: u32 = 3;
 
-/// State of the machine on which decisions depend.
+/// Observed state of the machine, from which the next action is decided.
 #[derive(Debug, Clone)]
 pub(crate) struct RunObservation<'a> {
     pub system: &'a SystemState,
     /// True if the machine runs its ramdisk, and has contacted the server recently.
     pub in_ramdisk: bool,
-    /// Time since the machine requested its boot after the last restart; `None` if no such boot has registered.
+    /// Time since the machine requested the boot that followed the last restart; `None` if no such boot has registered.
     pub booted: Option<Duration>,
     /// Time since the phase began.
     pub phase_age: Duration,
@@ -62,19 +62,19 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
     let is_safe = seen.in_ramdisk || seen.system.power.as_deref() == Some("Off");
     match wanted {
         RunAction::Restart if run.restarts >= RESTARTS => RunAction::Fail(format!(
-            "the machine was restarted {RESTARTS} times without a new boot of the ramdisk; see its console"
+            "the machine was restarted {RESTARTS} times without a new boot of the ramdisk; see the machine's console"
         )),
         RunAction::Change | RunAction::SwitchOff | RunAction::Restart if is_safe => wanted,
         RunAction::Change | RunAction::SwitchOff | RunAction::Restart | RunAction::Wait => {
             let timeout = if run.phase == RunPhase::Booting { BOOT_TIMEOUT } else { PHASE_TIMEOUT };
             let reason = if run.phase == RunPhase::Booting {
-                "has not booted the ramdisk after its restart; see its console and its boot order"
+                "the machine has not booted the ramdisk after its restart; see its console and its boot order"
             } else {
-                "has not run the ramdisk, which is required for changes; power-cycle it"
+                "the machine has not run the ramdisk, which is required for changes; power-cycle it"
             };
             let minutes = timeout.as_secs() / 60;
             match seen.phase_age > timeout {
-                true => RunAction::Fail(format!("for {minutes} minutes the machine {reason}")),
+                true => RunAction::Fail(format!("for {minutes} minutes {reason}")),
                 false => RunAction::Wait,
             }
         }

@@ -70,7 +70,7 @@ pub(super) fn describe_action(action: &RunAction, step: Option<&OutOfBandStep>) 
             let settings: Vec<String> = settings.iter().map(|one| format!("{}={}", one.name, one.value)).collect();
             format!("{name}: requests {}", settings.join(", "))
         }
-        _ => format!("{name}: sends its request"),
+        _ => format!("{name}: sends the request of this step"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Validity of the server's certificates. Clients reject an expired certificate, and rustls does not expose the
-//! validity.
+//! Validity of the server's certificates. Clients reject an expired certificate. This module parses the certificates
+//! itself, because rustls does not expose their validity.
 
 use rustls::pki_types::CertificateDer;
 use std::path::Path;

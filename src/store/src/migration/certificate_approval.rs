@@ -161,7 +161,7 @@ impl Migration {
             .present_endpoint(part, now)
             .and_then(|end| linux::pem::certificate_fingerprint(&end.certificate))
         {
-            Some(own) => format!("machine {machine} has {own}"),
+            Some(own) => format!("machine {machine} has the certificate {own}"),
             None => format!("machine {machine} is not waiting in its ramdisk"),
         };
         let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));

@@ -1,7 +1,7 @@
 //! Assignment of the target machine's disks to the disk names of the layout. If the migration order assigns disks, it
 //! must assign one to every disk name. Otherwise the disks are assigned by equal names or hints. If that does not
-//! assign all disk names, the non-removable disks of the target machine are assigned in the order of their names. Their
-//! number must then be the number of disk names. The module performs no I/O.
+//! assign all disk names, the non-removable disks of the target machine are assigned in the order of their names. In
+//! this case, the number of these disks must equal the number of disk names. The module performs no I/O.
 
 use common::format::{format_bytes, natural_sort_key};
 use model::install_marker::RecordedDisk;
@@ -64,7 +64,8 @@ pub fn map_disks(
 }
 
 /// Assigns disks by equal names or hints. If that does not assign all disks of the layout, assigns the machine's
-/// non-removable disks in the order of their names. Their number must then be the number of disks in the layout.
+/// non-removable disks in the order of their names. In this case, the number of these disks must equal the number of
+/// disks in the layout.
 fn map_by_rule<'a>(listed: &'a [DiskSpec], found: &'a [Found]) -> BTreeMap<&'a str, &'a Found> {
     let same = |disk: &'a DiskSpec| {
         let name = disk.device.as_str();

@@ -12,8 +12,8 @@ use uuid::Uuid;
 /// Maximum length of the body of a frame with JSON, offers or answers to offers, in bytes.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Maximum length of the body of all other frames, in bytes. A piece that compression would enlarge is sent
-/// uncompressed.
+/// Maximum length of the body of a frame with a piece or the final digest, in bytes. A piece that compression would
+/// enlarge is sent uncompressed.
 const BODY_BYTES: usize = CHUNK_BYTES as usize + PIECE_HEAD_BYTES;
 
 /// Length of the header of a piece, in bytes: offset, length, encoding and digest.
@@ -32,8 +32,8 @@ pub(crate) struct TransferHello {
     pub sector_bytes: u32,
     /// Whether the disk has a partition table. If so, the destination must have the same sector size.
     pub has_table: bool,
-    /// Run of the sender. `None` for older senders and for agents. The run of an agent is identified by the agent's
-    /// certificate, which changes with each boot.
+    /// Run of the sender. `None` for senders of earlier versions, and for agents. The run of an agent is identified by
+    /// the agent's certificate, which changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SenderRun>,
 }

@@ -51,7 +51,7 @@ enum WaitState {
 pub(crate) enum ConnectionRejection {
     /// The peer receives the message as a refusal, and does not retry.
     Refused(String),
-    /// The connection is closed without a message. The peer retries, possibly with a restarted receiver.
+    /// The connection is closed without a message. The peer retries, and may then reach a restarted receiver.
     Cut(String),
 }
 

@@ -29,7 +29,8 @@ const BUFFERS: usize = 16;
 /// is smaller than the number of buffers, so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
-/// If at least this number of segments waits for the network, the network is the bottleneck, and slower compression pays off.
+/// Number of segments waiting to be sent at which the network is considered the bottleneck. From this number on,
+/// segments are compressed with zstd, which is slower than lz4 but compresses better.
 const MANY: usize = BUFFERS / 2;
 
 /// Compression level of zstd: the fastest level with a good compression ratio.
@@ -243,7 +244,7 @@ fn keep_if_smaller(bytes: &[u8], encoding: PieceEncoding, packed: Vec<u8>) -> Op
 }
 
 /// Splits the bytes into runs of granules ([`GRANULE_BYTES`]). A run consists either of granules of zeros, or of
-/// granules that contain other bytes. The flag is whether the run consists of zeros.
+/// granules that contain other bytes. The flag of a run is true if the run consists of zeros.
 fn split_zero_runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut start = 0;

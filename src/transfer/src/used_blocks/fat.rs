@@ -1,4 +1,5 @@
-//! Reader of FAT12, FAT16 and FAT32: the table has one entry per cluster. The entry is zero if the cluster is free.
+//! Reader of FAT12, FAT16 and FAT32: the file allocation table has one entry per cluster. An entry is zero if its
+//! cluster is free.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::ranges::UsedRanges;

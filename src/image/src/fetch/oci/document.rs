@@ -95,7 +95,8 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(fro
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Reads a value of another type as `None`, because only entries that are not for this machine contain such values.
+/// Reads a value of an unexpected type as `None`, because only entries that are not for this machine contain such
+/// values.
 fn invalid_as_none<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }

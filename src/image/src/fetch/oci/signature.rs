@@ -70,8 +70,8 @@ fn fetch_payload(registry: &mut RegistryRepository, signature: &CosignSignature)
     registry.fetch_small_blob(&digest, signature.payload_bytes)
 }
 
-/// Checks that the payload is for one of the `digests`, and returns the image id that it contains. The caller has
-/// verified the signature of the payload.
+/// Checks that the payload is for one of the `digests`, and returns the image id that the payload contains. The caller
+/// has verified the signature of the payload.
 fn check_payload(
     source: &ImageSource,
     payload: &[u8],

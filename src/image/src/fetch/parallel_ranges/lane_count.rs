@@ -1,13 +1,14 @@
-//! Chooses the number of ranges fetched in parallel by measuring the rate. A download starts with one stream. If the
-//! network is the bottleneck, two ranges are tried. If two ranges are sufficiently faster, four are tried. If a trial
-//! is not faster, the previous number of ranges is used for the rest of the image.
+//! Measures the rate of a download, and chooses the number of ranges that are fetched in parallel. A download starts
+//! with one stream. If the network is the bottleneck, two ranges are tried. If two ranges are sufficiently faster, four
+//! are tried. If a larger number of ranges is not sufficiently faster, the previous number is used for the rest of the
+//! image.
 
 use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
-/// Number of measurements of a trial. The trial fails only if all measurements are too slow. Otherwise a server that is
-/// busy for a moment would limit the rest of the image to fewer lanes.
+/// Number of measurements in a trial. The trial fails only if the rate is too low in all of these measurements. If one
+/// measurement sufficed, a server that is busy for a moment would limit the rest of the image to fewer lanes.
 const CHANCES: u32 = 3;
 
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
@@ -19,8 +20,8 @@ pub(crate) struct LaneRules {
     pub least_bytes: u64,
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
-    /// Share of the time spent reading from the network (0 to 1) above which the network is considered the bottleneck.
-    /// Below this share, the bottleneck is the digest or a later stage.
+    /// Threshold (0 to 1) for the share of time in which the download waits for the network. Above this threshold, the
+    /// network is considered the bottleneck; below it, the bottleneck is the digest or a later stage.
     pub reading: f64,
     /// Factor by which the rate must increase when the number of lanes is doubled; otherwise the number is halved
     /// again.
@@ -102,7 +103,7 @@ fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
     } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
-        tracing::info!("image: {was}: {rate:.1} MB/s, compared with {fewer:.1} MB/s with half as many; {stays} {is}");
+        tracing::info!("image: {was} reach {rate:.1} MB/s, half as many reach {fewer:.1} MB/s; {stays} {is}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Switching between one stream and several parallel ranges.
+//! Switches a download between one stream and several parallel ranges.
 
 use super::{DownloadStream, ResumableDownload};
 use crate::fetch::parallel_ranges::{ParallelRanges, RangeRequest};

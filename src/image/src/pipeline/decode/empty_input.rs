@@ -6,8 +6,9 @@ use super::error::damaged_error;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum length of consecutive input without output, in bytes. Valid images need less: a seek table of 4 MiB per TiB,
-/// the data in flight between download and output (16 MiB), and a partly filled output buffer.
+/// Maximum length of consecutive input without output, in bytes. Valid images stay below this maximum. Their longest
+/// input without output is a seek table of 4 MiB per TiB of image. The counter can also include the data in flight
+/// between download and output (16 MiB), and the input of a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// Number of input bytes by which one output byte decreases the counter. An occasional output byte therefore does not

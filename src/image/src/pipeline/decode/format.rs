@@ -25,11 +25,11 @@ pub enum CompressionFormat {
 pub enum PayloadKind {
     /// A tar, which is recognized by its first header.
     Tar,
-    /// Any content: a disk image has no magic number.
+    /// Any content. Used for disk images, which have no magic number.
     AnyBytes,
     /// A qcow2, which is converted to a raw disk image.
     Qcow2,
-    /// The beginning of a qcow2. The worker returns the offsets of its tables.
+    /// The beginning of a qcow2. The worker returns the offsets of the qcow2's tables.
     Qcow2Head,
     /// The beginning of a qcow2 and its tables. The worker checks whether the image can be converted as a stream.
     Qcow2Tables,

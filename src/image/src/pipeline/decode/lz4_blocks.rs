@@ -128,8 +128,9 @@ impl Lz4Frame {
 }
 
 impl Lz4Block {
-    /// Decodes the block into `room` after its first `history` bytes, which are the output of earlier blocks. Returns
-    /// the number of bytes written. `scratch` holds a block whose data is in several pieces.
+    /// Decodes the block into `room`. The first `history` bytes of `room` are the output of earlier blocks; the output
+    /// of this block follows. Returns the number of bytes written. `scratch` holds a block whose data is in several
+    /// pieces.
     ///
     /// # Errors
     /// Returns an error if the block is damaged.

@@ -32,7 +32,7 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 /// 64 parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames whose start was read, but is not yet sent because earlier output is still missing. The
+/// Maximum number of lz4 frames whose start was read but not yet sent, because earlier output is still missing. The
 /// limit is needed for frames without content, because such frames take no output buffers.
 const MOST_FRAMES: usize = 1024;
 
@@ -213,7 +213,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads. Only then is it worthwhile to split the stream.
+    /// Returns whether there are several threads. With a single thread, splitting the stream is not worthwhile.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }

@@ -180,7 +180,7 @@ pub(crate) fn decode_some(
 fn describe_error(code: usize) -> DecodeError {
     let text = get_error_name(code);
     let hint = if text.contains("too much memory") {
-        "; at most 128 MiB of window are supported, compress with --long=27 or less"
+        "; the window must be at most 128 MiB, so compress with --long=27 or less"
     } else {
         ""
     };

@@ -223,5 +223,5 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
         _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
-    assert!(error.contains("could not be resumed in 3 starts: the server sends the image from its start"), "{error}");
+    assert!(error.contains("could not be resumed in 3 attempts: the server sends the image from its start"), "{error}");
 }
