@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Definition that an allocation names, and the image that the definition wraps. If the definition creates the OS itself, the image has
-/// the name of the definition.
+/// Definition that an allocation names, and the image of the definition. If the definition creates the OS itself, the
+/// image has the name of the definition.
 pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,

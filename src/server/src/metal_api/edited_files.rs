@@ -1,5 +1,5 @@
-//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The response to a request is
-//! sent when its change is in effect.
+//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The
+//! response to a request is sent when the requested change is in effect.
 
 pub(crate) mod atomic_file;
 

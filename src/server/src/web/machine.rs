@@ -234,7 +234,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
         }
         @if listed.not_clean {
             p.problem {
-                "The system of a previous tenant may still run on this machine: it has not booted the ramdisk since it was freed. Power it off, then boot it over PXE"
+                "This machine has not booted the ramdisk since it was freed, so the system of the previous tenant may still run. Power the machine off, then boot it over PXE"
             }
         }
         @if let Some(progress) = &listed.out_of_band {

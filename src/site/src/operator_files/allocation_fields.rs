@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use store::{AllocationFields, InstalledAllocation};
 
-/// Field with the keys of the VPN. No other field that is passed to the agent unchanged is secret.
+/// Field with the keys of the VPN. No other field in `PASSED_ON` is secret.
 const VPN: &str = "vpn";
 /// Field with the Kubernetes volumes. Volumes are separate resources, and are always taken from the machine file.
 pub(crate) const VOLUMES: &str = "volumes";

@@ -11,9 +11,9 @@ use model::layout::{FilesystemFormat, FilesystemSpec};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
-/// Minimum width of the details column. If less space remains, details are printed on separate lines.
+/// Minimum width of the details column, in characters. If less space remains, details are printed on separate lines.
 const LEAST_DETAILS: usize = 26;
-/// Maximum width of a device name. A longer name is printed on a separate line.
+/// Maximum width of a device name, in characters. A longer name is printed on a separate line.
 const LONGEST_NAME: usize = 36;
 
 const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
